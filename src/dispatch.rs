@@ -18,10 +18,12 @@ use crate::backend::threads::{self, Cost, Pieces, Seen, workers};
 use crate::backend::{Refused, alone, gpu, ioat, libc as original};
 use crate::config::{Backend, Config, Goal};
 use crate::functions::{KERNEL_CALLS_FROM, NEVER, Op};
-use crate::learn::{Cell, Copier, FLOOR, Learner, STREAM_ALONE_FROM, STREAM_FROM, Verdict};
+use crate::learn::{Cell, Copier, FLOOR, Learner, STREAM_ALONE_FROM, STREAM_FROM, Verdict, class};
 use crate::os::{cpus, huge_pages, process, real_time, sys};
 use crate::plan::PAGE;
-use crate::stats::{Fallback, Path, Statistics};
+use crate::stats::file::Call;
+use crate::stats::samples::FRESH;
+use crate::stats::{Fallback, Path, Recorder, Statistics};
 use callers::Callers;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use engine::{EngineKind, life};
@@ -58,6 +60,8 @@ struct Decision<'a> {
     /// The destination was never written: its pages are made on the way.
     fresh: bool,
     in_a_row: bool,
+    /// How often the thread was preempted before; `None`: no sample is taken.
+    preemptions: Option<u64>,
 }
 
 /// What came of a call.
@@ -68,6 +72,8 @@ struct Completion {
     answer: isize,
     /// When the first bytes were begun, and when they were done.
     first: [u64; 2],
+    /// Ticks that libc took for them, without what was done to call workers.
+    sample: u64,
     seen: Seen,
 }
 
@@ -98,6 +104,8 @@ pub struct Dispatcher {
     crowd: Refusal<{ 1 << 22 }, { 1 << 27 }>,
     /// The last comparison that was not over at once has found a difference.
     differed: AtomicBool,
+    /// Destination and source of the last shared copy whose first bytes were timed for statistics.
+    sampled: AtomicUsize,
     pub ioat: ioat::Engine,
     /// One for each `Kind`.
     learners: [Learner; Kind::ALL.len()],
@@ -121,6 +129,7 @@ impl Dispatcher {
             callers: Callers::new(),
             crowd: Refusal::new(),
             differed: AtomicBool::new(false),
+            sampled: AtomicUsize::new(0),
             ioat: ioat::Engine::new(),
             learners: [const { Learner::new() }; Kind::ALL.len()],
             recorder: Statistics::new(),
@@ -267,11 +276,11 @@ impl Dispatcher {
     }
 
     /// Copies, fills or compares, one way or the other, for a program that has called `op`, or us
-    /// by name; the answer is libc's.
+    /// by name, and is to go on at `site` (0: not known); the answer is libc's.
     ///
     /// # Safety
     /// As memmove, memset or memcmp.
-    pub unsafe fn call(&self, op: Option<Op>, task: &Task) -> isize {
+    pub unsafe fn call(&self, op: Option<Op>, site: usize, task: &Task) -> isize {
         let Some(config) = self.config() else {
             // SAFETY: the caller's promise.
             return unsafe { task.before_start() };
@@ -305,7 +314,7 @@ impl Dispatcher {
             }
         }
         // SAFETY: the caller's promise.
-        unsafe { self.dispatch(config, task, looked).1 }
+        unsafe { self.dispatch(config, task, looked, site).1 }
     }
 
     /// process_vm_readv or process_vm_writev, by workers or by libc; the answer and errno are
@@ -327,7 +336,9 @@ impl Dispatcher {
             // SAFETY: the caller's promise.
             unsafe {
                 match large {
-                    Some((config, transfer)) => self.dispatch(config, &(call, transfer), 0).1,
+                    Some((config, transfer)) => {
+                        self.dispatch(config, &(call, transfer), 0, call.site).1
+                    }
                     None => remote::pass_on(call),
                 }
             }
@@ -340,11 +351,12 @@ impl Dispatcher {
         config: &Config,
         operation: &impl Operation,
         done: usize,
+        site: usize,
     ) -> (Path, isize) {
         let decision = self.decide(config, operation, done);
         // SAFETY: the caller's promise; order does not matter where there is an engine.
         let completion = unsafe { self.perform(&decision, operation) };
-        self.learn_from(&decision, &completion, operation);
+        self.learn_from(&decision, &completion, operation, site);
         if completion.path == Path::Engine
             && config.verify > 0
             && let Some((dst, src)) = operation.as_copy()
@@ -437,7 +449,19 @@ impl Dispatcher {
             by => by,
         };
         let verdict = verdict.filter(|_| by != Err(Fallback::RealTime)); // it was not asked
+        let timed = match timed {
+            Ok(first) if config.counts() && fresh.is_none() && !operation.kind().is_by_kernel() => {
+                Ok(cell.sample(first, len))
+            }
+            timed => timed,
+        };
         let first = by.and(timed).map_or(0, |first| first.max(O::FIRST).min(len / 2));
+        let by_libc =
+            matches!(by, Err(Fallback::Compared | Fallback::Starting | Fallback::Learned));
+        let is_sample = by_libc && fresh.is_none() || by.is_ok() && first > 0;
+        let preemptions = (config.counts() && is_sample)
+            .then(|| sys::NoFilter::look().and_then(sys::preemptions))
+            .flatten();
         let copier = match (by, operation.kind()) {
             // Pages that were just made are in the cache, where ordinary stores find them.
             _ if fresh.is_some() => None,
@@ -466,24 +490,27 @@ impl Dispatcher {
             copier,
             fresh,
             in_a_row,
+            preemptions,
         }
     }
 
     /// Does what is left of the call, the way that was decided.
     unsafe fn perform(&self, decision: &Decision, operation: &impl Operation) -> Completion {
         let Decision { config, done, mut by, pieces, fresh, .. } = *decision;
-        let (mut from, mut first) = (done, [0; 2]);
+        let (mut from, mut first, mut sample) = (done, [0; 2], 0);
         if decision.first > 0 {
             first[0] = sys::ticks();
             if matches!(by, Ok(EngineKind::Threads(_))) && !decision.in_a_row {
                 threads::wake_early();
             }
+            let begun = sys::ticks();
             // SAFETY: part of the caller's ranges.
             match unsafe { operation.begin(from, decision.first) } {
                 Ok(()) => from += decision.first,
                 Err(why) => by = Err(why),
             }
             first[1] = sys::ticks();
+            sample = first[1].wrapping_sub(begun);
         }
         if let Some(dst) = operation.written().filter(|_| fresh && config.huge_pages)
             && let Some(allowed) = sys::NoFilter::look()
@@ -513,13 +540,13 @@ impl Dispatcher {
         });
         match carried {
             Ok((answer, seen)) => {
-                Completion { path: Path::Engine, refused: None, answer, first, seen }
+                Completion { path: Path::Engine, refused: None, answer, first, sample, seen }
             }
             Err(why) => {
                 // SAFETY: the caller's promise; after a refusal nothing is under way.
                 let (streamed, answer, seen) = unsafe { self.by_caller(decision, operation, from) };
                 let path = if streamed { Path::Engine } else { Path::Libc(why) };
-                Completion { path, refused: Some(why), answer, first, seen }
+                Completion { path, refused: Some(why), answer, first, sample, seen }
             }
         }
     }
@@ -547,7 +574,13 @@ impl Dispatcher {
     }
 
     /// Notes what has come of it.
-    fn learn_from(&self, decision: &Decision, completion: &Completion, operation: &impl Operation) {
+    fn learn_from(
+        &self,
+        decision: &Decision,
+        completion: &Completion,
+        operation: &impl Operation,
+        site: usize,
+    ) {
         let Decision { config, begun, done, learner, cell, .. } = *decision;
         let (now, len) = (sys::ticks(), operation.len());
         let whole = Cost { bytes: len - done, ticks: now.wrapping_sub(begun) };
@@ -559,7 +592,7 @@ impl Dispatcher {
             let chosen = is_chosen.then_some(decision.pieces);
             learner.note_copy(by, chosen, whole, &completion.seen, now);
         }
-        self.callers.note(begun, now);
+        let overlapped = self.callers.note(begun, now);
         // A system call cannot be taken back from a worker that does not run, so its caller has
         // waited. Where as many ranks as CPUs poll, none gains by help from another's CPU.
         let waited = operation.kind().is_by_kernel() && completion.seen.late;
@@ -596,11 +629,63 @@ impl Dispatcher {
             self.note_unaided(whole.ticks);
         }
         if config.counts() {
-            let saved = decision.verdict.and_then(|_| cell.saved(whole));
-            let bytes = operation.bytes(completion.answer);
-            let is_read = operation.kind() == Kind::Reads;
-            self.recorder.record_judged(completion.path, is_read, bytes, whole.ticks, saved);
+            let size = if decision.fresh { FRESH } else { class(len) };
+            let call = Call {
+                path: completion.path,
+                kind: operation.kind() as usize,
+                size,
+                is_read: operation.kind() == Kind::Reads,
+                bytes: operation.bytes(completion.answer),
+                begun,
+                ended: now,
+                overlapped,
+                site,
+            };
+            let recorder = self.recorder.record_call(&call);
+            if let Some(before) = decision.preemptions.filter(|_| is_whole && as_decided) {
+                self.keep_sample(recorder, decision, completion, operation, before, whole);
+            }
         }
+    }
+
+    /// Keeps libc's time for the first bytes of a shared call, or for a whole one, unless the thread
+    /// was preempted meanwhile, which happened `before` times until the call.
+    fn keep_sample(
+        &self,
+        recorder: &Recorder,
+        decision: &Decision,
+        completion: &Completion,
+        operation: &impl Operation,
+        before: u64,
+        whole: Cost,
+    ) {
+        let (samples, len) = (&recorder.samples, operation.len());
+        let Some(after) = sys::NoFilter::look().and_then(sys::preemptions) else { return };
+        samples.timed.fetch_add(whole.ticks, Ordering::Relaxed);
+        if after != before {
+            samples.preempted.fetch_add(whole.ticks, Ordering::Relaxed);
+            return;
+        }
+        let row =
+            samples.row(operation.kind() as usize, if decision.fresh { FRESH } else { class(len) });
+        match (completion.path, decision.by) {
+            (Path::Engine, Ok(EngineKind::Threads(workers)))
+                if !decision.fresh && self.is_hot(operation, workers) => {}
+            (Path::Engine, Ok(_)) => row.note_libc(decision.first as u64, completion.sample, false),
+            (Path::Engine, Err(_)) => {} // streamed by the caller, not libc's
+            (Path::Libc(_), _) => row.note_libc(whole.bytes as u64, whole.ticks, true),
+        }
+    }
+
+    /// Whether the first bytes may lie in the caller's own cache only because the rest of the copy
+    /// before was made by others: then libc alone would be slower. So it is for copies between the
+    /// same places, if each thread's part of them fits in the cache.
+    fn is_hot(&self, operation: &impl Operation, workers: usize) -> bool {
+        const OWN_CACHE: usize = 2 << 20;
+        let Some((dst, src)) = operation.as_copy() else { return false };
+        let places = dst.rotate_left(32) ^ src;
+        let again = self.sampled.swap(places, Ordering::Relaxed) == places;
+        again && operation.len() <= (workers + 1) * OWN_CACHE
     }
 
     /// Compares every so many carried copies; a difference is repaired, counted, and ends the

@@ -29,7 +29,7 @@ fn dispatch(
 ) -> (Path, isize) {
     let config = dispatcher.config().unwrap();
     // SAFETY: memory of the tests' own.
-    unsafe { dispatcher.dispatch(config, &Task { work, dst, src, len }, 0) }
+    unsafe { dispatcher.dispatch(config, &Task { work, dst, src, len }, 0, 0) }
 }
 
 fn copy(dispatcher: &Dispatcher, len: usize) -> Path {

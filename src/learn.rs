@@ -70,6 +70,10 @@ const LARGE_STAYS: u32 = ONE - ONE / 8;
 const PAIRS_FROM: usize = 1 << 20;
 const PAIRS_FIRST: u32 = 3;
 const PAIRS_THEN: u32 = 8;
+/// Bytes of a pair where statistics are kept: libc copies large parts in another way than small ones.
+const SAMPLE: usize = 4 << 20;
+/// Such pairs cost time that sharing would have saved: after this many calls only one in so many.
+const SAMPLES_THEN: u32 = 32;
 /// The same into memory that was never written: the first bytes are many there.
 const FRESH_PAIRS_FROM: usize = 8 << 20;
 const FRESH_PAIRS_THEN: u32 = 16;
@@ -184,7 +188,8 @@ fn is_other_turn(calls: u32) -> bool {
     calls.count_ones().is_multiple_of(2)
 }
 
-fn class(len: usize) -> usize {
+/// The size class of a call.
+pub fn class(len: usize) -> usize {
     ((len / FLOOR).max(1).ilog2() as usize).min(SIZES - 1)
 }
 
@@ -394,16 +399,13 @@ impl Cell {
         self.spent.load(Relaxed) >= price.saturating_mul(budget)
     }
 
-    /// How many ticks a shared copy that took `whole` has saved; below 0 if sharing made it slower.
-    /// This rests on the gain of the last series, or of pairs before the first one. `None`: nothing
-    /// is known yet. A copy that took longer than usual was held up by something else, and has not
-    /// saved more for it: only the usual time counts.
-    pub fn saved(&self, whole: Cost) -> Option<i64> {
-        let [gain, pair] = [&self.gain, &self.pair].map(|part| part.load(Relaxed));
-        let gain = if gain > 0 { gain } else { pair };
-        let usual = if self.is_shared() { self.usual(whole.bytes) } else { u64::MAX };
-        let (gain, one, ticks) = (i64::from(gain), i64::from(ONE), whole.ticks.min(usual) as i64);
-        (gain > 0).then(|| ticks.saturating_mul(gain - one) / one)
+    /// How many of `len` bytes are timed first where statistics are kept, instead of `first`.
+    pub fn sample(&self, first: usize, len: usize) -> usize {
+        let calls = self.calls();
+        if first == 0 || calls > SAMPLES_THEN && calls % SAMPLES_THEN != 1 {
+            return first;
+        }
+        first.max((len / 8).min(SAMPLE).max(len / 16)) & !63
     }
 
     /// Whether pairs say that sharing has ceased to gain. They are scaled by what series and pairs

@@ -285,35 +285,26 @@ fn fresh_memory_is_not_asked_about_while_libc_is_quick() {
 }
 
 #[test]
-fn time_saved_follows_the_gain_and_not_a_copy_that_was_held_up() {
-    let whole = |ticks| Cost { bytes: 1 << 20, ticks };
-    for (first, saved) in [(200, 1600), (50, -800)] {
-        let cell = Cell::new();
-        assert_eq!(cell.saved(whole(1600)), None, "nothing is known yet");
-        // Twice as fast as the caller alone, or half as fast.
-        cell.record_pair(Cost { bytes: 64 << 10, ticks: first }, whole(1600));
-        cell.record(Ok(64 << 10), whole(1600), 0, true);
-        assert_eq!(cell.saved(whole(1600)), Some(saved));
-        assert_eq!(cell.saved(whole(160_000)), Some(saved), "preempted: no better, no worse");
-    }
+fn samples_for_statistics_are_larger_at_first_and_then_rare() {
+    let (cell, mib) = (Cell::new(), 1 << 20);
+    let timed = |len| cell.sample(cell.decide(len, true).unwrap(), len);
+    assert_eq!([timed(64 * mib), timed(4 * mib), timed(256 * mib)], [4 * mib, mib / 2, 16 * mib]);
+    assert_eq!(timed(4 * mib), 0, "one in eight");
+    let later: Vec<_> = (4..320).map(|_| timed(64 * mib)).filter(|&first| first > 0).collect();
+    assert_eq!(later.iter().filter(|&&first| first == 4 * mib).count(), 3 + 9);
+    assert_eq!(later.iter().filter(|&&first| first == 128 << 10).count(), 27);
 }
 
 /// Whole page tables are timed, so that huge pages cost what they cost by the byte.
 #[test]
-fn what_fresh_memory_saves_is_known_by_its_first_bytes() {
+fn fresh_memory_is_timed_by_whole_page_tables() {
     let fresh = Cell::new();
     let first = |dst, len| fresh.decide_fresh(dst, len);
-    let whole = Cost { bytes: 64 << 20, ticks: 30_000_000 };
     assert_eq!(first(4096, 1 << 20), Ok(0));
     assert_eq!(first(4096, 64 << 20), Ok((4 << 20) - 4096));
     assert_eq!(first(4 << 20, 64 << 20), Ok(2 << 20));
     let later = (0..160).filter(|_| first(4096, 64 << 20) != Ok(0)).count();
     assert_eq!(later, 10);
-    fresh.record(Ok(0), whole, 0, true);
-    assert_eq!(fresh.saved(whole), None);
-    let rest = Cost { bytes: 62 << 20, ticks: 31_000_000 };
-    fresh.record_pair(Cost { bytes: 2 << 20, ticks: 2_000_000 }, rest);
-    assert_eq!(fresh.saved(whole), Some(30_000_000));
 }
 
 /// Makes copies of 1 MiB, hot, twice as fast if shared; `after` tells how long the program takes after

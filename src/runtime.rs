@@ -11,7 +11,7 @@ use crate::backend::threads::task::{Task, Work};
 use crate::backend::threads::workers;
 use crate::backend::threads::workers::Dismissal;
 use crate::backend::{gpu, libc as original, signals};
-use crate::config::{Backend, Config, Level};
+use crate::config::{Backend, Config, Level, LiveFiles};
 use crate::dispatch::Dispatcher;
 use crate::functions::Op;
 use crate::os::lookup::rare;
@@ -21,9 +21,10 @@ use crate::os::signal_mask::SignalsHeld;
 use crate::os::standard_error::StandardError;
 use crate::os::text::say;
 use crate::os::{process, sys};
-use crate::stats::live::ended;
+use crate::stats::live::{LONGEST_COMMAND, ended};
 use crate::stats::report::BUFFERS;
 use crate::{check, config, ipc};
+use alloc::vec::Vec;
 use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_void};
@@ -55,31 +56,32 @@ struct Process {
     stderr: StandardError,
 }
 
-/// Copies, one way or the other.
+/// Copies, one way or the other, for a caller that goes on at `site`; as for the next two.
 ///
 /// # Safety
 /// As memmove.
-pub unsafe fn copy(op: Op, dst: usize, src: usize, len: usize) {
+pub unsafe fn copy(op: Op, site: usize, dst: usize, src: usize, len: usize) {
     // SAFETY: the caller's promise.
-    unsafe { DISPATCHER.call(Some(op), &Task { work: Work::Copy, dst, src, len }) };
+    unsafe { DISPATCHER.call(Some(op), site, &Task { work: Work::Copy, dst, src, len }) };
 }
 
 /// Fills, one way or the other.
 ///
 /// # Safety
 /// As memset.
-pub unsafe fn fill(op: Op, dst: usize, value: u8, len: usize) {
+pub unsafe fn fill(op: Op, site: usize, dst: usize, value: u8, len: usize) {
     // SAFETY: the caller's promise.
-    unsafe { DISPATCHER.call(Some(op), &Task::fill(dst, value, len)) };
+    unsafe { DISPATCHER.call(Some(op), site, &Task::fill(dst, value, len)) };
 }
 
 /// Compares, one way or the other.
 ///
 /// # Safety
 /// As memcmp; the length is in bytes.
-pub unsafe fn compare(op: Op, a: usize, b: usize, len: usize) -> isize {
+pub unsafe fn compare(op: Op, site: usize, a: usize, b: usize, len: usize) -> isize {
+    let task = Task { work: Work::Compare(op), dst: a, src: b, len };
     // SAFETY: the caller's promise.
-    unsafe { DISPATCHER.call(Some(op), &Task { work: Work::Compare(op), dst: a, src: b, len }) }
+    unsafe { DISPATCHER.call(Some(op), site, &task) }
 }
 
 /// process_vm_readv or process_vm_writev, one way or the other.
@@ -115,7 +117,7 @@ pub unsafe fn read_stream(call: &StreamCall) -> usize {
 /// As memmove.
 pub unsafe fn copy_by_name(dst: usize, src: usize, len: usize) {
     // SAFETY: the caller's promise.
-    unsafe { DISPATCHER.call(None, &Task { work: Work::Copy, dst, src, len }) };
+    unsafe { DISPATCHER.call(None, 0, &Task { work: Work::Copy, dst, src, len }) };
 }
 
 /// Starts copies; see `Dispatcher::begin`.
@@ -162,7 +164,9 @@ unsafe extern "C" fn start(_: i32, arguments: *const *const c_char) {
     if config.check {
         check::run(config, &DISPATCHER.ioat);
     }
-    if config.backend == Backend::Dma && config.log >= Level::Warn {
+    // Where reports are collected, the command has said it for all processes.
+    let is_collected = matches!(config.live, LiveFiles::In(_));
+    if config.backend == Backend::Dma && config.log >= Level::Warn && !is_collected {
         complain_about_helper();
     }
     let card = config.gpu();
@@ -201,7 +205,8 @@ unsafe extern "C" fn start(_: i32, arguments: *const *const c_char) {
         let (ticks, nanoseconds) = (sys::ticks(), sys::nanoseconds());
         DISPATCHER.recorder.start(ticks, nanoseconds, seconds_since_epoch());
         if config.counts() {
-            figures::keep_live_file(config);
+            // SAFETY: as above.
+            figures::keep_live_file(config, unsafe { command_line(arguments) });
         }
         let mut stderr = StandardError::none();
         if speaks {
@@ -392,6 +397,22 @@ fn tell(how: u32, status: Option<i32>) {
         DISPATCHER.recorder.end(how, status);
     }
     TELLING.store(telling::OVER, Ordering::Release);
+}
+
+/// The words of the command line, each with a zero behind it, as far as anybody would read.
+///
+/// # Safety
+/// Terminated strings, and a null behind them.
+unsafe fn command_line(arguments: *const *const c_char) -> Vec<u8> {
+    let (mut line, mut at) = (Vec::new(), arguments);
+    // SAFETY: the caller's promise.
+    unsafe {
+        while !(*at).is_null() && line.len() < LONGEST_COMMAND {
+            line.extend_from_slice(core::ffi::CStr::from_ptr(*at).to_bytes_with_nul());
+            at = at.add(1);
+        }
+    }
+    line
 }
 
 fn seconds_since_epoch() -> f64 {

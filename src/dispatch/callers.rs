@@ -40,11 +40,11 @@ impl Callers {
         self.at_once.load(Relaxed) > workers as u64 + 2
     }
 
-    /// A large call has ended, whichever way it went.
-    pub fn note(&self, begun: u64, now: u64) {
+    /// A large call has ended, whichever way it went. Returns whether another one has since it began.
+    pub fn note(&self, begun: u64, now: u64) -> bool {
         let took = now.wrapping_sub(begun);
-        let idle = begun.saturating_sub(self.last_end.load(Relaxed));
-        self.last_end.store(now, Relaxed);
+        let last_end = self.last_end.swap(now, Relaxed);
+        let idle = begun.saturating_sub(last_end);
         if idle > WINDOW {
             // A pause of all says nothing about how many they are when they come.
             self.since.fetch_add(idle, Relaxed);
@@ -58,6 +58,7 @@ impl Callers {
             self.spent.store(0, Relaxed);
             self.at_once.store((2 * spent + passed / 2) / passed, Relaxed);
         }
+        last_end > begun
     }
 }
 

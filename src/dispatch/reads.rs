@@ -28,7 +28,7 @@ impl Dispatcher {
             // SAFETY: the caller's promise.
             unsafe {
                 match read {
-                    Some((config, read)) => self.dispatch(config, &(call, read), 0).1,
+                    Some((config, read)) => self.dispatch(config, &(call, read), 0, call.site).1,
                     None => call.pass_on(),
                 }
             }
@@ -46,9 +46,9 @@ impl Dispatcher {
         // SAFETY: the caller's promise.
         unsafe {
             match large {
-                Some(config) => {
-                    call.carry_out(least(config), |read| self.dispatch(config, &read, 0).1 as usize)
-                }
+                Some(config) => call.carry_out(least(config), |read| {
+                    self.dispatch(config, &read, 0, call.site).1 as usize
+                }),
                 None => call.pass_on(),
             }
         }

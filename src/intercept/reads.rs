@@ -20,8 +20,11 @@ macro_rules! entry {
             naked_asm!(
                 ".cfi_startproc",
                 $($compare,)*
-                concat!($jump, " {slow}"),
+                concat!($jump, " 2f"),
                 "jmp qword ptr [rip + {entries} + {next}]",
+                "2:",
+                "mov r9, [rsp]", // the call site, behind the five arguments that there can be
+                "jmp {slow}",
                 ".p2align 5",
                 ".cfi_endproc",
                 entries = sym ENTRIES,
@@ -64,21 +67,34 @@ entry! {
 }
 
 /// One buffer with this much room; `arguments` as the function takes them.
-unsafe fn one(op: Op, arguments: [usize; 5], offset: Option<usize>, room: usize) -> isize {
+unsafe fn one(
+    op: Op,
+    arguments: [usize; 5],
+    offset: Option<usize>,
+    room: usize,
+    site: usize,
+) -> isize {
     let [fd, base, len, ..] = arguments;
     let buffers = Buffers::One(Segment { base, len });
-    let call = ReadCall { op, fd: fd_of(fd), buffers, offset, flags: 0, arguments };
+    let call = ReadCall { op, fd: fd_of(fd), buffers, offset, flags: 0, arguments, site };
     // SAFETY: the program's own call. One that does not fit is libc's to end the program for.
     unsafe { if len > room { call.pass_on() } else { runtime::read(&call) } }
 }
 
 /// A list of buffers.
-unsafe fn list(op: Op, arguments: [usize; 5], offset: Option<usize>, flags: usize) -> isize {
+unsafe fn list(
+    op: Op,
+    arguments: [usize; 5],
+    offset: Option<usize>,
+    flags: usize,
+    site: usize,
+) -> isize {
     let [fd, at, count, ..] = arguments;
     // An int; a negative one is more than anybody takes.
     let buffers = Buffers::List(SegmentList { at, count: count as u32 as usize });
+    let call = ReadCall { op, fd: fd_of(fd), buffers, offset, flags, arguments, site };
     // SAFETY: the program's own call.
-    unsafe { runtime::read(&ReadCall { op, fd: fd_of(fd), buffers, offset, flags, arguments }) }
+    unsafe { runtime::read(&call) }
 }
 
 /// The upper half of a register that holds an int is anything.
@@ -86,19 +102,40 @@ fn fd_of(register: usize) -> usize {
     register as u32 as usize
 }
 
-unsafe extern "C" fn slow_read(fd: usize, base: usize, len: usize) -> isize {
+unsafe extern "C" fn slow_read(
+    fd: usize,
+    base: usize,
+    len: usize,
+    _: usize,
+    _: usize,
+    site: usize,
+) -> isize {
     // SAFETY: the program's own call.
-    unsafe { one(Op::Read, [fd, base, len, 0, 0], None, len) }
+    unsafe { one(Op::Read, [fd, base, len, 0, 0], None, len, site) }
 }
 
-unsafe extern "C" fn slow_pread(fd: usize, base: usize, len: usize, offset: usize) -> isize {
+unsafe extern "C" fn slow_pread(
+    fd: usize,
+    base: usize,
+    len: usize,
+    offset: usize,
+    _: usize,
+    site: usize,
+) -> isize {
     // SAFETY: the program's own call.
-    unsafe { one(Op::Pread, [fd, base, len, offset, 0], Some(offset), len) }
+    unsafe { one(Op::Pread, [fd, base, len, offset, 0], Some(offset), len, site) }
 }
 
-unsafe extern "C" fn slow_read_chk(fd: usize, base: usize, len: usize, room: usize) -> isize {
+unsafe extern "C" fn slow_read_chk(
+    fd: usize,
+    base: usize,
+    len: usize,
+    room: usize,
+    _: usize,
+    site: usize,
+) -> isize {
     // SAFETY: the program's own call.
-    unsafe { one(Op::ReadChk, [fd, base, len, room, 0], None, room) }
+    unsafe { one(Op::ReadChk, [fd, base, len, room, 0], None, room, site) }
 }
 
 unsafe extern "C" fn slow_pread_chk(
@@ -107,19 +144,34 @@ unsafe extern "C" fn slow_pread_chk(
     len: usize,
     offset: usize,
     room: usize,
+    site: usize,
 ) -> isize {
     // SAFETY: the program's own call.
-    unsafe { one(Op::PreadChk, [fd, base, len, offset, room], Some(offset), room) }
+    unsafe { one(Op::PreadChk, [fd, base, len, offset, room], Some(offset), room, site) }
 }
 
-unsafe extern "C" fn slow_readv(fd: usize, at: usize, count: usize) -> isize {
+unsafe extern "C" fn slow_readv(
+    fd: usize,
+    at: usize,
+    count: usize,
+    _: usize,
+    _: usize,
+    site: usize,
+) -> isize {
     // SAFETY: the program's own call.
-    unsafe { list(Op::Readv, [fd, at, count, 0, 0], None, 0) }
+    unsafe { list(Op::Readv, [fd, at, count, 0, 0], None, 0, site) }
 }
 
-unsafe extern "C" fn slow_preadv(fd: usize, at: usize, count: usize, offset: usize) -> isize {
+unsafe extern "C" fn slow_preadv(
+    fd: usize,
+    at: usize,
+    count: usize,
+    offset: usize,
+    _: usize,
+    site: usize,
+) -> isize {
     // SAFETY: the program's own call.
-    unsafe { list(Op::Preadv, [fd, at, count, offset, 0], Some(offset), 0) }
+    unsafe { list(Op::Preadv, [fd, at, count, offset, 0], Some(offset), 0, site) }
 }
 
 unsafe extern "C" fn slow_preadv2(
@@ -128,26 +180,27 @@ unsafe extern "C" fn slow_preadv2(
     count: usize,
     offset: usize,
     flags: usize,
+    site: usize,
 ) -> isize {
     let position = (offset != usize::MAX).then_some(offset);
     // SAFETY: the program's own call.
-    unsafe { list(Op::Preadv2, [fd, at, count, offset, flags], position, flags as u32 as usize) }
+    unsafe {
+        list(Op::Preadv2, [fd, at, count, offset, flags], position, flags as u32 as usize, site)
+    }
 }
 
 macro_rules! streams {
     ($($name:ident: $op:ident, $checked:ident: $checked_op:ident;)*) => { $(
-        unsafe extern "C" fn $name(to: usize, size: usize, count: usize, stream: usize) -> usize {
+        unsafe extern "C" fn $name(to: usize, size: usize, count: usize, stream: usize, _: usize, site: usize) -> usize {
             // SAFETY: the program's own call.
-            unsafe { runtime::read_stream(&StreamCall { op: Op::$op, to, size, count, stream }) }
+            unsafe { runtime::read_stream(&StreamCall { op: Op::$op, to, size, count, stream, site }) }
         }
 
-        unsafe extern "C" fn $checked(
-            to: usize,
+        unsafe extern "C" fn $checked(to: usize,
             room: usize,
             size: usize,
             count: usize,
-            stream: usize,
-        ) -> usize {
+            stream: usize, site: usize) -> usize {
             if size.checked_mul(count).is_none_or(|bytes| bytes > room) {
                 type Checked = unsafe extern "C" fn(usize, usize, usize, usize, usize) -> usize;
                 let next = crate::backend::libc::next(Op::$checked_op);
@@ -161,7 +214,7 @@ macro_rules! streams {
             // SAFETY: the program's own call.
             unsafe {
                 let op = Op::$checked_op;
-                runtime::read_stream(&StreamCall { op, to, size, count, stream })
+                runtime::read_stream(&StreamCall { op, to, size, count, stream, site })
             }
         }
     )* };

@@ -17,8 +17,22 @@ macro_rules! entry {
             naked_asm!(
                 ".cfi_startproc",
                 "cmp qword ptr [rip + {entries} + {min}], -1", // functions::NEVER
-                "jne {slow}",
+                "jne 2f",
                 "jmp qword ptr [rip + {entries} + {next}]",
+                "2:",
+                "push rbp",
+                ".cfi_def_cfa_offset 16",
+                ".cfi_offset rbp, -16",
+                "mov rbp, rsp",
+                ".cfi_def_cfa_register rbp",
+                "sub rsp, 16",
+                "and rsp, -16",
+                "mov rax, [rbp + 8]", // the call site, as the seventh argument
+                "mov [rsp], rax",
+                "call {slow}",
+                "leave",
+                ".cfi_def_cfa rsp, 8",
+                "ret",
                 ".cfi_endproc",
                 entries = sym ENTRIES,
                 min = const Op::$op as usize * size_of::<EntryPoint>() + offset_of!(EntryPoint, min),
@@ -34,10 +48,11 @@ macro_rules! entry {
             remote: usize,
             remote_count: usize,
             flags: usize,
+            site: usize,
         ) -> isize {
             let local = SegmentList { at: local, count: local_count };
             let remote = SegmentList { at: remote, count: remote_count };
-            let call = TransferCall { op: Op::$op, pid, local, remote, flags };
+            let call = TransferCall { op: Op::$op, pid, local, remote, flags, site };
             // SAFETY: the program's own call.
             unsafe { runtime::transfer(&call) }
         }

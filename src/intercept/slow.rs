@@ -9,7 +9,8 @@ use core::sync::atomic::Ordering;
 
 /// The same functions for any caller. Hand-written assembly and JITs may call with a stack that is
 /// misaligned by 8 bytes: libc's functions do not mind, but compiled code does. The frame is an
-/// ordinary one, so that debuggers and unwinders find the caller.
+/// ordinary one, so that debuggers and unwinders find the caller. Where that goes on is handed over
+/// as the fifth argument, for the table of call sites.
 pub mod aligned {
     use crate::backend::libc::ENTRIES;
     use crate::functions::{EntryPoint, Op};
@@ -22,6 +23,7 @@ pub mod aligned {
             pub unsafe extern "C" fn $name() {
                 naked_asm!(
                     ".cfi_startproc",
+                    "mov r8, [rsp]", // the call site, behind the four arguments that there can be
                     "push rbp",
                     ".cfi_def_cfa_offset 16",
                     ".cfi_offset rbp, -16",
@@ -110,9 +112,15 @@ pub mod aligned {
 
 macro_rules! plain {
     ($($name:ident: $op:ident gives $result:expr),* $(,)?) => { $(
-        unsafe extern "C" fn $name(dst: usize, src: usize, len: usize) -> usize {
+        unsafe extern "C" fn $name(
+            dst: usize,
+            src: usize,
+            len: usize,
+            _: usize,
+            site: usize,
+        ) -> usize {
             // SAFETY: the program's promise to memcpy.
-            unsafe { runtime::copy(Op::$op, dst, src, len) };
+            unsafe { runtime::copy(Op::$op, site, dst, src, len) };
             let result: fn(usize, usize) -> usize = $result;
             result(dst, len)
         }
@@ -125,18 +133,24 @@ plain! {
     mempcpy: Mempcpy gives |dst, len| dst.wrapping_add(len),
 }
 
-unsafe extern "C" fn bcopy(src: usize, dst: usize, len: usize) {
+unsafe extern "C" fn bcopy(src: usize, dst: usize, len: usize, _: usize, site: usize) {
     // SAFETY: the program's promise to bcopy.
-    unsafe { runtime::copy(Op::Bcopy, dst, src, len) };
+    unsafe { runtime::copy(Op::Bcopy, site, dst, src, len) };
 }
 
 macro_rules! wide {
     ($($name:ident: $op:ident),* $(,)?) => { $(
-        unsafe extern "C" fn $name(dst: usize, src: usize, count: usize) -> usize {
+        unsafe extern "C" fn $name(
+            dst: usize,
+            src: usize,
+            count: usize,
+            _: usize,
+            site: usize,
+        ) -> usize {
             // A count of more bytes than there are addresses is libc's to fail on.
             match count.checked_mul(Op::$op.unit()) {
                 // SAFETY: the program's promise.
-                Some(len) => unsafe { runtime::copy(Op::$op, dst, src, len) },
+                Some(len) => unsafe { runtime::copy(Op::$op, site, dst, src, len) },
                 None => {
                     // SAFETY: the program's own call, passed on.
                     unsafe { original(Op::$op, dst, src, count, 0) };
@@ -154,13 +168,19 @@ wide! {
 
 macro_rules! checked {
     ($($name:ident: $op:ident gives $result:expr),* $(,)?) => { $(
-        unsafe extern "C" fn $name(dst: usize, src: usize, len: usize, room: usize) -> usize {
+        unsafe extern "C" fn $name(
+            dst: usize,
+            src: usize,
+            len: usize,
+            room: usize,
+            site: usize,
+        ) -> usize {
             if room < len {
                 // SAFETY: the program's own call, passed on: libc ends the program.
                 return unsafe { original(Op::$op, dst, src, len, room) };
             }
             // SAFETY: the program's promise.
-            unsafe { runtime::copy(Op::$op, dst, src, len) };
+            unsafe { runtime::copy(Op::$op, site, dst, src, len) };
             let result: fn(usize, usize) -> usize = $result;
             result(dst, len)
         }
@@ -173,33 +193,45 @@ checked! {
     mempcpy_chk: MempcpyChk gives |dst, len| dst.wrapping_add(len),
 }
 
-unsafe extern "C" fn memset(dst: usize, value: usize, len: usize) -> usize {
+unsafe extern "C" fn memset(dst: usize, value: usize, len: usize, _: usize, site: usize) -> usize {
     // SAFETY: the program's promise to memset.
-    unsafe { runtime::fill(Op::Memset, dst, value as u8, len) };
+    unsafe { runtime::fill(Op::Memset, site, dst, value as u8, len) };
     dst
 }
 
-unsafe extern "C" fn bzero(dst: usize, len: usize) {
+unsafe extern "C" fn bzero(dst: usize, len: usize, _: usize, _: usize, site: usize) {
     // SAFETY: the program's promise to bzero.
-    unsafe { runtime::fill(Op::Bzero, dst, 0, len) };
+    unsafe { runtime::fill(Op::Bzero, site, dst, 0, len) };
 }
 
-unsafe extern "C" fn memset_chk(dst: usize, value: usize, len: usize, room: usize) -> usize {
+unsafe extern "C" fn memset_chk(
+    dst: usize,
+    value: usize,
+    len: usize,
+    room: usize,
+    site: usize,
+) -> usize {
     if room < len {
         // SAFETY: the program's own call, passed on: libc ends the program.
         return unsafe { original(Op::MemsetChk, dst, value, len, room) };
     }
     // SAFETY: the program's promise.
-    unsafe { runtime::fill(Op::MemsetChk, dst, value as u8, len) };
+    unsafe { runtime::fill(Op::MemsetChk, site, dst, value as u8, len) };
     dst
 }
 
 /// Characters of four equal bytes, such as 0, are filled as bytes are.
-unsafe extern "C" fn wmemset(dst: usize, value: usize, count: usize) -> usize {
+unsafe extern "C" fn wmemset(
+    dst: usize,
+    value: usize,
+    count: usize,
+    _: usize,
+    site: usize,
+) -> usize {
     match (count.checked_mul(Op::Wmemset.unit()), (value as u32).to_ne_bytes()) {
         (Some(len), [a, b, c, d]) if a == b && b == c && c == d => {
             // SAFETY: the program's promise.
-            unsafe { runtime::fill(Op::Wmemset, dst, a, len) };
+            unsafe { runtime::fill(Op::Wmemset, site, dst, a, len) };
             dst
         }
         // SAFETY: the program's own call, passed on.
@@ -209,10 +241,16 @@ unsafe extern "C" fn wmemset(dst: usize, value: usize, count: usize) -> usize {
 
 macro_rules! compared {
     ($($name:ident: $op:ident),* $(,)?) => { $(
-        unsafe extern "C" fn $name(a: usize, b: usize, count: usize) -> isize {
+        unsafe extern "C" fn $name(
+            a: usize,
+            b: usize,
+            count: usize,
+            _: usize,
+            site: usize,
+        ) -> isize {
             match count.checked_mul(Op::$op.unit()) {
                 // SAFETY: the program's promise.
-                Some(len) => unsafe { runtime::compare(Op::$op, a, b, len) },
+                Some(len) => unsafe { runtime::compare(Op::$op, site, a, b, len) },
                 // SAFETY: the program's own call, passed on.
                 None => unsafe { original(Op::$op, a, b, count, 0) as isize },
             }

@@ -132,17 +132,28 @@ pub fn find_in_libc<const N: usize>(names: &'static Names<N>) -> Found<N> {
     find(names, true)
 }
 
+/// Looks up all of them in every object, also in the loader, which comes after libc. Only for
+/// start-up.
+pub fn find_in_all<const N: usize>(names: &'static Names<N>) -> Found<N> {
+    walk(names, Walk { behind_us: true, past_libc: true, ..Walk::default() })
+}
+
 fn find<const N: usize>(names: &'static Names<N>, only_libc: bool) -> Found<N> {
+    walk(names, Walk { behind_us: only_libc, only_libc, ..Walk::default() })
+}
+
+fn walk<const N: usize>(names: &'static Names<N>, how: Walk<'_>) -> Found<N> {
     let mut functions = [null_mut(); N];
     let Names { text, names } = names;
     let found = &mut functions[..];
-    let mut walk = Walk { text, names, found, behind_us: only_libc, only_libc, libc: 0..0 };
+    let mut walk = Walk { text, names, found, ..how };
     // SAFETY: the callback gets `walk` and uses it before this returns.
     unsafe { libc::dl_iterate_phdr(Some(look_into), (&raw mut walk).cast()) };
     let libc = walk.libc;
     Found { functions, libc }
 }
 
+#[derive(Default)]
 struct Walk<'a> {
     text: &'static str,
     names: &'a [(u16, u32)],
@@ -150,6 +161,7 @@ struct Walk<'a> {
     /// Objects before ours, and ours, are passed over.
     behind_us: bool,
     only_libc: bool,
+    past_libc: bool,
     libc: Range<usize>,
 }
 
@@ -184,7 +196,7 @@ unsafe extern "C" fn look_into(
     if is_libc {
         walk.libc = whole;
     }
-    i32::from(is_libc)
+    i32::from(is_libc && !walk.past_libc)
 }
 
 /// From the lowest to the highest byte; what lies between belongs to the same object.

@@ -224,6 +224,17 @@ pub fn is_resident(page: usize, _: NoFilter) -> bool {
     done != 0 || answer & 1 == 1
 }
 
+/// How often this thread has lost its CPU to others; `None`: the kernel does not say.
+pub fn preemptions(_: NoFilter) -> Option<u64> {
+    let mut usage = core::mem::MaybeUninit::<libc::rusage>::uninit();
+    let place = usage.as_mut_ptr() as usize;
+    // SAFETY: the kernel fills `usage`, which is read only then.
+    unsafe {
+        let done = syscall(libc::SYS_getrusage, [libc::RUSAGE_THREAD as usize, place, 0, 0, 0, 0]);
+        (done == 0).then(|| usage.assume_init_ref().ru_nivcsw as u64)
+    }
+}
+
 /// Makes pages as if they were written, without changing what they hold. Linux has it since 5.14;
 /// if it fails, copying will fault for them one by one, or fail, as without it.
 pub fn make_pages(start: usize, len: usize, _: NoFilter) {

@@ -15,6 +15,7 @@ use crate::os::{process, sys};
 use crate::stats::Recorder;
 use crate::stats::file::Place;
 use crate::stats::live::{Control, Live, MOST_CHANNELS, word};
+use crate::stats::modules;
 use crate::stats::report::{BUFFERS, write_all};
 use crate::stats::snapshot::{HelperCounts, Snapshot};
 use alloc::ffi::CString;
@@ -25,7 +26,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Lets the first large copy make a file with what is counted, for others to read.
 #[cold]
-pub(super) fn keep_live_file(config: &Config) {
+pub(super) fn keep_live_file(config: &Config, command: Vec<u8>) {
+    modules::resolve();
     let mut folders = Vec::new();
     let mut add = |path: Vec<u8>| folders.extend(CString::new(path)); // no zeros in there
     match &config.live {
@@ -51,7 +53,7 @@ pub(super) fn keep_live_file(config: &Config) {
     let mut room = [0; 4096];
     let exe = sys::NoFilter::look().and_then(|_| sys::read_link(c"/proc/self/exe", &mut room));
     let exe = exe.unwrap_or_default().to_vec();
-    DISPATCHER.recorder.configure(Place { folders, is_collected, exe, publish, obey });
+    DISPATCHER.recorder.configure(Place { folders, is_collected, exe, command, publish, obey });
 }
 
 /// Puts into the live file what is counted elsewhere.
@@ -154,6 +156,8 @@ pub(super) fn report(process: &Process, stderr: Option<i32>) {
         registrations: (backend == "gpu").then(|| gpu::GPU.counts.of_registrations()),
         messages,
         profile: config.profile,
+        command: DISPATCHER.recorder.command(),
+        start_ticks: DISPATCHER.recorder.start_ticks(),
         started,
         seconds,
     };

@@ -11,6 +11,7 @@
 
 use super::live::{LONGEST_NAME, Live, MAGIC, NO_STATUS, Path, Recorder, VERSION};
 use super::messages::MessageCounts;
+use super::modules;
 use crate::backend::{Refused, may_start};
 use crate::functions::Op;
 use crate::os::folder::{self, Folder};
@@ -38,10 +39,29 @@ pub struct Place {
     pub is_collected: bool,
     /// The program's file.
     pub exe: Vec<u8>,
+    /// The words of its command line, each with a zero behind it.
+    pub command: Vec<u8>,
     /// Puts into the file what is counted elsewhere.
     pub publish: fn(&'static Live),
     /// The user has changed what he wants.
     pub obey: fn(&Live),
+}
+
+/// One large call, as it is counted.
+pub struct Call {
+    pub path: Path,
+    /// Which row of the samples it belongs to.
+    pub kind: usize,
+    pub size: usize,
+    pub is_read: bool,
+    pub bytes: usize,
+    /// In ticks.
+    pub begun: u64,
+    pub ended: u64,
+    /// A large call of another thread has ended meanwhile.
+    pub overlapped: bool,
+    /// Return address; 0: not known.
+    pub site: usize,
 }
 
 pub struct Statistics {
@@ -87,11 +107,21 @@ impl Statistics {
         self.start.iter().zip(now).for_each(|(start, now)| start.store(now, Ordering::Relaxed));
     }
 
+    /// When that was, by the time stamp counter.
+    pub fn start_ticks(&self) -> u64 {
+        self.start[0].load(Ordering::Relaxed)
+    }
+
     /// When that was, in seconds since the epoch, and how many seconds have passed since.
     pub fn started(&self) -> (f64, f64) {
         let [_, nanoseconds, wall] = &self.start;
         let passed = sys::nanoseconds().saturating_sub(nanoseconds.load(Ordering::Relaxed));
         (wall.load(Ordering::Relaxed) as f64 / 1e9, passed as f64 / 1e9)
+    }
+
+    /// The command line of this process, as far as it is known.
+    pub fn command(&self) -> &[u8] {
+        self.place.get().map_or(&[], |place| &place.command)
     }
 
     /// The file, if this process has one.
@@ -125,29 +155,28 @@ impl Statistics {
         self.publish_at_times(live, ticks);
     }
 
-    /// The same, and what a shared one has saved, where that is known; `is_read`: it was a read of
-    /// a file.
+    /// Counts a large call, also in the tables of time, samples and call sites. Returns the counters.
     #[inline]
-    pub fn record_judged(
-        &self,
-        path: Path,
-        is_read: bool,
-        len: usize,
-        ticks: u64,
-        saved: Option<i64>,
-    ) {
+    pub fn record_call(&self, call: &Call) -> &Recorder {
         let live = self.live_or_made();
         let recorder = live.map_or(&self.private, |live| &live.recorder);
-        recorder.record(path, len, ticks);
-        if is_read {
-            recorder.note_read(path, len);
+        let (bytes, ticks) = (call.bytes as u64, call.ended.wrapping_sub(call.begun));
+        recorder.record(call.path, call.bytes, ticks);
+        if call.is_read {
+            recorder.note_read(call.path, call.bytes);
         }
-        if path == Path::Engine {
-            recorder.worth.note(ticks, saved);
+        if call.path == Path::Engine {
+            recorder.samples.row(call.kind, call.size).note_shared(bytes, ticks);
+            if call.overlapped {
+                recorder.samples.overlapped.fetch_add(ticks, Ordering::Relaxed);
+            }
         }
+        recorder.timeline.note(call.begun, call.ended, call.path != Path::Engine, bytes);
+        recorder.sites.note(call.site as u64, bytes, ticks, || modules::origin(call.site));
         if let Some(live) = live {
             self.publish_at_times(live, ticks);
         }
+        recorder
     }
 
     /// After a copy that took this many ticks.
@@ -166,7 +195,11 @@ impl Statistics {
 
     /// The same by a worker, which makes no file and publishes nothing.
     pub fn record_end(&self, path: Path, len: usize, ticks: u64) {
-        self.counters().record(path, len, ticks);
+        let counters = self.counters();
+        counters.record(path, len, ticks);
+        counters.samples.background.fetch_add(ticks, Ordering::Relaxed);
+        let now = sys::ticks();
+        counters.timeline.note(now.wrapping_sub(ticks), now, path != Path::Engine, len as u64);
     }
 
     /// Counts one call of the profile, of any size. Makes the file where reports are collected:
@@ -276,6 +309,7 @@ impl Statistics {
             to.store(from.load(relaxed), relaxed);
         }
         head.set_exe(&place.exe);
+        head.set_command(&place.command);
         if no_filter.is_some() {
             head.pid_namespace.store(folder::pid_namespace(), relaxed);
         }
@@ -364,6 +398,7 @@ mod tests {
             folders: vec![CString::new(folder.to_str().unwrap()).unwrap()],
             is_collected: true,
             exe: b"/usr/bin/test".to_vec(),
+            command: b"prog\0word\0".to_vec(),
             publish: |live| live.facts.channels.store(3, Ordering::Relaxed),
             obey: |_| {},
         });
@@ -407,6 +442,7 @@ mod tests {
             folders: vec![c"/nowhere/at/all".to_owned(), c"/proc/self/task".to_owned()],
             is_collected: true,
             exe: Vec::new(),
+            command: b"prog\0word\0".to_vec(),
             publish: |_| {},
             obey: |_| {},
         });

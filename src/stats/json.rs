@@ -4,7 +4,7 @@ use super::Flow;
 use super::histogram::Histogram;
 use super::messages::Messages;
 use super::snapshot::Snapshot;
-use super::worth;
+use super::worth::{self, Interval};
 use crate::backend::ioat::queues::channels;
 use crate::functions::Op;
 use core::fmt::{Result, Write};
@@ -15,6 +15,12 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
     write!(out, "{{\"version\":\"{}\",\"pid\":{}", env!("CARGO_PKG_VERSION"), snapshot.pid)?;
     out.write_str(",\"exe\":")?;
     string(out, snapshot.exe)?;
+    out.write_str(",\"command\":[")?;
+    for (number, word) in words(snapshot.command).enumerate() {
+        out.write_str(if number == 0 { "" } else { "," })?;
+        string(out, word)?;
+    }
+    out.write_str("]")?;
     write!(out, ",\"started\":{:.3},\"seconds\":{:.6}", snapshot.started, snapshot.seconds)?;
     write!(out, ",\"backend\":\"{}\",\"channels\":{}", snapshot.backend, snapshot.channels)?;
     match snapshot.min_bytes {
@@ -94,6 +100,8 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
     if let Some(told) = &snapshot.messages {
         messages(out, told)?;
     }
+    sites(out, snapshot)?;
+    timeline(out, snapshot)?;
     if snapshot.profile {
         out.write_str(",\"profile\":{\"size\":")?;
         histogram(out, &recorder.every_size, |value| value)?;
@@ -108,19 +116,77 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
     out.write_str("}\n")
 }
 
-/// Seconds and their share of the wall time, or null where nothing is known; `known`: the part of
-/// the shared time that was compared with libc's.
+/// Seconds that the run would have taken longer, their bounds, and their share of the time without
+/// us; or null and the reason. `known`: the part of the shared time that was compared with libc's.
 fn saved(out: &mut dyn Write, snapshot: &Snapshot<'_>) -> Result {
     let (recorder, scale) = (snapshot.recorder, snapshot.nanoseconds_per_tick);
     let saved = worth::saved(recorder, scale, snapshot.seconds);
-    match saved.seconds() {
-        Some(seconds) => {
-            let share = if snapshot.seconds > 0.0 { seconds / snapshot.seconds } else { 0.0 };
-            write!(out, ",\"saved\":{{\"seconds\":{seconds:.6},\"share\":{share:.4}")?;
+    match saved.interval {
+        Ok(Interval { seconds, low, high }) => {
+            let share = seconds / (snapshot.seconds + seconds).max(1e-9);
+            write!(out, ",\"saved\":{{\"seconds\":{seconds:.6},\"low\":{low:.6}")?;
+            write!(out, ",\"high\":{high:.6},\"share\":{share:.4},\"reason\":null")?;
         }
-        None => out.write_str(",\"saved\":{\"seconds\":null,\"share\":null")?,
+        Err(why) => {
+            out.write_str(",\"saved\":{\"seconds\":null,\"low\":null,\"high\":null")?;
+            write!(out, ",\"share\":null,\"reason\":\"{why}\"")?;
+        }
     }
     write!(out, ",\"known\":{:.3}}}", saved.known)
+}
+
+/// The words of a command line, as far as they are text.
+fn words(line: &[u8]) -> impl Iterator<Item = &str> {
+    let line = line.strip_suffix(b"\0").unwrap_or(line);
+    let words = line.split(|&byte| byte == 0).filter(|_| !line.is_empty());
+    words.map(|word| match core::str::from_utf8(word) {
+        Ok(word) => word,
+        Err(error) => core::str::from_utf8(&word[..error.valid_up_to()]).unwrap_or_default(),
+    })
+}
+
+/// Call sites: the file of the module (null: not known, empty: the program's), where in it, and what
+/// was called from there.
+fn sites(out: &mut dyn Write, snapshot: &Snapshot<'_>) -> Result {
+    out.write_str(",\"sites\":[")?;
+    let (mut first, mut done) = (true, Ok(()));
+    snapshot.recorder.sites.for_each(|site| {
+        let mut write = || -> Result {
+            out.write_str(if first { "{\"module\":" } else { ",{\"module\":" })?;
+            first = false;
+            match site.module.map(|name| words(name).next().unwrap_or_default()) {
+                Some("") => string(out, snapshot.exe)?,
+                Some(name) => string(out, name)?,
+                None => out.write_str("null")?,
+            }
+            let nanoseconds = snapshot.nanoseconds(site.ticks);
+            write!(out, ",\"offset\":{},\"calls\":{}", site.offset, site.calls)?;
+            write!(out, ",\"bytes\":{},\"ns\":{nanoseconds}}}", site.bytes)
+        };
+        done = done.and_then(|()| write());
+    });
+    done?;
+    out.write_str("]")
+}
+
+/// Bytes by time: seconds from the start of the process to the first call and to the end of the last
+/// one, seconds of a step, and bytes in each by the engine and by libc.
+fn timeline(out: &mut dyn Write, snapshot: &Snapshot<'_>) -> Result {
+    let line = &snapshot.recorder.timeline;
+    let seconds = |ticks: u64| ticks as f64 * snapshot.nanoseconds_per_tick / 1e9;
+    let [start, end] = [&line.start, &line.end]
+        .map(|ticks| seconds(ticks.load(Relaxed).saturating_sub(snapshot.start_ticks)));
+    write!(out, ",\"timeline\":{{\"start\":{start:.6},\"end\":{end:.6}")?;
+    write!(out, ",\"step\":{:.6}", seconds(line.step()))?;
+    for (name, steps) in ["engine", "libc"].into_iter().zip(line.bytes()) {
+        write!(out, ",\"{name}\":[")?;
+        for (number, bytes) in steps.enumerate() {
+            let comma = if number == 0 { "" } else { "," };
+            write!(out, "{comma}{bytes}")?;
+        }
+        out.write_str("]")?;
+    }
+    out.write_str("}")
 }
 
 fn messages(out: &mut dyn Write, told: &Messages) -> Result {
@@ -151,7 +217,13 @@ fn flow(out: &mut dyn Write, snapshot: &Snapshot<'_>, flow: &Flow, bytes: u64) -
     histogram(out, &flow.sizes, |value| value)?;
     out.write_str(",\"latency_ns\":")?;
     histogram(out, &flow.ticks, |ticks| snapshot.nanoseconds(ticks))?;
-    out.write_str("}")
+    // Size classes: the exponent of two that they begin with, bytes and nanoseconds.
+    out.write_str(",\"by_size\":[")?;
+    for (number, (class, bytes, ticks)) in flow.speeds().enumerate() {
+        let comma = if number == 0 { "" } else { "," };
+        write!(out, "{comma}[{class},{bytes},{}]", snapshot.nanoseconds(ticks))?;
+    }
+    out.write_str("]}")
 }
 
 fn histogram(out: &mut dyn Write, histogram: &Histogram, unit: impl Fn(u64) -> u64) -> Result {
@@ -193,6 +265,17 @@ mod tests {
         assert_eq!(json["paths"]["libc"]["bytes"], 170_000);
         assert_eq!(json["reads"]["engine"]["bytes"], 1 << 20);
         assert_eq!(json["fallbacks"]["overlap"], 1);
+        assert_eq!(json["command"], serde_json::json!(["od\"d", "-c", "two words"]));
+        let saved = &json["saved"];
+        assert!(saved["seconds"].is_null() && saved["low"].is_null() && saved["high"].is_null());
+        assert_eq!(saved["reason"], "too few of its calls were timed by libc");
+        let site = serde_json::json!({
+            "module": "/lib/\"a\".so", "offset": 0x234, "calls": 2, "bytes": 300, "ns": 1000
+        });
+        assert_eq!(json["sites"][0], site);
+        assert_eq!(json["paths"]["libc"]["by_size"], serde_json::json!([[16, 170_000, 6000]]));
+        assert_eq!(json["timeline"]["engine"], serde_json::json!([0, 4096]));
+        assert_eq!(json["timeline"]["libc"], serde_json::json!([70_000, 0]));
         assert_eq!(json["fallbacks"]["fault"], 0);
         assert_eq!(json["channel_bytes"]["adma-1"], 10);
         assert_eq!(json["profile"]["functions"]["memcpy"]["calls"], 7);

@@ -10,11 +10,14 @@
 
 use super::histogram::{Histogram, absorb};
 use super::messages::MessageCounts;
-use core::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use super::samples::Samples;
+use super::sites::Sites;
+use super::timeline::Timeline;
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"adma-liv");
 /// Changes with the layout; the command reads files of its own version only.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// A name is the process number, a dash, and what makes it unique when the process executes
 /// another program: `4711-1f0a33b2c4`.
@@ -25,6 +28,7 @@ pub const MOST_CHANNELS: usize = 64;
 const REASONS: usize = 16;
 pub const FUNCTIONS: usize = 32;
 const EXE: usize = 256;
+pub const LONGEST_COMMAND: usize = 256;
 
 #[repr(C)]
 pub struct Live {
@@ -62,6 +66,8 @@ pub struct Head {
     pub end_nanoseconds: AtomicU64,
     /// The program's file, ended by a byte 0; of a longer path the end.
     exe: [AtomicU8; EXE],
+    /// The words of the command line, each with a byte 0 behind it; of a longer one the beginning.
+    command: [AtomicU8; LONGEST_COMMAND],
 }
 
 /// How a process has ended.
@@ -127,7 +133,19 @@ pub struct Flow {
     pub sizes: Histogram,
     /// In ticks; reports turn them into nanoseconds.
     pub ticks: Histogram,
+    /// By power of two of the size, from `FIRST_SPEED` up.
+    speeds: [Speed; SPEEDS],
 }
+
+/// Bytes and ticks of the copies of one size class.
+#[repr(C)]
+struct Speed {
+    bytes: AtomicU64,
+    ticks: AtomicU64,
+}
+
+const FIRST_SPEED: u32 = 12;
+const SPEEDS: usize = 28;
 
 /// Calls of one function, or copies that stayed with libc for one reason.
 #[repr(C)]
@@ -146,20 +164,12 @@ pub struct Recorder {
     pub reads: [Calls; 2],
     pub verified: AtomicU64,
     pub mismatched: AtomicU64,
-    pub worth: Worth,
+    pub samples: Samples,
+    pub sites: Sites,
+    pub timeline: Timeline,
     /// Every copy, also the small ones; only with ADMA_PROFILE.
     pub every_size: Histogram,
     pub by_function: [Calls; FUNCTIONS],
-}
-
-/// What sharing was worth, in ticks. A copy counts as judged when measuring has shown what libc
-/// would have taken for it.
-#[repr(C)]
-pub struct Worth {
-    pub shared: AtomicU64,
-    pub judged: AtomicU64,
-    /// Negative where sharing has cost time.
-    pub saved: AtomicI64,
 }
 
 /// Which way a large copy went.
@@ -243,6 +253,32 @@ impl Fallback {
             Fallback::Off => "off",
         }
     }
+
+    /// The reason of this name, as JSON has it.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|why| why.name() == name)
+    }
+
+    /// The reason in words that can follow "because".
+    pub fn words(self) -> &'static str {
+        match self {
+            Fallback::Off => "sharing was switched off",
+            Fallback::Overlap => "source and destination overlap",
+            Fallback::Learned => "libc was as fast",
+            Fallback::Compared => "libc had its turn, to be compared with",
+            Fallback::Busy => "other copies had the CPUs",
+            Fallback::Refused => "the system refused help",
+            Fallback::OneCpu => "there was one CPU",
+            Fallback::Starting => "the engine was just starting",
+            Fallback::NoChannels => "every channel has failed",
+            Fallback::Unaligned => "the engine cannot copy such addresses",
+            Fallback::Unsupported => "the engine cannot do such calls",
+            Fallback::Early => "a comparison ended with its first bytes",
+            Fallback::RealTime => "real-time threads do not wait for workers",
+            Fallback::BelowMin => "they are below the threshold set by adma top",
+            Fallback::NotCached => "files were not in the page cache",
+        }
+    }
 }
 
 const _: () = assert!(Fallback::ALL.len() <= REASONS);
@@ -276,6 +312,22 @@ impl Head {
         }
     }
 
+    /// Takes the words of the command line.
+    pub fn set_command(&self, words: &[u8]) {
+        for (to, &from) in self.command.iter().zip(words) {
+            to.store(from, Relaxed);
+        }
+    }
+
+    /// The words of the command line, in `room`.
+    pub fn command<'a>(&self, room: &'a mut [u8; LONGEST_COMMAND]) -> &'a [u8] {
+        for (to, from) in room.iter_mut().zip(&self.command) {
+            *to = from.load(Relaxed);
+        }
+        let end = room.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+        &room[..end]
+    }
+
     /// The path of the program, or the end of it, in `room`.
     pub fn exe<'a>(&self, room: &'a mut [u8; EXE]) -> &'a [u8] {
         for (to, from) in room.iter_mut().zip(&self.exe) {
@@ -293,17 +345,45 @@ pub fn word(name: &str) -> u64 {
 
 impl Flow {
     pub const fn new() -> Self {
-        Self { sizes: Histogram::new(), ticks: Histogram::new() }
+        let speeds =
+            [const { Speed { bytes: AtomicU64::new(0), ticks: AtomicU64::new(0) } }; SPEEDS];
+        Self { sizes: Histogram::new(), ticks: Histogram::new(), speeds }
+    }
+
+    fn record(&self, len: u64, ticks: u64) {
+        self.sizes.record(len);
+        self.ticks.record(ticks);
+        let class = len.max(1).ilog2().saturating_sub(FIRST_SPEED) as usize;
+        if let Some(speed) = self.speeds.get(class.min(SPEEDS - 1)) {
+            speed.bytes.fetch_add(len, Relaxed);
+            speed.ticks.fetch_add(ticks, Relaxed);
+        }
+    }
+
+    /// Exponent of the size class, bytes and ticks of each that is in use.
+    pub fn speeds(&self) -> impl Iterator<Item = (u32, u64, u64)> {
+        let of = |(class, speed): (usize, &Speed)| {
+            (class as u32 + FIRST_SPEED, speed.bytes.load(Relaxed), speed.ticks.load(Relaxed))
+        };
+        self.speeds.iter().enumerate().map(of).filter(|speed| speed.1 > 0)
     }
 
     fn clear(&self) {
         self.sizes.clear();
         self.ticks.clear();
+        for Speed { bytes, ticks } in &self.speeds {
+            bytes.store(0, Relaxed);
+            ticks.store(0, Relaxed);
+        }
     }
 
     fn absorb(&self, from: &Self) {
         self.sizes.absorb(&from.sizes);
         self.ticks.absorb(&from.ticks);
+        for (to, from) in self.speeds.iter().zip(&from.speeds) {
+            absorb(&to.bytes, &from.bytes);
+            absorb(&to.ticks, &from.ticks);
+        }
     }
 }
 
@@ -328,21 +408,6 @@ impl Calls {
     }
 }
 
-impl Worth {
-    const fn new() -> Self {
-        Self { shared: AtomicU64::new(0), judged: AtomicU64::new(0), saved: AtomicI64::new(0) }
-    }
-
-    /// A shared copy has taken this long and, where that is known, has saved this much.
-    pub fn note(&self, ticks: u64, saved: Option<i64>) {
-        self.shared.fetch_add(ticks, Relaxed);
-        if let Some(saved) = saved {
-            self.judged.fetch_add(ticks, Relaxed);
-            self.saved.fetch_add(saved, Relaxed);
-        }
-    }
-}
-
 impl Recorder {
     pub const fn new() -> Self {
         Self {
@@ -353,7 +418,9 @@ impl Recorder {
             reads: [const { Calls::new() }; 2],
             verified: AtomicU64::new(0),
             mismatched: AtomicU64::new(0),
-            worth: Worth::new(),
+            samples: Samples::new(),
+            sites: Sites::new(),
+            timeline: Timeline::new(),
             every_size: Histogram::new(),
             by_function: [const { Calls::new() }; FUNCTIONS],
         }
@@ -371,8 +438,7 @@ impl Recorder {
                 &self.libc
             }
         };
-        flow.sizes.record(len as u64);
-        flow.ticks.record(ticks);
+        flow.record(len as u64, ticks);
     }
 
     /// Counts a large read of a file, which `record` has counted among all.
@@ -429,11 +495,12 @@ impl Recorder {
         self.engine.clear();
         self.libc.clear();
         self.every_size.clear();
-        let Worth { shared, judged, saved } = &self.worth;
-        for counter in [&self.carried, &self.verified, &self.mismatched, shared, judged] {
+        self.samples.clear();
+        self.sites.clear();
+        self.timeline.clear();
+        for counter in [&self.carried, &self.verified, &self.mismatched] {
             counter.store(0, Relaxed);
         }
-        saved.store(0, Relaxed);
         let calls = self.fallbacks.iter().chain(&self.by_function).chain(&self.reads);
         calls.for_each(Calls::clear);
     }
@@ -450,9 +517,9 @@ impl Recorder {
         absorb(&self.carried, &from.carried);
         absorb(&self.verified, &from.verified);
         absorb(&self.mismatched, &from.mismatched);
-        absorb(&self.worth.shared, &from.worth.shared);
-        absorb(&self.worth.judged, &from.worth.judged);
-        self.worth.saved.fetch_add(from.worth.saved.swap(0, Relaxed), Relaxed);
+        self.samples.absorb(&from.samples);
+        self.sites.absorb(&from.sites);
+        self.timeline.absorb(&from.timeline);
         self.fallbacks.iter().zip(&from.fallbacks).for_each(|(to, from)| to.absorb(from));
         self.by_function.iter().zip(&from.by_function).for_each(|(to, from)| to.absorb(from));
         self.reads.iter().zip(&from.reads).for_each(|(to, from)| to.absorb(from));

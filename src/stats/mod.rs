@@ -6,10 +6,14 @@ pub mod histogram;
 mod hlog;
 mod json;
 pub mod live;
+pub mod modules;
 pub mod report;
+pub mod samples;
+pub mod sites;
 pub mod snapshot;
 mod tables;
 mod text;
+mod timeline;
 mod units;
 mod worth;
 

@@ -32,6 +32,10 @@ pub struct Snapshot<'a> {
     /// Only where there were some.
     pub messages: Option<Messages>,
     pub profile: bool,
+    /// The words of the command line, each with a zero behind it.
+    pub command: &'a [u8],
+    /// When the process started, by the time stamp counter.
+    pub start_ticks: u64,
     /// Seconds since the epoch when the process started.
     pub started: f64,
     pub seconds: f64,
@@ -71,6 +75,7 @@ impl Snapshot<'_> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::sites::Origin;
     use super::super::{Fallback, Path};
     use super::*;
     use crate::functions::Op;
@@ -117,6 +122,12 @@ pub(super) mod tests {
         recorder.record(Path::Libc(Fallback::Overlap), 100_000, 9000);
         recorder.record(Path::Libc(Fallback::Learned), 70_000, 3000);
         recorder.note_read(Path::Engine, 1 << 20);
+        for bytes in [100, 200] {
+            let origin = || Some(Origin { base: 0x1000, name: b"/lib/\"a\".so" });
+            recorder.sites.note(0x1234, bytes, 1000, origin);
+        }
+        recorder.timeline.note(1, 2, true, 70_000);
+        recorder.timeline.note(1_500_000, 1_600_000, false, 4096);
         if profile {
             for size in [1usize, 8, 8, 8, 100, 5000, 1 << 20] {
                 recorder.profile(Op::Memcpy as usize, size);
@@ -141,6 +152,8 @@ pub(super) mod tests {
             registrations: profile.then_some(REGISTRATIONS),
             messages: profile.then_some(MESSAGES),
             profile,
+            command: b"od\"d\0-c\0two words\0",
+            start_ticks: 0,
             started: 1_700_000_000.25,
             seconds: 1.5,
         })

@@ -1,74 +1,219 @@
-//! What sharing was worth, in words: the time saved, and what could not be helped and why.
+//! What sharing was worth: what the run would have taken without us, between which bounds, or why
+//! that is not known; and what could not be helped and why.
+//!
+//! Without us each shared call would have taken its bytes times libc's cost, of which `samples` has
+//! a table for each kind and size. The bounds are those of the mean (Student's, of winsorised
+//! samples), and a margin for what samples cannot show: a part of a call may cost less or more than
+//! the whole, and what follows a copy finds other caches.
 //!
 //! Pure, and without allocation; the command `adma` compiles this file too.
 #![forbid(unsafe_code)]
 
-use super::live::{Fallback, Recorder};
+use super::live::Recorder;
+use super::samples::{KEPT, Row};
 use super::units::{Bytes, Time};
-use core::fmt::{Result, Write};
+use core::fmt::{Display, Formatter, Result, Write};
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Of less than this part of the shared time nothing is concluded.
-const LEAST_KNOWN: f64 = 0.1;
 /// Reasons for less than this part of the bytes are not told, and no more reasons than this.
 const LEAST_PART: f64 = 0.01;
 const MOST_REASONS: usize = 3;
 
+/// Fewer samples tell nothing; from this many of whole calls up only those count.
+const LEAST_SAMPLES: usize = 3;
+const ENOUGH_WHOLE: usize = 4;
+/// What samples of parts and of whole calls may be off by, and what is not copying.
+const PART_MARGIN: f64 = 0.15;
+const WHOLE_MARGIN: f64 = 0.08;
+const REST_MARGIN: f64 = 0.02;
+/// Without samples libc is taken to be at most twice as fast as the shared calls, and at most three
+/// times as slow.
+const UNKNOWN: (f64, f64) = (0.5, 3.0);
+/// Greater parts of the time of shared calls than these make the answer unknown.
+const MOST_OVERLAPPED: f64 = 0.1;
+const MOST_PREEMPTED: f64 = 0.2;
+
+/// Seconds saved, and their bounds. Negative: lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Interval {
+    pub seconds: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+/// Why it is not known what was saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unknown {
+    FewSamples,
+    Busy,
+    Threads,
+    Background,
+    Spread,
+}
+
+impl Display for Unknown {
+    fn fmt(&self, out: &mut Formatter<'_>) -> Result {
+        out.write_str(match self {
+            Unknown::FewSamples => "too few of its calls were timed by libc",
+            Unknown::Busy => "the machine was busy",
+            Unknown::Threads => "several threads copied at once",
+            Unknown::Background => "copies went on in the background",
+            Unknown::Spread => "the samples differ too much",
+        })
+    }
+}
+
 /// Time saved by sharing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Saved {
-    /// Negative: lost.
-    nanoseconds: f64,
-    /// Which part of the time of shared copies was compared with libc's.
+    pub interval: core::result::Result<Interval, Unknown>,
+    /// Which part of the time of shared calls was compared with libc's.
     pub known: f64,
-    shared: bool,
+    /// Anything was carried by an engine.
+    pub shared: bool,
     wall: f64,
 }
 
 /// `wall`: how long the process has run, in seconds.
 pub fn saved(recorder: &Recorder, nanoseconds_per_tick: f64, wall: f64) -> Saved {
-    let worth = &recorder.worth;
-    let (shared, judged) = (worth.shared.load(Relaxed), worth.judged.load(Relaxed));
+    let samples = &recorder.samples;
+    let mut sum = Sum::default();
+    samples.rows.iter().for_each(|row| sum.add(row));
+    let [overlapped, background, timed, preempted] =
+        [&samples.overlapped, &samples.background, &samples.timed, &samples.preempted]
+            .map(|ticks| ticks.load(Relaxed) as f64);
+    let interval = sum.interval(nanoseconds_per_tick / 1e9, wall);
+    // No answer, if it is wider than half of the time without us.
+    let is_wide = interval.high - interval.low > (wall + interval.seconds).max(wall) / 2.0;
+    let shared = sum.ticks > 0.0 || recorder.engine_bytes() > 0;
+    let why = match () {
+        () if !shared => None,
+        () if background > MOST_OVERLAPPED * sum.ticks => Some(Unknown::Background),
+        () if overlapped > MOST_OVERLAPPED * sum.ticks => Some(Unknown::Threads),
+        () if preempted > MOST_PREEMPTED * timed => Some(Unknown::Busy),
+        () if sum.ticks == 0.0 => Some(Unknown::FewSamples),
+        () if is_wide && sum.judged < 0.9 * sum.ticks => Some(Unknown::FewSamples),
+        () if is_wide => Some(Unknown::Spread),
+        () => None,
+    };
     Saved {
-        nanoseconds: worth.saved.load(Relaxed) as f64 * nanoseconds_per_tick,
-        known: if shared == 0 { 0.0 } else { judged as f64 / shared as f64 },
-        shared: shared > 0 || recorder.engine_bytes() > 0,
+        interval: why.map_or(Ok(interval), Err),
+        known: if sum.ticks > 0.0 { sum.judged / sum.ticks } else { 0.0 },
+        shared,
         wall,
     }
 }
 
-impl Saved {
-    /// `None`: not known.
-    pub fn seconds(&self) -> Option<f64> {
-        let known = self.known >= LEAST_KNOWN || !self.shared;
-        known.then_some(self.nanoseconds / 1e9)
+/// Of all rows, in ticks.
+#[derive(Default)]
+struct Sum {
+    /// Of shared calls, and of those whose row has samples.
+    ticks: f64,
+    judged: f64,
+    saved: f64,
+    variance: f64,
+    margin: f64,
+}
+
+impl Sum {
+    fn add(&mut self, row: &Row) {
+        let (bytes, ticks) = (row.bytes.load(Relaxed) as f64, row.ticks.load(Relaxed) as f64);
+        if ticks == 0.0 {
+            return;
+        }
+        self.ticks += ticks;
+        let mut room = [0.0; KEPT];
+        let is_whole = row.costs(true, &mut room).len() >= ENOUGH_WHOLE;
+        let costs = row.costs(is_whole, &mut room);
+        if costs.len() < LEAST_SAMPLES {
+            return;
+        }
+        self.judged += ticks;
+        let (mean, bound) = mean_and_bound(costs);
+        let mebibytes = bytes / f64::from(1 << 20);
+        self.saved += mebibytes * mean - ticks;
+        self.variance += mebibytes * bound * mebibytes * bound;
+        self.margin += mebibytes * mean * if is_whole { WHOLE_MARGIN } else { PART_MARGIN };
     }
 
+    fn interval(&self, seconds_per_tick: f64, wall: f64) -> Interval {
+        let margin = (root(self.variance) + self.margin) * seconds_per_tick;
+        let rest = REST_MARGIN * (wall - self.ticks * seconds_per_tick).max(0.0);
+        let (seconds, unknown) =
+            (self.saved * seconds_per_tick, (self.ticks - self.judged) * seconds_per_tick);
+        Interval {
+            seconds,
+            low: seconds - margin - rest - unknown * (1.0 - UNKNOWN.0),
+            high: seconds + margin + rest + unknown * (UNKNOWN.1 - 1.0),
+        }
+    }
+}
+
+/// The mean of samples of which the outermost fifths were drawn in, and how far the true mean may be
+/// from it, with a probability of 95 percent.
+fn mean_and_bound(samples: &mut [f64]) -> (f64, f64) {
+    /// Student's factor by degrees of freedom.
+    const STUDENT: [f64; 10] = [12.7, 12.7, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26];
+    samples.sort_unstable_by(f64::total_cmp);
+    let (count, drawn) = (samples.len(), samples.len() / 5);
+    let (low, high) = (samples[drawn], samples[count - 1 - drawn]);
+    let values = || samples.iter().map(|value| value.clamp(low, high));
+    let mean = values().sum::<f64>() / count as f64;
+    let squares = values().map(|value| (value - mean) * (value - mean)).sum::<f64>();
+    let left = count - 2 * drawn;
+    let factor = STUDENT.get(left - 1).copied().unwrap_or(2.1);
+    let deviation = root(squares / (count - 1).max(1) as f64);
+    (mean, factor * deviation * root(count as f64) / left as f64)
+}
+
+/// The square root, which is not there without the standard library.
+fn root(square: f64) -> f64 {
+    if square <= 0.0 {
+        return 0.0;
+    }
+    let mut root = f64::from_bits((square.to_bits() + (1023 << 52)) / 2);
+    for _ in 0..4 {
+        root = (root + square / root) / 2.0;
+    }
+    root
+}
+
+impl Saved {
     /// One line; none where nothing was shared.
     pub fn write(&self, out: &mut dyn Write) -> Result {
         if !self.shared {
             return Ok(());
         }
-        let Some(seconds) = self.seconds() else {
-            return writeln!(out, "  time saved: not known, too little was compared with libc");
-        };
-        let (saved, wall) = (Time((seconds.abs() * 1e9) as u64), Time((self.wall * 1e9) as u64));
-        let part = 100.0 * seconds.abs() / self.wall.max(1e-9);
-        if seconds.abs() < 1e-6 || part < 0.05 {
-            writeln!(out, "  saved about nothing of {wall}")
-        } else if part > 100.0 && seconds > 0.0 {
-            writeln!(out, "  saved about {saved}; what is left has taken {wall}")
-        } else if seconds > 0.0 {
-            writeln!(out, "  saved about {saved} of {wall} ({part:.*} %)", decimals(part))
-        } else {
-            let digits = decimals(part);
-            writeln!(out, "  lost about {saved} of {wall} ({part:.digits$} %): it did not pay here")
+        out.write_str("  ")?;
+        match &self.interval {
+            Ok(interval) => sentence(out, self.wall, Ok(*interval))?,
+            Err(why) => sentence(out, self.wall, Err(why))?,
         }
+        out.write_str("\n")
     }
 }
 
-fn decimals(part: f64) -> usize {
-    usize::from(part < 10.0)
+/// What a run of `wall` seconds would have taken: the one sentence of every report.
+pub fn sentence(
+    out: &mut dyn Write,
+    wall: f64,
+    saved: core::result::Result<Interval, &dyn Display>,
+) -> Result {
+    write!(out, "took {}, without adma ", Time((wall * 1e9) as u64))?;
+    let Interval { seconds, low, high } = match saved {
+        Ok(interval) => interval,
+        Err(why) => return write!(out, "not known: {why}"),
+    };
+    // All three in one unit.
+    let without = |saved: f64| (wall + saved).max(0.0);
+    let (unit, scale) = match without(seconds) {
+        1.0.. => ("s", 1.0),
+        1e-3.. => ("ms", 1e3),
+        _ => ("us", 1e6),
+    };
+    let digits = usize::from(without(seconds) * scale < 100.0);
+    let [about, low, high] = [seconds, low, high].map(|saved| without(saved) * scale);
+    write!(out, "about {about:.digits$} {unit} ({low:.digits$} to {high:.digits$})")
 }
 
 /// What libc has copied, and why: the greatest parts of all bytes, one line each. Of copies below
@@ -102,7 +247,7 @@ pub fn not_helped(recorder: &Recorder, floor: u64, out: &mut dyn Write) -> Resul
         let Some((bytes, number, why)) = next else { break };
         limit = (bytes, number);
         line(bytes, out)?;
-        writeln!(out, "{}", in_words(why))?;
+        writeln!(out, "because {}", why.words())?;
     }
     Ok(())
 }
@@ -115,29 +260,9 @@ fn small_bytes(recorder: &Recorder, floor: u64) -> u64 {
     })
 }
 
-fn in_words(why: Fallback) -> &'static str {
-    match why {
-        Fallback::Off => "because sharing was switched off",
-        Fallback::Overlap => "because source and destination overlap",
-        Fallback::Learned => "because libc was as fast",
-        Fallback::Compared => "to compare with libc",
-        Fallback::Busy => "because other copies had the CPUs",
-        Fallback::Refused => "because the system refused help",
-        Fallback::OneCpu => "because there was one CPU",
-        Fallback::Starting => "because the engine was just starting",
-        Fallback::NoChannels => "because every channel has failed",
-        Fallback::Unaligned => "because the engine cannot copy such addresses",
-        Fallback::Unsupported => "because the engine cannot do such calls",
-        Fallback::Early => "because a comparison ended with its first bytes",
-        Fallback::RealTime => "because real-time threads do not wait for workers",
-        Fallback::BelowMin => "because they are below the threshold set by adma top",
-        Fallback::NotCached => "because files were not in the page cache",
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::live::Path;
+    use super::super::live::{Fallback, Path};
     use super::*;
 
     fn line(saved: Saved) -> String {
@@ -146,23 +271,69 @@ mod tests {
         out
     }
 
-    #[test]
-    fn time_is_saved_lost_or_not_known_and_said_so() {
+    /// A recorder of shared calls that took a second, and of libc's times for parts of them.
+    fn recorder(costs: &[u64], whole: bool) -> Recorder {
         let recorder = Recorder::new();
-        assert_eq!(line(saved(&recorder, 1.0, 1.0)), "");
-        recorder.record(Path::Engine, 1 << 20, 1_000_000_000);
-        assert!(line(saved(&recorder, 1.0, 10.0)).contains("not known"));
-        // A second of copies that would have taken 2.4 s.
-        recorder.worth.note(1_000_000_000, Some(1_400_000_000));
-        let all = saved(&recorder, 1.0, 9.8);
-        assert!((all.seconds().unwrap() - 1.4).abs() < 0.01, "{all:?}");
-        assert_eq!(line(all), "  saved about 1.4 s of 9.8 s (14 %)\n");
-        recorder.worth.note(8_000_000_000, None);
-        assert_eq!(saved(&recorder, 1.0, 9.8).seconds().map(f64::round), Some(1.0));
-        recorder.worth.note(8_000_000_000, None);
-        assert_eq!(saved(&recorder, 1.0, 9.8).seconds(), None, "too little is known");
-        recorder.worth.note(16_000_000_000, Some(-8_000_000_000));
-        assert!(line(saved(&recorder, 1.0, 20.0)).starts_with("  lost about 6.6 s of 20.0 s"));
+        recorder.record(Path::Engine, 1 << 30, 1_000_000_000);
+        let row = recorder.samples.row(0, 3);
+        row.note_shared(1 << 30, 1_000_000_000);
+        costs.iter().for_each(|&ticks| row.note_libc(1 << 20, ticks, whole));
+        recorder
+    }
+
+    #[test]
+    fn time_without_has_bounds_that_follow_the_samples() {
+        assert_eq!(line(saved(&Recorder::new(), 1.0, 1.0)), "");
+        // Parts of 1 MiB in 2 ms: 1 GiB would have taken two seconds.
+        let even = [2_000_000; 8];
+        let all = saved(&recorder(&even, false), 1.0, 1.2);
+        let Interval { seconds, low, high } = all.interval.unwrap();
+        assert!((seconds - 1.048).abs() < 1e-3, "{all:?}");
+        assert!((low - 0.74).abs() < 0.02 && (high - 1.37).abs() < 0.02, "{all:?}");
+        assert_eq!(line(all), "  took 1.2 s, without adma about 2.2 s (1.9 to 2.6)\n");
+        let whole = saved(&recorder(&even, true), 1.0, 1.2).interval.unwrap();
+        assert!(whole.high - whole.low < 0.6 * (high - low), "whole calls tell more: {whole:?}");
+        // One sample that was held up makes no difference; a spread does.
+        let held_up = [2_000_000, 2_000_000, 2_000_000, 2_000_000, 90_000_000];
+        let held_up = saved(&recorder(&held_up, true), 1.0, 1.2).interval.unwrap();
+        assert!((held_up.seconds - whole.seconds).abs() < 1e-6, "{held_up:?}");
+        let spread = [1_500_000, 1_900_000, 2_000_000, 2_100_000, 2_500_000, 2_000_000];
+        let spread = saved(&recorder(&spread, true), 1.0, 3.0).interval.unwrap();
+        assert!(spread.high - spread.low > 1.3 * (whole.high - whole.low), "{spread:?}");
+    }
+
+    #[test]
+    fn loss_is_told_as_less_time_without() {
+        let text = line(saved(&recorder(&[500_000; 6], true), 1.0, 1.2));
+        assert_eq!(text, "  took 1.2 s, without adma about 712 ms (667 to 757)\n");
+    }
+
+    #[test]
+    fn answer_is_not_known_where_the_samples_hold_none() {
+        let why = |recorder: &Recorder| saved(recorder, 1.0, 1.2).interval.unwrap_err();
+        let good = || recorder(&[2_000_000; 8], true);
+        let few = recorder(&[2_000_000; 2], true);
+        assert_eq!(why(&few), Unknown::FewSamples);
+        assert_eq!(
+            line(saved(&few, 1.0, 1.2)),
+            "  took 1.2 s, without adma not known: too few of its calls were timed by libc\n"
+        );
+        let odd = [500_000, 9_000_000, 700_000, 6_000_000, 1_000_000, 8_000_000];
+        assert_eq!(why(&recorder(&odd, true)), Unknown::Spread);
+        let overlapped = good();
+        overlapped.samples.overlapped.store(200_000_000, Relaxed);
+        assert_eq!(why(&overlapped), Unknown::Threads);
+        let busy = good();
+        busy.samples.timed.store(100, Relaxed);
+        busy.samples.preempted.store(30, Relaxed);
+        assert_eq!(why(&busy), Unknown::Busy);
+        let background = good();
+        background.samples.background.store(500_000_000, Relaxed);
+        assert_eq!(why(&background), Unknown::Background);
+        // Next to a long run a few calls without samples make no difference.
+        assert!(saved(&few, 1.0, 100.0).interval.is_ok());
+        assert_eq!(saved(&few, 1.0, 100.0).known, 0.0);
+        assert!((root(9.0) - 3.0).abs() < 1e-6 && (root(1e30) - 1e15).abs() < 1e9);
     }
 
     #[test]

@@ -13,7 +13,16 @@ mod histogram;
 mod live;
 #[path = "../../src/ipc/counts.rs"]
 mod messages;
+#[path = "../../src/stats/samples.rs"]
+#[allow(dead_code)]
+mod samples;
+#[path = "../../src/stats/sites.rs"]
+#[allow(dead_code)]
+mod sites;
 mod terminal;
+#[path = "../../src/stats/timeline.rs"]
+#[allow(dead_code)]
+mod timeline;
 mod top;
 mod tree;
 

@@ -26,7 +26,7 @@ fn one_report_tells_of_all_processes_also_of_killed_ones() {
     assert!(report.starts_with("adma: 4 processes made large copies, within "), "{err}");
     let engine = err.lines().find(|line| line.contains("by the engine")).unwrap();
     assert!(engine.split_whitespace().nth(3) == Some("7"), "{err}");
-    for part in ["stats_copies", "stats_ends", "exit 0", "killed", "saved", "17.3 MiB"] {
+    for part in ["stats_copies", "stats_ends", "exit 0", "killed", "without adma", "17.3 MiB"] {
         assert!(err.contains(part), "{part} is missing: {err}");
     }
     assert_eq!(err.matches("adma: ").count(), 1, "one report: {err}");
@@ -40,7 +40,7 @@ fn report_of_one_process_is_as_ever_and_silence_stays_silence() {
     let (_, err) =
         succeed(adma(&folder).arg(victim("stats_copies")).args(["memcpy", "1000000", "50"]));
     assert!(err.starts_with("adma: stats_copies (pid "), "{err}");
-    for part in ["beside the caller", "channel shares", "p50", "#####"] {
+    for part in ["beside the caller", "channel shares", "p50", "#####", "copied by stats_copies "] {
         assert!(err.contains(part), "{part} is missing: {err}");
     }
     let (out, err) = succeed(adma(&folder).args(["echo", "hello"]));
@@ -157,6 +157,20 @@ fn card_without_a_driver_is_said_once() {
     let (_, err) = succeed(adma(&folder).args(["-b", "gpu", "sh", "-c", "true; true"]));
     assert!(err.starts_with("adma: warning: no GPU: no libcuda.so.1"), "{err}");
     assert_eq!(err.lines().count(), 1, "{err}");
+}
+
+#[test]
+fn helper_that_is_not_there_is_said_once_for_all_processes() {
+    if std::path::Path::new("/dev/adma").exists() {
+        return skip("helper_that_is_not_there_is_said_once_for_all_processes", "it is there");
+    }
+    let folder = Folder::new();
+    let script = "/bin/true; /bin/true; exec /bin/true";
+    let (_, err) = succeed(adma(&folder).args(["-b", "dma", "sh", "-c", script]));
+    assert_eq!(
+        err,
+        "adma: warning: no /dev/adma (load the kernel helper, see adma(7)); using threads\n"
+    );
 }
 
 #[test]

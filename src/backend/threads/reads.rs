@@ -53,6 +53,8 @@ pub struct ReadCall {
     pub flags: usize,
     /// All arguments, as the original takes them.
     pub arguments: [usize; 5],
+    /// Where the caller goes on; 0: not known.
+    pub site: usize,
 }
 
 pub enum Buffers {

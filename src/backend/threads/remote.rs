@@ -36,6 +36,8 @@ pub struct TransferCall {
     pub local: SegmentList,
     pub remote: SegmentList,
     pub flags: usize,
+    /// Where the caller goes on; 0: not known.
+    pub site: usize,
 }
 
 /// Longer lists than `SHORT` lie in memory of their own, one at a time, up to what the kernel
@@ -222,7 +224,7 @@ impl<'a> Transfer<'a> {
 /// # Safety
 /// The program's own call.
 pub unsafe fn pass_on(call: &TransferCall) -> isize {
-    let TransferCall { op, pid, local, remote, flags } = call;
+    let TransferCall { op, pid, local, remote, flags, .. } = call;
     type TransferFn = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> isize;
     let next = original::next(*op);
     // SAFETY: libc's function of these arguments, or the bootstrap's.

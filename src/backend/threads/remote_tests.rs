@@ -99,7 +99,7 @@ fn lists_on_the_stack_and_elsewhere_are_fetched_alike() {
     for op in [Op::ProcessVmReadv, Op::ProcessVmWritev] {
         for at in [near.as_ptr(), far.as_ptr()] {
             let list = SegmentList { at: at as usize, count: 2 };
-            let call = TransferCall { op, pid: 1, local: list, remote: list, flags: 0 };
+            let call = TransferCall { op, pid: 1, local: list, remote: list, flags: 0, site: 0 };
             let mut lists = Lists::<SHORT>::new();
             let transfer = Transfer::new(&call, &mut lists).unwrap();
             assert_eq!((transfer.local, transfer.remote), (&near[..], &near[..]));
@@ -109,7 +109,7 @@ fn lists_on_the_stack_and_elsewhere_are_fetched_alike() {
         let (bad, good) =
             (SegmentList { at: 8, count: 2 }, SegmentList { at: far.as_ptr() as usize, count: 2 });
         for (local, remote) in [(bad, good), (good, bad)] {
-            let call = TransferCall { op, pid: 1, local, remote, flags: 0 };
+            let call = TransferCall { op, pid: 1, local, remote, flags: 0, site: 0 };
             assert!(Transfer::new(&call, &mut Lists::<SHORT>::new()).is_none());
         }
     }

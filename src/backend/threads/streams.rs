@@ -32,6 +32,8 @@ pub struct StreamCall {
     pub size: usize,
     pub count: usize,
     pub stream: usize,
+    /// Where the caller goes on; 0: not known.
+    pub site: usize,
 }
 
 /// libc reads a block at least, and positions that it seeks to are multiples of a block where

@@ -4,7 +4,7 @@
 //! exactly the right size, in a folder that nobody else can write to. A number in them may be any
 //! number. What is left of processes that have gone is removed on the way.
 
-use crate::stats::live::{Live, NO_STATUS, ended};
+use crate::stats::live::{LONGEST_COMMAND, Live, NO_STATUS, ended};
 use crate::stats::messages::Messages;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -51,17 +51,15 @@ impl LiveProcess {
         name.strip_suffix(" (deleted)").unwrap_or(name).to_owned()
     }
 
-    /// Its arguments, while it runs; the name of its program otherwise.
+    /// Its arguments, as they were at its start; the name of its program where they are not known.
     pub fn command_line(&self) -> String {
-        let words = fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
-        let line = String::from_utf8_lossy(&words).trim_end_matches('\0').replace('\0', " ");
+        let mut room = [0; LONGEST_COMMAND];
+        let words = self.live.head.command(&mut room);
+        let line = String::from_utf8_lossy(words).trim_end_matches('\0').replace('\0', " ");
         let (first, rest) = line.split_once(' ').unwrap_or((&line, ""));
-        let first = first.rsplit('/').next().unwrap_or(first);
-        match self.state {
-            State::Running if !first.is_empty() => {
-                crate::say::printable(format!("{first} {rest}").trim_end())
-            }
-            _ => self.program(),
+        match first.rsplit('/').next().filter(|first| !first.is_empty()) {
+            Some(first) => crate::say::printable(format!("{first} {rest}").trim_end()),
+            None => self.program(),
         }
     }
 

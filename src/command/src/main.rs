@@ -12,6 +12,7 @@
 //! obstacle    why a program cannot be helped
 //! check       adma check: what this machine offers
 //! library     where the library is
+//! symbols     names of the functions that copy
 //! report      adma report: the JSON of processes as text and as a page
 //! say         messages of one line; standard output
 //! ```
@@ -40,6 +41,7 @@ mod report;
 mod run;
 mod say;
 mod stats;
+mod symbols;
 mod top;
 mod tree;
 

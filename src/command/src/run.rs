@@ -8,6 +8,7 @@ use crate::options::{self, Options};
 use crate::say::{self, FAILED, fail};
 use crate::{library, obstacle, program, tree};
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
@@ -27,8 +28,11 @@ pub fn run(options: Options) -> ! {
     {
         say::say(obstacle);
     }
-    if !options.quiet && std::env::var_os("ADMA_BACKEND").is_some_and(|name| name == "gpu") {
-        complain_about_card();
+    let backend = std::env::var_os("ADMA_BACKEND").filter(|_| !options.quiet).unwrap_or_default();
+    match backend.to_str() {
+        Some("gpu") => complain_about_card(),
+        Some("dma" | "ioat") => complain_about_helper(),
+        _ => {}
     }
     // To no purpose, and some loaders would complain.
     if obstacle.is_none_or(|obstacle| !obstacle.refuses_preloading()) {
@@ -61,6 +65,17 @@ fn complain_about_card() {
     if unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY) }.is_null() {
         say::say("warning: no GPU: no libcuda.so.1 that could be opened; worker threads serve");
     }
+}
+
+/// Says once that there is no kernel helper, where one was asked for. Processes whose report is made
+/// here say nothing of it.
+fn complain_about_helper() {
+    let why = match std::fs::File::open("/dev/adma").map_err(|error| error.kind()) {
+        Ok(_) => return,
+        Err(ErrorKind::PermissionDenied) => "no permission for /dev/adma (join the group adma)",
+        Err(_) => "no /dev/adma (load the kernel helper, see adma(7))",
+    };
+    say::say(format_args!("warning: {why}; using threads"));
 }
 
 /// LD_PRELOAD with our library behind what is there already: AddressSanitizer, for one, insists

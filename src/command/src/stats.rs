@@ -8,8 +8,14 @@ pub mod histogram;
 pub mod live;
 #[path = "../../ipc/counts.rs"]
 pub mod messages;
+#[path = "../../stats/samples.rs"]
+pub mod samples;
+#[path = "../../stats/sites.rs"]
+pub mod sites;
 #[path = "../../stats/tables.rs"]
 pub mod tables;
+#[path = "../../stats/timeline.rs"]
+pub mod timeline;
 #[path = "../../stats/units.rs"]
 pub mod units;
 #[path = "../../stats/worth.rs"]

@@ -180,6 +180,7 @@ impl Sampler {
         };
         let [copies_new, engine_new, bytes_new, messages_new] =
             std::array::from_fn(|at| now[at].saturating_sub(before[at]) as f64);
+        let saved = worth::saved(recorder, process.scale(), seconds);
         Row {
             program: process.program(),
             command: process.command_line(),
@@ -190,7 +191,7 @@ impl Sampler {
             bytes_per_second: bytes_new / passed,
             messages_per_second: messages_new / passed,
             engine: if bytes_new > 0.0 { (engine_new / bytes_new).min(1.0) } else { 0.0 },
-            saved: worth::saved(recorder, process.scale(), seconds).seconds(),
+            saved: saved.interval.ok().map(|interval| interval.seconds),
             process,
         }
     }

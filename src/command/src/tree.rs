@@ -11,7 +11,9 @@ use crate::knobs;
 use crate::live::{self, LiveProcess, State};
 use crate::options::{self, Options};
 use crate::program;
-use crate::report::Report;
+use crate::report::chart::cut;
+use crate::report::figures::Figures;
+use crate::report::{Report, Run, text};
 use crate::say;
 use crate::stats::live::Recorder;
 use crate::stats::messages::MessageCounts;
@@ -57,19 +59,26 @@ pub fn run(program: &Path, options: &Options) {
     live::remove_tree(&tree);
     processes.retain(LiveProcess::counted);
     signals.before_writing();
-    if let Some(Err(why)) =
-        options.html.as_ref().map(|path| Report::of_live(&processes).write_page(path))
-    {
+    let words: Vec<_> = options.words.iter().map(|word| word.to_string_lossy()).collect();
+    let run = Run { command: say::printable(&words.join(" ")), seconds, end: end.to_string() };
+    let whole = Report::of_live(&processes, run);
+    if let Some(Err(why)) = options.html.as_ref().map(|path| whole.write_page(path)) {
         say::say(why);
     }
-    let report = say::in_locale(report(processes, child, end, seconds));
+    let report = say::in_locale(report(processes, &whole.total, child, end, seconds));
     // One write, so that it does not mix with what others say. Nobody to tell if that fails.
     let _ = std::io::stderr().write_all(report.as_bytes());
     signals.end_as(end)
 }
 
 /// Where no process has made a large copy or sent a message, one line for a terminal.
-fn report(mut processes: Vec<LiveProcess>, child: i32, end: End, seconds: f64) -> String {
+fn report(
+    mut processes: Vec<LiveProcess>,
+    whole: &Figures,
+    child: i32,
+    end: End,
+    seconds: f64,
+) -> String {
     let mut out = String::new();
     if processes.is_empty() && std::io::stderr().is_terminal() {
         let fixed = std::env::var("ADMA_MIN_BYTES").ok().and_then(|value| knobs::size(&value));
@@ -78,12 +87,13 @@ fn report(mut processes: Vec<LiveProcess>, child: i32, end: End, seconds: f64) -
     }
     processes.sort_by_key(|process| std::cmp::Reverse(process.all_bytes()));
     // A `String` takes everything.
-    let _ = write_report(&processes, child, end, seconds, &mut out);
+    let _ = write_report(&processes, whole, child, end, seconds, &mut out);
     out
 }
 
 fn write_report(
     processes: &[LiveProcess],
+    whole: &Figures,
     child: i32,
     end: End,
     seconds: f64,
@@ -98,17 +108,18 @@ fn write_report(
         .iter()
         .map(|p| p.live.recorder.mismatched.load(Relaxed))
         .fold(0, u64::saturating_add);
-    let short = |name: String| name.chars().take(20).collect::<String>();
     let rows: Vec<_> = processes
         .iter()
         .map(|process| {
-            (short(process.program()), process.pid, process.all_bytes(), ended(process, child, end))
+            let line = process.command_line();
+            (line, process.pid, process.all_bytes(), ended(process, child, end))
         })
         .collect();
-    if let [(program, pid, _, how)] = &rows[..] {
+    if let [(_, pid, _, how)] = &rows[..] {
+        let program = first.program();
         let (backend, channels) = (first.backend(), channels.len());
         let plural = if channels == 1 { "" } else { "s" };
-        write!(out, "adma: {program} (pid {pid}), ")?;
+        write!(out, "adma: {} (pid {pid}), ", cut(&program, 20))?;
         writeln!(out, "{backend}, {channels} channel{plural} beside the caller{}", unusual(how))?;
     } else {
         let time = Time((seconds * 1e9) as u64);
@@ -134,8 +145,11 @@ fn write_report(
         if rows.len() == 1 {
             tables::channels(caller, &first.channel_name(), &channels, out)?;
         }
-        worth::saved(&total, scale, seconds).write(out)?;
+        if let Some(saved) = &whole.saved {
+            writeln!(out, "  {}", saved.sentence())?;
+        }
         worth::not_helped(&total, floor, out)?;
+        text::sites(out, &whole.sites);
     }
     if let Some(told) = messages.told() {
         tables::messages(&told, out)?;
@@ -146,7 +160,8 @@ fn write_report(
     if rows.len() > 1 {
         for (number, (program, pid, bytes, how)) in rows.iter().take(NAMED).enumerate() {
             let title = if number == 0 { "most by" } else { "" };
-            let who = format!("{program} (pid {pid})");
+            let pid = format!("pid {pid}");
+            let who = format!("{:<22} {pid:>11}", cut(program, 22));
             writeln!(out, "  {title:<9}{who:<34}{:>10}  {how}", Bytes(*bytes))?;
         }
         let rest = &rows[rows.len().min(NAMED)..];

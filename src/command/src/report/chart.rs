@@ -2,7 +2,7 @@
 //! and a description for those who do not see them. Everything a picture shows stands in the
 //! table beside it too.
 
-use super::figures::{Distribution, PARTS};
+use super::figures::{Distribution, PARTS, Timeline};
 use super::html::escaped;
 use super::units::{Scale, bytes, nanoseconds};
 use std::fmt::Write;
@@ -114,6 +114,48 @@ pub fn bars(
         legend(&mut out, series);
     }
     names(&mut out, HEIGHT, "size of a copy", up);
+    out + "</svg>\n"
+}
+
+/// Bytes by step of time, the engine's below.
+pub fn over_time(title: &str, description: &str, scale: &Scale, line_of: &Timeline) -> String {
+    const HEIGHT: f64 = 260.0;
+    let (floor, plot) = (HEIGHT - BOTTOM, HEIGHT - BOTTOM - TOP);
+    let steps = line_of.bytes.iter().map(Vec::len).max().unwrap_or(0).max(1);
+    let width = (WIDTH - LEFT - RIGHT) / steps as f64;
+    let mut out = begin(HEIGHT, title, description);
+    for (value, label) in &scale.marks {
+        let y = floor - plot * value / scale.end;
+        line(&mut out, "grid", (LEFT, y), (WIDTH - RIGHT, y));
+        text(&mut out, LEFT - 8.0, y + 4.0, "tick end", label);
+    }
+    let length = line_of.step * steps as f64;
+    let across = Scale::nanoseconds((length * 1e9) as u64);
+    for (value, label) in across.marks.iter().filter(|mark| mark.0 <= length * 1e9) {
+        let x = LEFT + (WIDTH - LEFT - RIGHT) * value / (length * 1e9).max(1.0);
+        line(&mut out, "mark", (x, floor), (x, floor + 5.0));
+        text(&mut out, x, floor + 19.0, "tick middle", label);
+    }
+    for step in 0..steps {
+        let mut y = floor;
+        for ((_, class), bytes) in [ENGINE, LIBC].into_iter().zip(&line_of.bytes) {
+            let bytes = bytes.get(step).copied().unwrap_or(0);
+            if bytes > 0 {
+                let height = (plot * bytes as f64 / scale.end).max(1.0);
+                y -= height;
+                let _ = writeln!(
+                    out,
+                    "<rect class=\"{class}\" x=\"{:.1}\" y=\"{y:.1}\" width=\"{:.1}\" \
+                     height=\"{height:.1}\"/>",
+                    LEFT + width * step as f64,
+                    width.max(1.0)
+                );
+            }
+        }
+    }
+    line(&mut out, "base", (LEFT, floor), (WIDTH - RIGHT, floor));
+    legend(&mut out, &[ENGINE, LIBC]);
+    names(&mut out, HEIGHT, "time since the first large copy", "bytes");
     out + "</svg>\n"
 }
 

@@ -1,5 +1,8 @@
 //! What processes have copied: the numbers of one, and the sum of many.
 
+use crate::stats::live::Fallback;
+use crate::stats::worth::{self, Interval};
+
 /// Lowest value, highest value and count of each bucket in use, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Distribution {
@@ -15,6 +18,8 @@ pub struct Traffic {
     pub sizes: Distribution,
     /// In nanoseconds.
     pub times: Distribution,
+    /// By size class: the exponent of two that it begins with, bytes, nanoseconds.
+    pub speeds: Vec<(u32, u64, u64)>,
 }
 
 /// A name and its number, in the order in which they were told.
@@ -45,14 +50,78 @@ pub struct Figures {
     pub messages: Vec<(String, u64, u64)>,
     /// Every copy, also small ones.
     pub profile: Option<Profile>,
+    /// Which code has made the large calls, most bytes first.
+    pub sites: Vec<Site>,
+    pub timeline: Option<Timeline>,
 }
 
 /// What the engine was worth.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TimeSaved {
-    pub seconds: f64,
-    /// The wall time of the processes that told it.
+    /// Or why it is not known.
+    pub interval: Result<Interval, String>,
+    /// The wall time of the process, or of the run.
     pub of_seconds: f64,
+}
+
+impl TimeSaved {
+    /// The one sentence of every report.
+    pub fn sentence(&self) -> String {
+        let mut out = String::new();
+        let interval = self.interval.as_ref();
+        // A `String` takes everything.
+        let _ = worth::sentence(
+            &mut out,
+            self.of_seconds,
+            match interval {
+                Ok(interval) => Ok(*interval),
+                Err(why) => Err(why as &dyn std::fmt::Display),
+            },
+        );
+        out
+    }
+}
+
+/// Large calls from one place of the code.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Site {
+    /// Module and function.
+    pub name: String,
+    pub calls: u64,
+    pub bytes: u64,
+    pub nanoseconds: u64,
+}
+
+/// When large calls were made. Times are seconds since the epoch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Timeline {
+    pub start: f64,
+    pub end: f64,
+    /// Length of a step in seconds.
+    pub step: f64,
+    /// Bytes by step, by the engine and by libc.
+    pub bytes: [Vec<u64>; 2],
+}
+
+impl Timeline {
+    const STEPS: usize = 64;
+
+    /// Both in one, with steps that reach over both.
+    fn with(&self, other: &Self) -> Self {
+        let (start, end) = (self.start.min(other.start), self.end.max(other.end));
+        let step = ((end - start) / Self::STEPS as f64).max(1e-9);
+        let mut bytes = [vec![0u64; Self::STEPS], vec![0; Self::STEPS]];
+        for line in [self, other] {
+            for (to, from) in bytes.iter_mut().zip(&line.bytes) {
+                for (number, &more) in from.iter().enumerate() {
+                    let at = line.start - start + line.step * (number as f64 + 0.5);
+                    let sum = &mut to[((at / step) as usize).min(Self::STEPS - 1)];
+                    *sum = sum.saturating_add(more);
+                }
+            }
+        }
+        Self { start, end, step, bytes }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -128,6 +197,16 @@ impl Traffic {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.sizes.add(&other.sizes);
         self.times.add(&other.times);
+        for &(class, bytes, nanoseconds) in &other.speeds {
+            match self.speeds.iter_mut().find(|speed| speed.0 == class) {
+                Some(speed) => {
+                    speed.1 = speed.1.saturating_add(bytes);
+                    speed.2 = speed.2.saturating_add(nanoseconds);
+                }
+                None => self.speeds.push((class, bytes, nanoseconds)),
+            }
+        }
+        self.speeds.sort_unstable();
     }
 }
 
@@ -140,6 +219,22 @@ impl Figures {
         self.engine.bytes.saturating_add(self.libc.bytes)
     }
 
+    /// Sites of one name are one.
+    pub fn add_sites(&mut self, more: &[Site]) {
+        for site in more {
+            match self.sites.iter_mut().find(|sum| sum.name == site.name) {
+                Some(sum) => {
+                    sum.calls = sum.calls.saturating_add(site.calls);
+                    sum.bytes = sum.bytes.saturating_add(site.bytes);
+                    sum.nanoseconds = sum.nanoseconds.saturating_add(site.nanoseconds);
+                }
+                None => self.sites.push(site.clone()),
+            }
+        }
+        self.sites.sort_by_key(|site| std::cmp::Reverse(site.bytes));
+    }
+
+    /// Adds all but the time saved, which is not a sum: see `saved`.
     pub fn add(&mut self, other: &Self) {
         self.seconds += other.seconds;
         self.engine.add(&other.engine);
@@ -153,10 +248,12 @@ impl Figures {
         self.mismatched = self.mismatched.saturating_add(other.mismatched);
         add_pairs(&mut self.reads, &other.reads);
         add_pairs(&mut self.messages, &other.messages);
-        if let Some(saved) = other.saved {
-            let sum = self.saved.get_or_insert_default();
-            sum.seconds += saved.seconds;
-            sum.of_seconds += saved.of_seconds;
+        self.add_sites(&other.sites);
+        if let Some(line) = &other.timeline {
+            self.timeline = Some(match &self.timeline {
+                Some(sum) => sum.with(line),
+                None => line.clone(),
+            });
         }
         if let Some(profile) = &other.profile {
             let sum = self.profile.get_or_insert_default();
@@ -187,26 +284,43 @@ fn add_pairs(sums: &mut Vec<(String, u64, u64)>, more: &[(String, u64, u64)]) {
     }
 }
 
-/// A reason for libc, in words.
+/// A reason for libc, in words; empty: none of this version's.
 pub fn in_words(reason: &str) -> &'static str {
-    match reason {
-        "off" => "switched off by ADMA_BACKEND, or because a copy was wrong",
-        "overlap" => "source and destination overlap",
-        "learned" => "measured: libc is at least as fast for such copies",
-        "compared" => "libc's turn, to know how it compares",
-        "busy" => "as many copies were under way as there is help for",
-        "refused" => "the system refused threads, or what the kernel helper needs",
-        "one_cpu" => "there was only one CPU for the process",
-        "starting" => "the engine was just being started",
-        "no_channels" => "every DMA channel has failed",
-        "unaligned" => "the I/OAT engine cannot copy between such addresses",
-        "unsupported" => "the DMA engine only copies, and within one process",
-        "early" => "comparisons whose first bytes differed",
-        "real_time" => "real-time threads do not wait for workers",
-        "below_min" => "below the threshold set by adma top",
-        "not_cached" => "the file was not in the page cache",
-        _ => "",
+    Fallback::named(reason).map_or("", Fallback::words)
+}
+
+/// What a run of several processes would have taken without us. Processes that copied at once
+/// competed for memory and CPUs, so what each has saved does not add up. `None`: none has shared.
+pub fn saved(processes: &[&Figures], seconds: f64) -> Option<TimeSaved> {
+    let mut sharing: Vec<_> = processes.iter().filter(|process| process.saved.is_some()).collect();
+    sharing.sort_by(|a, b| span(a).0.total_cmp(&span(b).0));
+    let first = sharing.first()?;
+    let mut interval = first.saved.as_ref()?.interval.clone();
+    for pair in sharing.windows(2) {
+        let (before, after) = (span(pair[0]), span(pair[1]));
+        let shorter = (before.1 - before.0).min(after.1 - after.0);
+        if before.1 - after.0 > shorter / 20.0 {
+            interval = Err(format!("{} processes copied at once", sharing.len()));
+            break;
+        }
+        interval = match (interval, pair[1].saved.as_ref().map(|saved| &saved.interval)) {
+            (Ok(a), Some(Ok(b))) => Ok(Interval {
+                seconds: a.seconds + b.seconds,
+                low: a.low + b.low,
+                high: a.high + b.high,
+            }),
+            (Err(why), _) => Err(why),
+            (_, Some(Err(why))) => Err(why.clone()),
+            (sum, None) => sum,
+        };
     }
+    Some(TimeSaved { interval, of_seconds: seconds })
+}
+
+/// From its first large call to the end of its last one; where that is not known, for ever.
+fn span(process: &Figures) -> (f64, f64) {
+    let line = process.timeline.as_ref();
+    line.map_or((f64::NEG_INFINITY, f64::INFINITY), |line| (line.start, line.end))
 }
 
 #[cfg(test)]
@@ -237,6 +351,48 @@ mod tests {
         let mut named = vec![("a".to_owned(), most)];
         add_named(&mut named, &vec![("a".to_owned(), 1), ("b".to_owned(), 2)]);
         assert_eq!(named, [("a".to_owned(), most), ("b".to_owned(), 2)]);
+    }
+
+    /// A process that copied between these seconds and has saved this.
+    fn process(from: f64, to: f64, saved: Result<f64, &str>) -> Figures {
+        let interval = saved.map(|s| Interval { seconds: s, low: s / 2.0, high: s * 2.0 });
+        let saved = TimeSaved { interval: interval.map_err(str::to_owned), of_seconds: 9.0 };
+        let timeline = Timeline { start: from, end: to, ..Timeline::default() };
+        Figures { saved: Some(saved), timeline: Some(timeline), ..Figures::default() }
+    }
+
+    #[test]
+    fn savings_of_processes_that_copied_at_once_are_not_added_up() {
+        let told = |all: &[Figures]| {
+            saved(&all.iter().collect::<Vec<_>>(), 5.0).map(|saved| saved.sentence())
+        };
+        let sum = "took 5.0 s, without adma about 8.0 s (6.5 to 11.0)";
+        let (one, two) = (process(0.0, 1.0, Ok(1.0)), process(1.01, 2.0, Ok(2.0)));
+        assert_eq!(told(&[two.clone(), one.clone()]).unwrap(), sum);
+        assert_eq!(told(&[one.clone(), Figures::default(), two.clone()]).unwrap(), sum);
+        let unknown = "took 5.0 s, without adma not known: ";
+        let beside = process(0.5, 1.5, Ok(1.0));
+        let expected = format!("{unknown}3 processes copied at once");
+        assert_eq!(told(&[one.clone(), beside, two.clone()]).unwrap(), expected);
+        let busy = process(3.0, 4.0, Err("the machine was busy"));
+        assert_eq!(told(&[one.clone(), busy]).unwrap(), format!("{unknown}the machine was busy"));
+        let old = Figures { timeline: None, ..two };
+        assert_eq!(told(&[one, old]).unwrap(), format!("{unknown}2 processes copied at once"));
+        assert_eq!(told(&[Figures::default()]), None);
+    }
+
+    #[test]
+    fn timelines_of_several_processes_are_one() {
+        let line = |start: f64, bytes: &[u64]| Timeline {
+            start,
+            end: start + bytes.len() as f64,
+            step: 1.0,
+            bytes: [bytes.to_vec(), vec![1; bytes.len()]],
+        };
+        let sum = line(100.0, &[5, 5]).with(&line(110.0, &[7]));
+        assert_eq!((sum.start, sum.end, sum.bytes[0].iter().sum::<u64>()), (100.0, 111.0, 17));
+        assert_eq!((sum.bytes[0][2], *sum.bytes[0].last().unwrap()), (5, 0));
+        assert_eq!(sum.bytes[1].iter().sum::<u64>(), 3);
     }
 
     #[test]

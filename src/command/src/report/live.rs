@@ -1,13 +1,14 @@
 //! A live file as a report: what a process would have written at its end, also of one that was
 //! killed.
 
-use super::figures::{Distribution, Figures, Profile, TimeSaved, Traffic};
-use super::process::ProcessReport;
+use super::figures::{Distribution, Figures, Profile, Site, TimeSaved, Timeline, Traffic};
+use super::process::{ProcessReport, unknown_code};
 use crate::knobs;
 use crate::live::LiveProcess;
 use crate::stats::histogram::Histogram;
 use crate::stats::live::Flow;
 use crate::stats::worth;
+use crate::symbols::Symbols;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl From<&LiveProcess> for ProcessReport {
@@ -20,6 +21,7 @@ impl From<&LiveProcess> for ProcessReport {
             bytes,
             sizes: distribution(&flow.sizes, |bytes| bytes),
             times: distribution(&flow.ticks, nanoseconds),
+            speeds: flow.speeds().map(|(c, bytes, ticks)| (c, bytes, nanoseconds(ticks))).collect(),
         };
         let bytes: Vec<_> = recorder.fallback_bytes().map(|(_, bytes)| bytes).collect();
         let fallbacks = recorder.fallbacks().zip(bytes).filter(|((_, count), _)| *count > 0);
@@ -28,13 +30,16 @@ impl From<&LiveProcess> for ProcessReport {
         let channels = channels.map(|(at, bytes)| (format!("{name}-{at}"), bytes));
         let caller = ("caller".to_owned(), facts.caller_bytes.load(Relaxed));
         let told = process.messages();
-        let saved = worth::saved(recorder, scale, seconds).seconds();
+        let saved = worth::saved(recorder, scale, seconds);
+        let interval = saved.interval.map_err(|why| why.to_string());
+        let started = live.head.start_wall.load(Relaxed) as f64 / 1e9;
         let threshold = facts.min_bytes.load(Relaxed).max(facts.threshold.load(Relaxed));
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: process.pid as u64,
             exe: process.path_of_program(),
-            started: live.head.start_wall.load(Relaxed) as f64 / 1e9,
+            command: process.command_line(),
+            started,
             backend: process.backend(),
             channels: u64::from(facts.channels.load(Relaxed)),
             threshold: (threshold > 0).then_some(threshold),
@@ -49,8 +54,9 @@ impl From<&LiveProcess> for ProcessReport {
                 taken_back: facts.taken_back.load(Relaxed),
                 mismatched: recorder.mismatched.load(Relaxed),
                 channels: std::iter::once(caller).chain(channels).collect(),
-                saved: saved
-                    .map(|seconds_saved| TimeSaved { seconds: seconds_saved, of_seconds: seconds }),
+                saved: saved.shared.then_some(TimeSaved { interval, of_seconds: seconds }),
+                sites: sites(process),
+                timeline: timeline(process, started),
                 messages: told.map_or(Vec::new(), |told| {
                     let row =
                         |&(name, count, bytes): &(&str, u64, u64)| (name.to_owned(), count, bytes);
@@ -71,6 +77,35 @@ impl From<&LiveProcess> for ProcessReport {
             },
         }
     }
+}
+
+/// The call sites of a process, by module and function.
+pub fn sites(process: &LiveProcess) -> Vec<Site> {
+    let (mut symbols, mut all, scale) = (Symbols::default(), Figures::default(), process.scale());
+    process.live.recorder.sites.for_each(|site| {
+        let name = match site.module.map(String::from_utf8_lossy) {
+            Some(name) if name.is_empty() => symbols.name(&process.path_of_program(), site.offset),
+            Some(name) => symbols.name(&crate::say::printable(&name), site.offset),
+            None => unknown_code(site.offset).to_owned(),
+        };
+        let nanoseconds = (site.ticks as f64 * scale) as u64;
+        all.add_sites(&[Site { name, calls: site.calls, bytes: site.bytes, nanoseconds }]);
+    });
+    all.sites
+}
+
+fn timeline(process: &LiveProcess, started: f64) -> Option<Timeline> {
+    let (line, scale) = (&process.live.recorder.timeline, process.scale());
+    let begun = process.live.head.start_ticks.load(Relaxed);
+    let seconds = |ticks: u64| ticks as f64 * scale / 1e9;
+    let at = |ticks: u64| started + seconds(ticks.saturating_sub(begun));
+    let bytes = line.bytes().map(|steps| steps.collect::<Vec<_>>());
+    (!bytes[0].is_empty()).then(|| Timeline {
+        start: at(line.start.load(Relaxed)),
+        end: at(line.end.load(Relaxed)),
+        step: seconds(line.step()),
+        bytes,
+    })
 }
 
 fn distribution(histogram: &Histogram, unit: impl Fn(u64) -> u64) -> Distribution {

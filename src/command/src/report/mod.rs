@@ -5,21 +5,23 @@
 //! process   one process's JSON, checked
 //! figures   its numbers, and the sum of many
 //! text      the report for terminals
+//! advice    did it help, and what should be changed
 //! page      the report for browsers; sections: what it shows of one process or of all;
 //!           chart: pictures; html: tags and escaping
 //! live      a live file as such a report; diff: two runs beside each other
 //! units     numbers as people read them
 //! ```
 
+mod advice;
 pub mod chart;
 mod diff;
-mod figures;
+pub mod figures;
 pub mod html;
-mod live;
+pub mod live;
 pub mod page;
 mod process;
 mod sections;
-mod text;
+pub mod text;
 pub mod units;
 
 #[cfg(test)]
@@ -61,13 +63,22 @@ const LONGEST_FILE: u64 = 256 << 20;
 /// Processes in the order of what they copied, most first, and their sum.
 pub struct Report {
     processes: Vec<ProcessReport>,
-    total: Figures,
+    pub total: Figures,
+    run: Option<Run>,
+}
+
+/// What the command knows of a run that it has made itself.
+pub struct Run {
+    pub command: String,
+    pub seconds: f64,
+    /// How the program has ended.
+    pub end: String,
 }
 
 impl Report {
     /// Of what is known of processes without their help.
-    pub fn of_live(processes: &[LiveProcess]) -> Self {
-        Self::new(processes.iter().map(ProcessReport::from).collect())
+    pub fn of_live(processes: &[LiveProcess], run: Run) -> Self {
+        Self::new(processes.iter().map(ProcessReport::from).collect(), Some(run))
     }
 
     /// Makes the page anew.
@@ -76,11 +87,18 @@ impl Report {
         std::fs::write(path, page::of(self)).map_err(cannot)
     }
 
-    fn new(mut processes: Vec<ProcessReport>) -> Self {
+    fn new(mut processes: Vec<ProcessReport>, run: Option<Run>) -> Self {
         processes.sort_by_key(|process| std::cmp::Reverse(process.figures.bytes()));
         let mut total = Figures::default();
         processes.iter().for_each(|process| total.add(&process.figures));
-        Self { processes, total }
+        // From the first start to the last end, where the run itself was not timed.
+        let begun = processes.iter().map(|process| process.started).fold(f64::INFINITY, f64::min);
+        let end = processes.iter().map(|process| process.started + process.figures.seconds);
+        let passed = (end.fold(0.0, f64::max) - begun).max(0.0);
+        let seconds = run.as_ref().map_or(passed, |run| run.seconds);
+        let all: Vec<_> = processes.iter().map(|process| &process.figures).collect();
+        total.saved = figures::saved(&all, seconds);
+        Self { processes, total, run }
     }
 }
 
@@ -103,7 +121,7 @@ pub fn command(Options { files, html, diff }: Options) -> i32 {
     if processes.is_empty() {
         return 1;
     }
-    let report = Report::new(processes);
+    let report = Report::new(processes, None);
     if let Some(Err(why)) = html.map(|path| report.write_page(&path)) {
         fail(1, why);
     }
@@ -120,7 +138,7 @@ fn compare(files: &[OsString]) -> i32 {
         if let Err(why) = read(file).and_then(|text| all_in(&text, &mut processes)) {
             fail(1, format_args!("{}: {why}", printable(&file.to_string_lossy())));
         }
-        Report::new(processes)
+        Report::new(processes, None)
     });
     say::out(format_args!("{}", say::in_locale(diff::of(&before, &after))));
     0

@@ -3,20 +3,21 @@
 //! Every picture has a table beside it with the same numbers; whatever can be opened or scrolled
 //! can be reached by the Tab key.
 
-use super::Report;
+use super::advice;
 use super::chart;
 use super::figures::{Figures, TimeSaved};
 use super::html::escaped;
 use super::process::ProcessReport;
 use super::sections;
 use super::units::{Scale, bytes, count, date, percent, seconds};
+use super::{Report, Run};
 use std::fmt::Write;
 
 /// So many processes have pictures of their own; the table has all of them.
 const PICTURED: usize = 24;
 
 pub fn of(report: &Report) -> String {
-    let Report { processes, total } = report;
+    let Report { processes, total, .. } = report;
     let name = match processes.as_slice() {
         [one] => one.program().to_owned(),
         [first, ..] => format!("{} and {} more", first.program(), processes.len() - 1),
@@ -35,9 +36,16 @@ pub fn of(report: &Report) -> String {
             let _ = writeln!(out, "<p>The {rest} that copied least are in the table only.</p>");
         }
     }
-    let head =
-        format!("<p class=\"faint\">{}</p>\n{}", escaped(&subject(processes)), cards(report));
-    document(&name, &headline(total), &head, &out)
+    let mut head = String::new();
+    if let Some(saved) = &total.saved {
+        let _ = writeln!(head, "<p class=\"sentence\">{}</p>", escaped(&saved.sentence()));
+    }
+    for advice in advice::advice(report) {
+        let _ = writeln!(head, "<p class=\"advice\">{}</p>", escaped(&advice));
+    }
+    let _ = writeln!(head, "<p class=\"faint\">{}</p>", escaped(&subject(report)));
+    head += &cards(report);
+    document(&name, &advice::verdict(total), &head, &out)
 }
 
 /// A whole page. `head` and `main` are tags, the others text.
@@ -69,22 +77,27 @@ const PATTERNS: &str = "<svg class=\"hidden\" aria-hidden=\"true\"><defs>\
     <rect width=\"8\" height=\"8\"/><circle cx=\"4\" cy=\"4\" r=\"1.8\"/></pattern>\
     </defs></svg>\n";
 
-/// The one thing people want to know.
-fn headline(total: &Figures) -> String {
-    match total.saved {
-        Some(saved) => super::text::worth(saved),
-        None if total.bytes() == 0 => "No large copies".to_owned(),
-        None => format!(
-            "{} of {} went over the copy engine",
-            percent(total.engine.bytes, total.bytes()),
-            bytes(total.bytes())
-        ),
-    }
+/// The machine that this command runs on: name, kernel and CPU.
+fn machine() -> String {
+    let line = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let info = line("/proc/cpuinfo");
+    let model = info.lines().find(|line| line.starts_with("model name"));
+    let model = model.and_then(|line| line.split(": ").nth(1)).unwrap_or("CPU not known");
+    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
+    let (host, kernel) = (line("/proc/sys/kernel/hostname"), line("/proc/sys/kernel/osrelease"));
+    format!("{host} · Linux {kernel} · {cpus} × {model}")
 }
 
-fn subject(processes: &[ProcessReport]) -> String {
+/// Everything that tells one run from another.
+fn subject(report: &Report) -> String {
+    let Report { processes, run, .. } = report;
     let mut parts = Vec::new();
-    if let [one] = processes {
+    if let Some(Run { command, end, .. }) = run {
+        parts.push(chart::cut(command, 200));
+        parts.push(end.clone());
+        parts.push(machine());
+    }
+    if let [one] = &processes[..] {
         parts.push(format!("{} (process {})", one.exe, one.pid));
     } else {
         parts.push(format!("{} processes", processes.len()));
@@ -97,6 +110,10 @@ fn subject(processes: &[ProcessReport]) -> String {
         if !engines.contains(&engine) {
             engines.push(engine);
         }
+    }
+    let thresholds = processes.iter().filter_map(|process| process.threshold);
+    if let Some(least) = thresholds.min() {
+        parts.push(format!("carries copies from {} up", bytes(least)));
     }
     parts.push(if engines.len() > 3 { "several engines".to_owned() } else { engines.join("; ") });
     let began = processes.iter().map(|process| process.started).fold(f64::INFINITY, f64::min);
@@ -114,15 +131,11 @@ fn subject(processes: &[ProcessReport]) -> String {
 fn cards(report: &Report) -> String {
     let total = &report.total;
     let mut cards = Vec::new();
-    if let Some(TimeSaved { seconds: saved, of_seconds }) = total.saved {
-        let share = 100.0 * saved / of_seconds.max(f64::MIN_POSITIVE);
-        let what = if saved < 0.0 { "lost" } else { "saved" };
-        let share = if of_seconds > 0.0 {
-            format!("{:.1} % of the run", share.abs())
-        } else {
-            String::new()
-        };
-        cards.push((format!("{what} {}", seconds(saved.abs())), share));
+    if let Some(TimeSaved { interval: Ok(saved), of_seconds }) = &total.saved {
+        let share = 100.0 * saved.seconds / (of_seconds + saved.seconds).max(f64::MIN_POSITIVE);
+        let what = if saved.seconds < 0.0 { "lost" } else { "saved" };
+        let share = format!("{:.0} % of the time without", share.abs());
+        cards.push((format!("{what} about {}", seconds(saved.seconds.abs())), share));
     }
     cards.push((
         percent(total.engine.bytes, total.bytes()),
@@ -189,8 +202,7 @@ fn list(out: &mut String, processes: &[ProcessReport]) {
         } else {
             name
         };
-        let saved =
-            figures.saved.map_or("–".to_owned(), |saved| super::text::signed(saved.seconds));
+        let saved = super::text::saved(figures).unwrap_or("–".to_owned());
         let _ = writeln!(
             table,
             "<tr><th scope=\"row\">{name}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{saved}</td></tr>",
@@ -241,8 +253,8 @@ fn facts(process: &ProcessReport) -> String {
     if let Some(threshold) = process.threshold {
         let _ = write!(facts, " · carries copies from {} up", bytes(threshold));
     }
-    if let Some(saved) = process.figures.saved {
-        let _ = write!(facts, " · {}", super::text::worth(saved).to_lowercase());
+    if let Some(saved) = &process.figures.saved {
+        let _ = write!(facts, " · {}", saved.sentence());
     }
     facts
 }

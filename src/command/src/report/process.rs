@@ -4,8 +4,10 @@
 //! Keys that are not known are left alone. Names are kept short and without control characters;
 //! whoever shows them still escapes what his format needs.
 
-use super::figures::{Distribution, Figures, Named, Profile, TimeSaved, Traffic};
+use super::figures::{Distribution, Figures, Named, Profile, Site, TimeSaved, Timeline, Traffic};
 use crate::say::printable;
+use crate::stats::worth::Interval;
+use crate::symbols::Symbols;
 use serde_json::Value;
 
 #[derive(Clone, Debug)]
@@ -14,6 +16,8 @@ pub struct ProcessReport {
     pub pid: u64,
     /// The path of the program, or what the system tells instead.
     pub exe: String,
+    /// The words of the command line, with blanks between them; empty: not known.
+    pub command: String,
     /// Seconds since the epoch.
     pub started: f64,
     pub backend: String,
@@ -40,11 +44,14 @@ impl ProcessReport {
             return Err("not a report of adma: want an object".to_owned());
         }
         let paths = top.key("paths")?;
+        let started = top.optional("started").map_or(Ok(0.0), |key| key.seconds())?;
+        let exe = top.key("exe")?.text(LONGEST_PATH)?;
         Ok(Self {
+            command: top.optional("command").map_or(Ok(String::new()), |key| command(&key))?,
             version: top.key("version")?.text(LONGEST_NAME)?,
             pid: top.key("pid")?.number()?,
-            exe: top.key("exe")?.text(LONGEST_PATH)?,
-            started: top.optional("started").map_or(Ok(0.0), |key| key.seconds())?,
+            exe,
+            started,
             backend: top.key("backend")?.text(LONGEST_NAME)?,
             channels: top.key("channels")?.number()?,
             threshold: top.optional("threshold").map(|key| key.number()).transpose()?,
@@ -52,14 +59,22 @@ impl ProcessReport {
                 seconds: top.optional("seconds").map_or(Ok(0.0), |key| key.seconds())?,
                 engine: paths.key("engine")?.flow()?,
                 libc: paths.key("libc")?.flow()?,
+                timeline: timeline(&top, started)?,
                 ..rest(&top)?
             },
         })
     }
 
-    /// Without the folders.
-    pub fn program(&self) -> &str {
+    /// The program without its folders.
+    pub fn name(&self) -> &str {
         self.exe.rsplit('/').next().unwrap_or(&self.exe)
+    }
+
+    /// The command line where it is known, the program otherwise; both without folders in front.
+    pub fn program(&self) -> &str {
+        let line = if self.command.is_empty() { &self.exe } else { &self.command };
+        let program = line.split(' ').next().unwrap_or(line);
+        &line[program.rfind('/').map_or(0, |slash| slash + 1)..]
     }
 }
 
@@ -92,7 +107,8 @@ fn rest(top: &Key<'_>) -> Parsed<Figures> {
             .optional("messages")
             .map_or(Ok(Vec::new()), |key| counted(&key, ["sent", "received"], "messages"))?,
         profile: top.optional("profile").map(|key| profile(&key)).transpose()?,
-        saved: inside("saved", "seconds").map(|key| saved(top, &key)).transpose()?,
+        saved: top.optional("saved").map_or(Ok(None), |key| saved(top, &key))?,
+        sites: top.optional("sites").map_or(Ok(Vec::new()), |key| sites(&key))?,
         ..Figures::default()
     })
 }
@@ -129,14 +145,66 @@ fn profile(key: &Key<'_>) -> Parsed<Profile> {
     Ok(Profile { sizes: key.key("size")?.histogram()?, functions })
 }
 
-/// Where too little was compared with libc, it is null.
-fn saved(top: &Key<'_>, told: &Key<'_>) -> Parsed<TimeSaved> {
-    // Negative where the engine has cost time.
-    let seconds = told.value.as_f64().filter(|value| (-1e12..1e12).contains(value));
-    Ok(TimeSaved {
-        seconds: told.want(seconds, "seconds")?,
-        of_seconds: top.optional("seconds").map_or(Ok(0.0), |key| key.seconds())?,
-    })
+/// `None`: nothing was shared, so nothing was saved.
+fn saved(top: &Key<'_>, told: &Key<'_>) -> Parsed<Option<TimeSaved>> {
+    let of_seconds = top.optional("seconds").map_or(Ok(0.0), |key| key.seconds())?;
+    let number = |name: &str| {
+        // Negative where the engine has cost time.
+        let number = |key: Key<'_>| {
+            let number = key.value.as_f64().filter(|value| (-1e12..1e12).contains(value));
+            key.want(number, "seconds")
+        };
+        told.optional(name).map(number).transpose()
+    };
+    let interval = match [number("seconds")?, number("low")?, number("high")?] {
+        [Some(0.0), _, Some(0.0)] => return Ok(None),
+        [Some(seconds), Some(low), Some(high)] => Ok(Interval { seconds, low, high }),
+        [Some(_), ..] => Err("told by an older version, without bounds".to_owned()),
+        _ => Err(told
+            .optional("reason")
+            .map_or(Ok("no reason told".to_owned()), |key| key.text(60))?),
+    };
+    Ok(Some(TimeSaved { interval, of_seconds }))
+}
+
+fn command(key: &Key<'_>) -> Parsed<String> {
+    let words = key.list(MOST_NAMES)?;
+    let words = words.iter().map(|word| word.text(LONGEST_PATH)).collect::<Parsed<Vec<_>>>();
+    Ok(words?.join(" "))
+}
+
+fn sites(key: &Key<'_>) -> Parsed<Vec<Site>> {
+    let mut symbols = Symbols::default();
+    let mut all = Figures::default();
+    for site in key.list(MOST_NAMES)? {
+        let number = |name: &str| site.key(name)?.number();
+        let name = match site.optional("module") {
+            Some(module) => symbols.name(&module.text(LONGEST_PATH)?, number("offset")?),
+            None => unknown_code(number("offset")?).to_owned(),
+        };
+        let (calls, bytes, nanoseconds) = (number("calls")?, number("bytes")?, number("ns")?);
+        all.add_sites(&[Site { name: shortened(&name, LONGEST_NAME), calls, bytes, nanoseconds }]);
+    }
+    Ok(all.sites)
+}
+
+/// What sites are called that belong to no file.
+pub fn unknown_code(offset: u64) -> &'static str {
+    if offset == 0 { "other places" } else { "code without a file" }
+}
+
+fn timeline(top: &Key<'_>, started: f64) -> Parsed<Option<Timeline>> {
+    let Some(key) = top.optional("timeline") else { return Ok(None) };
+    let steps = |name: &str| -> Parsed<Vec<u64>> {
+        key.key(name)?.list(MOST_NAMES)?.iter().map(Key::number).collect()
+    };
+    let bytes = [steps("engine")?, steps("libc")?];
+    if bytes.iter().all(Vec::is_empty) {
+        return Ok(None);
+    }
+    let at = |name: &str| Ok::<_, String>(started + key.key(name)?.seconds()?);
+    let step = key.key("step")?.seconds()?;
+    Ok(Some(Timeline { start: at("start")?, end: at("end")?, step, bytes }))
 }
 
 /// A value, and how one came to it.
@@ -203,7 +271,26 @@ impl<'a> Key<'a> {
             bytes: self.key("bytes")?.number()?,
             sizes: self.key("size")?.histogram()?,
             times: self.key("latency_ns")?.histogram()?,
+            speeds: self.optional("by_size").map_or(Ok(Vec::new()), |key| key.speeds())?,
         })
+    }
+
+    fn list(&self, most: usize) -> Parsed<Vec<Self>> {
+        let list = self.want(self.value.as_array(), "a list")?;
+        let list = self.want((list.len() <= most).then_some(list), &format!("at most {most}"))?;
+        Ok(list.iter().map(|value| self.below("", value)).collect())
+    }
+
+    fn speeds(&self) -> Parsed<Vec<(u32, u64, u64)>> {
+        let speed = |key: &Self| -> Parsed<(u32, u64, u64)> {
+            let numbers = key.list(3)?.iter().map(Self::number).collect::<Parsed<Vec<_>>>()?;
+            let known = match numbers[..] {
+                [class @ 0..64, bytes, nanoseconds] => Some((class as u32, bytes, nanoseconds)),
+                _ => None,
+            };
+            key.want(known, "exponent of two, bytes and nanoseconds")
+        };
+        self.list(64)?.iter().map(speed).collect()
     }
 
     fn histogram(&self) -> Parsed<Distribution> {

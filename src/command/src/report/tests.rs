@@ -15,7 +15,7 @@ fn read_text(text: &[u8]) -> Result<Vec<ProcessReport>, String> {
 fn harmless(text: &[u8], what: &str) -> Result<String, String> {
     match read_text(text) {
         Ok(processes) => {
-            let report = Report::new(processes);
+            let report = Report::new(processes, None);
             let page = page::of(&report);
             is_sound(&page, what);
             for line in text::of(&report).lines() {
@@ -106,47 +106,72 @@ fn sample_is_read_and_shown_whole() {
     for part in ["Sizes", "Latency", "Channels", "Left to libc", "Processes"] {
         assert!(page.contains(part), "{part}");
     }
-    let report = Report::new(processes);
+    let report = Report::new(processes, None);
     let sum: u64 = report.processes.iter().map(|process| process.figures.calls()).sum();
     assert_eq!(report.total.calls(), sum);
     assert_eq!(report.total.engine.sizes.count() + report.total.libc.sizes.count(), sum);
 }
 
-/// The first process of the sample, with other numbers under these keys.
-fn with_saved(seconds: &str) -> String {
-    let first = SAMPLE.lines().next().unwrap().replacen("\"seconds\":", "\"was\":", 1);
-    let first = first.replacen("\"saved\":", "\"was saved\":", 1);
-    let saved = format!("\"saved\":{{\"seconds\":{seconds},\"known\":0.9}}");
-    first.replacen('{', &format!("{{\"seconds\":8,{saved},"), 1)
+/// The first process of the sample, with these as `saved`.
+fn with_saved(saved: &str) -> String {
+    let mut whole: serde_json::Value =
+        serde_json::from_str(SAMPLE.lines().next().unwrap()).unwrap();
+    whole["seconds"] = 8.into();
+    whole["saved"] = serde_json::from_str(saved).unwrap();
+    whole.to_string()
 }
 
 #[test]
-fn time_saved_is_told_where_it_is_known() {
+fn time_without_is_told_in_one_sentence_with_bounds_or_a_reason() {
     let cases = [
-        ("1.44", "Saved about 1.4 s of 8.0 s"),
-        ("-0.25", "Lost about 250 ms of 8.0 s"),
-        ("0.0", "Saved no time of 8.0 s"),
+        (r#"{"seconds":1.44,"low":1.0,"high":2.0}"#, "about 9.4 s (9.0 to 10.0)"),
+        (r#"{"seconds":-0.25,"low":-0.5,"high":0.1}"#, "about 7.8 s (7.5 to 8.1)"),
+        (r#"{"seconds":null,"reason":"the machine was busy"}"#, "not known: the machine was busy"),
+        (r#"{"seconds":1.0}"#, "not known: told by an older version, without bounds"),
     ];
-    for (seconds, expected) in cases {
-        let text = with_saved(seconds);
-        let report = Report::new(read_text(text.as_bytes()).unwrap());
-        assert!(text::of(&report).contains(&format!("\n  {expected}\n")), "{seconds}");
-        let page = harmless(text.as_bytes(), seconds).unwrap();
-        assert!(page.contains(&format!("<h1>{expected}</h1>")), "{seconds}");
-        assert!(page.contains("Time with and without adma"), "{seconds}");
+    for (saved, expected) in cases {
+        let text = with_saved(saved);
+        let expected = format!("took 8.0 s, without adma {expected}");
+        let report = Report::new(read_text(text.as_bytes()).unwrap(), None);
+        assert!(text::of(&report).contains(&format!("\n  {expected}\n")), "{}", text::of(&report));
+        let page = harmless(text.as_bytes(), saved).unwrap();
+        assert!(page.contains(&format!(">{expected}</p>")), "{saved}");
+        let drawn = page.contains("Time with and without adma");
+        assert_eq!(drawn, !expected.contains("not known"), "{saved}");
     }
-    let page = harmless(with_saved("null").as_bytes(), "null").unwrap();
-    assert!(!page.contains("Time with and without adma") && !page.contains("saved about"));
-    // Of several processes only those count that know it.
-    let both = [with_saved("1.0"), with_saved("null"), with_saved("2.0")].concat();
-    let report = Report::new(read_text(both.as_bytes()).unwrap());
-    let saved = report.total.saved.unwrap();
-    assert_eq!((saved.seconds, saved.of_seconds), (3.0, 16.0));
+}
+
+/// Command line, call sites, speeds and the time axis of one report.
+#[test]
+fn page_tells_who_copied_when_and_how_fast() {
+    let mut whole: serde_json::Value =
+        serde_json::from_str(SAMPLE.lines().next().unwrap()).unwrap();
+    whole["command"] = serde_json::json!(["/usr/bin/python3", "train.py", "--fast"]);
+    whole["sites"] = serde_json::json!([
+        {"module": "/no/such/libfoo.so.1", "offset": 4660, "calls": 3, "bytes": 3u64 << 30, "ns": 9},
+        {"module": null, "offset": 7, "calls": 1, "bytes": 5, "ns": 9},
+    ]);
+    whole["timeline"] = serde_json::json!(
+        {"start": 0.5, "end": 2.5, "step": 1.0, "engine": [1u64 << 30, 2u64 << 30], "libc": [0, 5]}
+    );
+    whole["paths"]["engine"]["by_size"] = serde_json::json!([[24, 8_000_000, 1_000_000]]);
+    whole["paths"]["libc"]["by_size"] = serde_json::json!([[24, 4_000_000, 1_000_000]]);
+    let text = whole.to_string();
+    let report = Report::new(read_text(text.as_bytes()).unwrap(), None);
+    let (page, told) = (harmless(text.as_bytes(), "sites").unwrap(), text::of(&report));
+    for part in ["libfoo +0x1234", "3 GiB"] {
+        assert!(told.contains(part) && page.contains(part), "{part}: {told}");
+    }
+    for part in
+        ["python3 train.py", "8.0 GB/s", "2.00", "Who copies", "When", "code without a file"]
+    {
+        assert!(page.contains(part), "{part}");
+    }
 }
 
 #[test]
 fn registrations_with_a_card_are_told_where_there_is_one() {
-    let of = |text: &str| Report::new(read_text(text.as_bytes()).unwrap());
+    let of = |text: &str| Report::new(read_text(text.as_bytes()).unwrap(), None);
     let with_card = SAMPLE.replacen(
         "\"backend\"",
         "\"gpu\":{\"registrations\":{\"hits\":4711,\"most_bytes\":4194304}},\"backend\"",
@@ -184,7 +209,7 @@ fn text_of_a_program_stays_text() {
         }
         for text in texts {
             // An address as a text is no address.
-            if let Ok(page) = read_text(text.as_bytes()).map(|p| page::of(&Report::new(p))) {
+            if let Ok(page) = read_text(text.as_bytes()).map(|p| page::of(&Report::new(p, None))) {
                 is_sound(&page.replace("https://example.org", ""), name);
                 assert!(!page.contains("<script") && !page.contains("<img"), "{name}");
             }

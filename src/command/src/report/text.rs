@@ -2,19 +2,21 @@
 
 use super::Report;
 use super::chart::cut;
-use super::figures::{Distribution, Figures, PARTS, TimeSaved, Traffic, in_words};
+use super::figures::{Distribution, Figures, PARTS, Site, Traffic, in_words};
 use super::units::{bytes, nanoseconds, percent, seconds};
 use std::fmt::Write;
 
+/// Call sites that are named.
+const SITES: usize = 3;
 /// So many processes have a line; the others are counted.
 const LISTED: usize = 40;
 
 pub fn of(report: &Report) -> String {
-    let Report { processes, total } = report;
+    let Report { processes, total, .. } = report;
     let mut out = String::new();
     if let [one] = processes.as_slice() {
         let plural = if one.channels == 1 { "" } else { "s" };
-        let (program, backend) = (cut(one.program(), 20), cut(&one.backend, 16));
+        let (program, backend) = (cut(one.name(), 20), cut(&one.backend, 16));
         let _ = writeln!(
             out,
             "adma: {program} (pid {}), {backend}, {} channel{plural} beside the caller",
@@ -28,10 +30,11 @@ pub fn of(report: &Report) -> String {
             seconds(total.seconds)
         );
     }
-    if let Some(saved) = total.saved {
-        let _ = writeln!(out, "  {}", worth(saved));
+    if let Some(saved) = &total.saved {
+        let _ = writeln!(out, "  {}", saved.sentence());
     }
     copies(&mut out, total);
+    sites(&mut out, &total.sites);
     registrations(&mut out, total);
     rare(&mut out, total);
     if !total.messages.is_empty() {
@@ -62,22 +65,18 @@ pub fn of(report: &Report) -> String {
     out.lines().map(|line| cut(line, 80) + "\n").collect()
 }
 
-/// What the engine was worth, in one sentence.
-pub fn worth(TimeSaved { seconds: saved, of_seconds }: TimeSaved) -> String {
-    let of = if of_seconds > 0.0 { format!(" of {}", seconds(of_seconds)) } else { String::new() };
-    match saved {
-        saved if saved.abs() < 0.0005 => format!("Saved no time{of}"),
-        saved if saved < 0.0 => format!("Lost about {}{of}", seconds(-saved)),
-        saved => format!("Saved about {}{of}", seconds(saved)),
-    }
-}
-
 /// The engine's part of the bytes, if there were any.
 pub fn engine_share(figures: &Figures) -> String {
     match figures.bytes() {
         0 => "-".to_owned(),
         all => percent(figures.engine.bytes, all),
     }
+}
+
+/// The time that a process has saved, if that is known.
+pub fn saved(figures: &Figures) -> Option<String> {
+    let interval = figures.saved.as_ref()?.interval.as_ref().ok()?;
+    Some(signed(interval.seconds))
 }
 
 pub fn signed(saved: f64) -> String {
@@ -123,6 +122,16 @@ fn copies(out: &mut String, total: &Figures) {
     }
 }
 
+/// Which code copies most: three lines.
+pub fn sites(out: &mut String, sites: &[Site]) {
+    for (number, site) in sites.iter().take(SITES).enumerate() {
+        let title = if number == 0 { "copied by" } else { "" };
+        let (calls, sum, time) = (site.calls, bytes(site.bytes), nanoseconds(site.nanoseconds));
+        let name = cut(&site.name, 36);
+        let _ = writeln!(out, "  {title:<9} {name:<36}{calls:>8}{sum:>11}{time:>11}");
+    }
+}
+
 fn registrations(out: &mut String, total: &Figures) {
     for (number, row) in total.registrations.chunks(3).take(3).enumerate() {
         let title = if number == 0 { "registered memory" } else { "" };
@@ -155,7 +164,6 @@ fn rare(out: &mut String, total: &Figures) {
     }
 }
 
-/// One line for each power of two in use, with a bar; the engine's part comes first.
 /// One line for each power of two in use, with a bar.
 fn picture(out: &mut String, histograms: &[(&Distribution, char)]) {
     const WIDTH: u128 = 44;
@@ -219,7 +227,7 @@ fn list(out: &mut String, report: &Report) {
     let listed = if copied == 0 { all.min(LISTED) } else { copied.min(LISTED) };
     for process in &report.processes[..listed] {
         let figures = &process.figures;
-        let saved = figures.saved.map_or("-".to_owned(), |saved| signed(saved.seconds));
+        let saved = saved(figures).unwrap_or("-".to_owned());
         let _ = writeln!(
             out,
             "  {:<24}{:>8}{:>10}{:>12}{:>10}{saved:>12}",

@@ -89,6 +89,11 @@ impl Scale {
         Self::new(most as f64, size, unit == 0, |value| short(value / size, TIMES[unit]))
     }
 
+    /// In GB/s, that is bytes for a nanosecond.
+    pub fn speeds(most: f64) -> Self {
+        Self::new(most, 1.0, false, |value| short(value, ""))
+    }
+
     /// About four steps of 1, 2 or 5 times a power of ten `unit`s.
     fn new(most: f64, unit: f64, whole: bool, label: impl Fn(f64) -> String) -> Self {
         let most = (most / unit).max(f64::MIN_POSITIVE);

@@ -310,6 +310,7 @@ impl Screen {
         let _ = tables::channels(caller, &name, &process.channel_bytes(), &mut text);
         let _ = worth::saved(recorder, process.scale(), process.seconds()).write(&mut text);
         let _ = worth::not_helped(recorder, facts.floor.load(Relaxed), &mut text);
+        crate::report::text::sites(&mut text, &crate::report::live::sites(process));
         if let Some(told) = process.messages() {
             let _ = tables::messages(&told, &mut text);
         }

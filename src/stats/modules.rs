@@ -1,0 +1,71 @@
+//! Which loaded object an address of code belongs to, asked without a lock.
+
+use super::sites::Origin;
+use crate::os::lookup::{self, Names};
+use core::ffi::{CStr, c_char, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+/// The loader's `_dl_find_object`, which glibc has since 2.35; null: there is none.
+static FIND: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static NAME: Names<1> = Names::new("_dl_find_object\0");
+
+/// struct dl_find_object of <dlfcn.h>.
+#[repr(C)]
+struct Found {
+    flags: u64,
+    start: *mut c_void,
+    end: *mut c_void,
+    link_map: *const LinkMap,
+    eh_frame: *mut c_void,
+    reserved: [u64; 7],
+}
+
+/// The beginning of struct link_map.
+#[repr(C)]
+struct LinkMap {
+    base: usize,
+    name: *const c_char,
+}
+
+/// Looks for what `origin` needs. Only for start-up, where statistics are kept.
+pub fn resolve() {
+    let [found] = lookup::find_in_all(&NAME).functions;
+    FIND.store(found, Ordering::Relaxed);
+}
+
+/// The object that holds an address to which a caller of ours will return: as long as that call
+/// lasts it stays loaded. The program's own name is empty.
+pub fn origin(address: usize) -> Option<Origin<'static>> {
+    type Find = unsafe extern "C" fn(usize, *mut Found) -> i32;
+    let find = FIND.load(Ordering::Relaxed);
+    if find.is_null() {
+        return None;
+    }
+    let mut found = core::mem::MaybeUninit::<Found>::uninit();
+    // SAFETY: the loader's function, which takes no lock and may be called in a signal handler; it
+    // fills `found` where it answers 0. The object is loaded, see above, and so is its name.
+    unsafe {
+        let find = core::mem::transmute::<*mut c_void, Find>(find);
+        if find(address, found.as_mut_ptr()) != 0 {
+            return None;
+        }
+        let map = &*found.assume_init_ref().link_map;
+        let name = if map.name.is_null() { c"" } else { CStr::from_ptr(map.name) };
+        Some(Origin { base: map.base as u64, name: name.to_bytes() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_of_libc_and_of_the_program_is_found_and_data_is_not() {
+        resolve();
+        let libc = origin(libc::getpid as *const () as usize).unwrap();
+        assert!(libc.name.ends_with(b"libc.so.6"), "{:?}", str::from_utf8(libc.name));
+        let own = origin(resolve as *const () as usize).unwrap();
+        assert_eq!(own.name, b"");
+        assert!(origin(&raw const own as usize).is_none(), "the stack is no object");
+    }
+}

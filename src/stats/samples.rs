@@ -1,0 +1,122 @@
+//! Times of libc inside shared calls, and of whole calls that libc has made, kept in a fixed table:
+//! from them `worth` estimates what the run would have taken without us.
+//!
+//! A sample is libc's cost for the caller's first bytes of a shared call, or for a whole call. One
+//! during which its thread was preempted is not kept. Pure, and without allocation; the command
+//! `adma` compiles this file too.
+#![forbid(unsafe_code)]
+
+use super::histogram::absorb;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// Size classes of the learner, and one column for memory that was never written.
+pub const SIZES: usize = 8;
+pub const FRESH: usize = SIZES - 1;
+pub const KINDS: usize = 6;
+/// Samples that are kept of one kind and size.
+pub const KEPT: usize = 32;
+
+#[repr(C)] // lies in live files
+pub struct Samples {
+    pub rows: [Row; KINDS * SIZES],
+    /// Ticks of shared calls during which a large call of another thread has ended.
+    pub overlapped: AtomicU64,
+    /// Ticks of copies that went on while their caller did something else.
+    pub background: AtomicU64,
+    /// Ticks of the calls that samples come from, and of those of them that were preempted.
+    pub timed: AtomicU64,
+    pub preempted: AtomicU64,
+}
+
+/// Calls of one kind and size.
+#[repr(C)]
+pub struct Row {
+    /// Bytes and ticks of those that were shared.
+    pub bytes: AtomicU64,
+    pub ticks: AtomicU64,
+    count: AtomicU64,
+    /// Ticks for a mebibyte, times two; odd: of a whole call.
+    costs: [AtomicU32; KEPT],
+}
+
+impl Samples {
+    pub const fn new() -> Self {
+        Self {
+            rows: [const { Row::new() }; KINDS * SIZES],
+            overlapped: AtomicU64::new(0),
+            background: AtomicU64::new(0),
+            timed: AtomicU64::new(0),
+            preempted: AtomicU64::new(0),
+        }
+    }
+
+    /// Where calls of a kind and a size class are counted.
+    pub fn row(&self, kind: usize, size: usize) -> &Row {
+        &self.rows[kind.min(KINDS - 1) * SIZES + size.min(SIZES - 1)]
+    }
+
+    fn sums(&self) -> [&AtomicU64; 4] {
+        [&self.overlapped, &self.background, &self.timed, &self.preempted]
+    }
+
+    pub fn clear(&self) {
+        self.sums().into_iter().for_each(|sum| sum.store(0, Relaxed));
+        for row in &self.rows {
+            [&row.bytes, &row.ticks, &row.count].into_iter().for_each(|sum| sum.store(0, Relaxed));
+        }
+    }
+
+    pub fn absorb(&self, from: &Self) {
+        self.sums().into_iter().zip(from.sums()).for_each(|(to, from)| absorb(to, from));
+        for (to, from) in self.rows.iter().zip(&from.rows) {
+            absorb(&to.bytes, &from.bytes);
+            absorb(&to.ticks, &from.ticks);
+            let kept = from.count.swap(0, Relaxed).min(KEPT as u64) as usize;
+            from.costs.iter().take(kept).for_each(|cost| to.keep(cost.load(Relaxed)));
+        }
+    }
+}
+
+impl Row {
+    const fn new() -> Self {
+        Self {
+            bytes: AtomicU64::new(0),
+            ticks: AtomicU64::new(0),
+            count: AtomicU64::new(0),
+            costs: [const { AtomicU32::new(0) }; KEPT],
+        }
+    }
+
+    /// Counts a call that was shared.
+    pub fn note_shared(&self, bytes: u64, ticks: u64) {
+        self.bytes.fetch_add(bytes, Relaxed);
+        self.ticks.fetch_add(ticks, Relaxed);
+    }
+
+    /// Keeps what libc has taken; `is_whole`: for a call of its own.
+    pub fn note_libc(&self, bytes: u64, ticks: u64, is_whole: bool) {
+        let cost = (u128::from(ticks) << 20) / u128::from(bytes.max(1));
+        self.keep((cost.clamp(1, (u32::MAX >> 1).into()) as u32) << 1 | u32::from(is_whole));
+    }
+
+    /// The first samples fill the table; then each takes the place of a random one.
+    fn keep(&self, cost: u32) {
+        let count = self.count.fetch_add(1, Relaxed);
+        let hash = count.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let place = if count < KEPT as u64 { count } else { hash % KEPT as u64 };
+        self.costs[place as usize].store(cost, Relaxed);
+    }
+
+    /// Costs of whole calls, or of first bytes too, in ticks for a mebibyte, in `room`.
+    pub fn costs<'a>(&self, only_whole: bool, room: &'a mut [f64; KEPT]) -> &'a mut [f64] {
+        let kept = self.count.load(Relaxed).min(KEPT as u64) as usize;
+        let mut len = 0;
+        for cost in self.costs.iter().take(kept).map(|cost| cost.load(Relaxed)) {
+            if !only_whole || cost & 1 == 1 {
+                room[len] = f64::from(cost >> 1);
+                len += 1;
+            }
+        }
+        &mut room[..len]
+    }
+}

@@ -1,0 +1,279 @@
+//! Call sites: which code has made the large calls, by return address, in a fixed table.
+//!
+//! An entry is claimed by one compare-and-swap and then only added to. The function's name is the
+//! command's to find, in the symbol table of the module's file. Pure, and without allocation; the
+//! command `adma` compiles this file too.
+#![forbid(unsafe_code)]
+
+use super::histogram::absorb;
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::*};
+
+const SITES: usize = 64;
+const MODULES: usize = 16;
+const NAME: usize = 244;
+/// Entries that are looked at for an address; then it is counted among the others.
+const PROBES: usize = 8;
+
+#[repr(C)] // lies in live files
+pub struct Sites {
+    sites: [Site; SITES],
+    /// Calls that found no entry.
+    others: Sums,
+    modules: [Module; MODULES],
+}
+
+#[repr(C)]
+struct Site {
+    /// 0: free.
+    address: AtomicU64,
+    /// Where it lies in the module's file, as its symbols do.
+    offset: AtomicU64,
+    /// Number of the module from 1 up; 0: not known.
+    module: AtomicU64,
+    sums: Sums,
+}
+
+#[repr(C)]
+struct Sums {
+    calls: AtomicU64,
+    bytes: AtomicU64,
+    ticks: AtomicU64,
+}
+
+#[repr(C)]
+struct Module {
+    /// 0: free; 1: being written; 2: can be read.
+    state: AtomicU32,
+    /// Ended by a byte 0, where it is shorter; the program's own is empty.
+    name: [AtomicU8; NAME],
+    base: AtomicU64,
+}
+
+/// The module of an address: where it was loaded, and the name of its file.
+pub struct Origin<'a> {
+    pub base: u64,
+    pub name: &'a [u8],
+}
+
+/// Module (`None`: not known), offset in it, calls, bytes and ticks of one site; address 0: of all
+/// that found no entry.
+pub struct Counted<'a> {
+    pub module: Option<&'a [u8]>,
+    pub offset: u64,
+    pub calls: u64,
+    pub bytes: u64,
+    pub ticks: u64,
+}
+
+impl Sites {
+    pub const fn new() -> Self {
+        Self {
+            sites: [const { Site::new() }; SITES],
+            others: Sums::new(),
+            modules: [const { Module::new() }; MODULES],
+        }
+    }
+
+    /// Counts a call; `origin` is asked once for each address. Address 0: not known.
+    pub fn note<'a>(
+        &self,
+        address: u64,
+        bytes: u64,
+        ticks: u64,
+        origin: impl FnOnce() -> Option<Origin<'a>>,
+    ) {
+        self.sums(address, origin).add(1, bytes, ticks);
+    }
+
+    fn sums<'a>(&self, address: u64, origin: impl FnOnce() -> Option<Origin<'a>>) -> &Sums {
+        if address == 0 {
+            return &self.others;
+        }
+        let hash = (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize;
+        for probe in 0..PROBES {
+            let site = &self.sites[(hash + probe) % SITES];
+            match site.address.load(Relaxed) {
+                found if found == address => return &site.sums,
+                0 => match site.address.compare_exchange(0, address, Relaxed, Relaxed) {
+                    Ok(_) => {
+                        let origin = origin();
+                        let base = origin.as_ref().map_or(0, |origin| origin.base);
+                        site.offset.store(address.wrapping_sub(base), Relaxed);
+                        let module = origin.and_then(|origin| self.module(&origin));
+                        site.module.store(module.map_or(0, |number| number as u64 + 1), Release);
+                        return &site.sums;
+                    }
+                    Err(found) if found == address => return &site.sums,
+                    Err(_) => {}
+                },
+                _ => {}
+            }
+        }
+        &self.others
+    }
+
+    /// The number of a module, which may be a new one; `None`: there is no room.
+    fn module(&self, origin: &Origin<'_>) -> Option<usize> {
+        for (number, module) in self.modules.iter().enumerate() {
+            match module.state.compare_exchange(0, 1, Acquire, Acquire) {
+                Ok(_) => {
+                    let name = origin.name.get(..NAME).unwrap_or(origin.name);
+                    module.base.store(origin.base, Relaxed);
+                    module.name.iter().zip(name).for_each(|(to, from)| to.store(*from, Relaxed));
+                    module.state.store(2, Release);
+                    return Some(number);
+                }
+                Err(2) if module.base.load(Relaxed) == origin.base => return Some(number),
+                Err(_) => {} // a duplicate of one that is just being written does no harm
+            }
+        }
+        None
+    }
+
+    /// All that have counted anything.
+    pub fn for_each(&self, mut use_it: impl FnMut(&Counted<'_>)) {
+        for site in &self.sites {
+            let mut room = [0; NAME];
+            let number = site.module.load(Acquire).wrapping_sub(1) as usize;
+            let module = self.modules.get(number).map(|module| module.name(&mut room));
+            tell(&site.sums, module, site.offset.load(Relaxed), &mut use_it);
+        }
+        tell(&self.others, None, 0, &mut use_it);
+    }
+
+    pub fn clear(&self) {
+        self.others.clear();
+        for site in &self.sites {
+            [&site.address, &site.module].into_iter().for_each(|word| word.store(0, Relaxed));
+            site.sums.clear();
+        }
+        for module in &self.modules {
+            module.state.store(0, Relaxed);
+            module.name.iter().for_each(|byte| byte.store(0, Relaxed));
+        }
+    }
+
+    pub fn absorb(&self, from: &Self) {
+        self.others.absorb(&from.others);
+        for site in &from.sites {
+            let address = site.address.load(Relaxed);
+            if address == 0 {
+                continue;
+            }
+            let mut room = [0; NAME];
+            let number = site.module.load(Acquire).wrapping_sub(1) as usize;
+            let module = from.modules.get(number);
+            let name = module.map(|module| (module.base.load(Relaxed), module.name(&mut room)));
+            let origin = || name.map(|(base, name)| Origin { base, name });
+            self.sums(address, origin).absorb(&site.sums);
+        }
+    }
+}
+
+fn tell(sums: &Sums, module: Option<&[u8]>, offset: u64, use_it: &mut impl FnMut(&Counted<'_>)) {
+    let [calls, bytes, ticks] = sums.all().map(|sum| sum.load(Relaxed));
+    if calls > 0 {
+        use_it(&Counted { module, offset, calls, bytes, ticks });
+    }
+}
+
+impl Site {
+    const fn new() -> Self {
+        Self {
+            address: AtomicU64::new(0),
+            offset: AtomicU64::new(0),
+            module: AtomicU64::new(0),
+            sums: Sums::new(),
+        }
+    }
+}
+
+impl Sums {
+    const fn new() -> Self {
+        Self { calls: AtomicU64::new(0), bytes: AtomicU64::new(0), ticks: AtomicU64::new(0) }
+    }
+
+    fn all(&self) -> [&AtomicU64; 3] {
+        [&self.calls, &self.bytes, &self.ticks]
+    }
+
+    fn add(&self, calls: u64, bytes: u64, ticks: u64) {
+        self.all().into_iter().zip([calls, bytes, ticks]).for_each(|(sum, more)| {
+            sum.fetch_add(more, Relaxed);
+        });
+    }
+
+    fn clear(&self) {
+        self.all().into_iter().for_each(|sum| sum.store(0, Relaxed));
+    }
+
+    fn absorb(&self, from: &Self) {
+        self.all().into_iter().zip(from.all()).for_each(|(to, from)| absorb(to, from));
+    }
+}
+
+impl Module {
+    const fn new() -> Self {
+        Self {
+            state: AtomicU32::new(0),
+            name: [const { AtomicU8::new(0) }; NAME],
+            base: AtomicU64::new(0),
+        }
+    }
+
+    fn name<'a>(&self, room: &'a mut [u8; NAME]) -> &'a [u8] {
+        room.iter_mut().zip(&self.name).for_each(|(to, from)| *to = from.load(Relaxed));
+        let end = room.iter().position(|&byte| byte == 0).unwrap_or(NAME);
+        &room[..end]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(sites: &Sites) -> Vec<(Option<String>, u64, u64, u64)> {
+        let mut all = Vec::new();
+        sites.for_each(|site| {
+            let module = site.module.map(|name| String::from_utf8_lossy(name).into_owned());
+            all.push((module, site.offset, site.calls, site.bytes));
+        });
+        all.sort();
+        all
+    }
+
+    #[test]
+    fn sites_are_counted_by_address_and_asked_for_once() {
+        let (sites, mut asked) = (Sites::new(), 0);
+        for _ in 0..3 {
+            sites.note(0x1234, 10, 1, || {
+                asked += 1;
+                Some(Origin { base: 0x1000, name: b"/lib/a.so" })
+            });
+        }
+        sites.note(0x99, 7, 1, || None);
+        sites.note(0, 5, 1, || unreachable!());
+        let expected =
+            [(None, 0, 1, 5), (None, 0x99, 1, 7), (Some("/lib/a.so".into()), 0x234, 3, 30)];
+        assert_eq!((asked, told(&sites)), (1, expected.to_vec()));
+        let other = Sites::new();
+        other.absorb(&sites);
+        assert_eq!((told(&other), told(&sites)), (expected.to_vec(), Vec::new()));
+        other.clear();
+        assert_eq!(told(&other), []);
+    }
+
+    #[test]
+    fn sites_without_room_are_counted_together_and_nothing_is_lost() {
+        let sites = Sites::new();
+        for number in 1..=200u64 {
+            let base = number % 40 * 0x1000;
+            sites.note(base + number, 1, 1, || Some(Origin { base, name: &[b'x'; 300] }));
+        }
+        let all = told(&sites);
+        assert_eq!(all.iter().map(|site| site.2).sum::<u64>(), 200);
+        assert!(all.len() <= SITES + 1);
+        let names = all.iter().filter_map(|site| site.0.as_ref());
+        assert!(names.clone().count() > 0 && names.clone().all(|name| name.len() == NAME));
+    }
+}

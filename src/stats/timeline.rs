@@ -1,0 +1,113 @@
+//! When large calls were made: bytes by time, in a fixed number of steps that grow with the run.
+//!
+//! Pure, and without allocation; the command `adma` compiles this file too.
+#![forbid(unsafe_code)]
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+pub const STEPS: usize = 64;
+/// Ticks of a step at first, as a power of two: less than a millisecond.
+const FIRST: u64 = 20;
+const LAST: u64 = 63;
+
+#[repr(C)] // lies in live files
+pub struct Timeline {
+    /// When the first call began and the last one ended, in ticks; 0: there was none.
+    pub start: AtomicU64,
+    pub end: AtomicU64,
+    /// How often the length of a step has been doubled.
+    doubled: AtomicU64,
+    /// By the engine, by libc.
+    bytes: [[AtomicU64; STEPS]; 2],
+}
+
+impl Timeline {
+    pub const fn new() -> Self {
+        Self {
+            start: AtomicU64::new(0),
+            end: AtomicU64::new(0),
+            doubled: AtomicU64::new(0),
+            bytes: [const { [const { AtomicU64::new(0) }; STEPS] }; 2],
+        }
+    }
+
+    /// Counts a call that began and ended then.
+    pub fn note(&self, begun: u64, ended: u64, by_libc: bool, bytes: u64) {
+        let start = match self.start.compare_exchange(0, begun, Relaxed, Relaxed) {
+            Ok(_) => begun,
+            Err(start) => start,
+        };
+        if ended > self.end.load(Relaxed) {
+            self.end.fetch_max(ended, Relaxed);
+        }
+        let passed = begun.saturating_sub(start);
+        loop {
+            let doubled = self.doubled.load(Relaxed);
+            let step = (passed >> (FIRST + doubled).min(LAST)) as usize;
+            if let Some(count) = self.bytes[usize::from(by_libc)].get(step) {
+                count.fetch_add(bytes, Relaxed);
+                return;
+            }
+            // Two steps become one. A call that is counted meanwhile may come into a wrong one.
+            if self.doubled.compare_exchange(doubled, doubled + 1, Relaxed, Relaxed).is_ok() {
+                for steps in &self.bytes {
+                    for step in 0..STEPS {
+                        let bytes = steps[step].swap(0, Relaxed);
+                        steps[step / 2].fetch_add(bytes, Relaxed);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ticks of a step.
+    pub fn step(&self) -> u64 {
+        1 << (FIRST + self.doubled.load(Relaxed)).min(LAST)
+    }
+
+    /// Bytes by step, by the engine and by libc, up to the last step in use.
+    pub fn bytes(&self) -> [impl Iterator<Item = u64>; 2] {
+        let [engine, libc] = &self.bytes;
+        let is_used = |step: &usize| engine[*step].load(Relaxed) | libc[*step].load(Relaxed) > 0;
+        let used = (0..STEPS).rfind(is_used).map_or(0, |last| last + 1);
+        [engine, libc].map(|steps| steps.iter().take(used).map(|bytes| bytes.load(Relaxed)))
+    }
+
+    pub fn clear(&self) {
+        [&self.start, &self.end, &self.doubled].into_iter().for_each(|word| word.store(0, Relaxed));
+        self.bytes.iter().flatten().for_each(|bytes| bytes.store(0, Relaxed));
+    }
+
+    /// Takes over what another one has counted.
+    pub fn absorb(&self, from: &Self) {
+        let (start, end, step) = (from.start.load(Relaxed), from.end.load(Relaxed), from.step());
+        for (by_libc, steps) in from.bytes.iter().enumerate() {
+            for (number, bytes) in steps.iter().enumerate().filter(|(_, b)| b.load(Relaxed) > 0) {
+                let begun = start + step.saturating_mul(number as u64);
+                self.note(begun, end, by_libc == 1, bytes.swap(0, Relaxed));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_grow_with_the_run_and_keep_every_byte() {
+        let (line, day) = (Timeline::new(), 3_000_000_000u64 * 86_400);
+        for hour in 0..24 {
+            line.note(1 + hour * (day / 24), 2 + hour * (day / 24), hour % 4 == 3, 100);
+        }
+        let [engine, libc] = line.bytes().map(|steps| steps.collect::<Vec<_>>());
+        assert_eq!((engine.iter().sum::<u64>(), libc.iter().sum::<u64>()), (1800, 600));
+        assert!(engine.len() > STEPS / 2 - 2 && engine.len() == libc.len(), "{}", engine.len());
+        assert!(engine[0] > 0 && libc[0] == 0 && libc.last() > Some(&0));
+        assert_eq!((line.start.load(Relaxed), line.end.load(Relaxed)), (1, 2 + day / 24 * 23));
+        let other = Timeline::new();
+        other.absorb(&line);
+        assert_eq!(other.step(), line.step());
+        assert_eq!(other.bytes().map(|steps| steps.collect::<Vec<_>>()), [engine, libc]);
+    }
+}
