@@ -90,8 +90,7 @@ pub struct Buffer {
     pub len: usize,
     /// What the kernel helper knows it by; 0: it does not.
     pub pin: u64,
-    pub in_block: bool,
-    /// Block and offset of the buffer, if the peer has that block.
+    /// Block and offset of the buffer, if it lies in one.
     pub block: Option<BlockAddress>,
 }
 
@@ -424,7 +423,7 @@ impl Endpoint {
                 let blocks = shown && block.is_some();
                 let source = if role == Role::Writer { own.ours.addr } else { at };
                 own.layout = Layout::new(count, terms.unwrap_or_default(), blocks, source);
-                let block = block.filter(|_| own.ours.in_block);
+                let block = block.filter(|_| shown);
                 own.theirs = Remote { addr: at, pin, offset: 0, block, message: count };
                 over = count == 0;
             }
@@ -495,7 +494,6 @@ impl Endpoint {
             self.wants_room = false;
             return true;
         }
-        let role = self.role;
         let first = self.next.wrapping_sub(WINDOW as u32);
         (0..WINDOW as u32).map(|offset| first.wrapping_add(offset)).any(|number| {
             let own = self.own(number);
@@ -510,7 +508,7 @@ impl Endpoint {
             let (pieces, theirs) = (own.layout.pieces(), own.theirs);
             let view = claims::cursors(lane.claims(number), number);
             idle && view.front + view.back < pieces
-                && proven.is_some_and(|proven| proven.reaches(role, theirs))
+                && proven.is_some_and(|proven| proven.reaches(theirs))
         })
     }
 

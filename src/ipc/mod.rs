@@ -71,7 +71,6 @@ mod events;
 mod handshake;
 mod kicks;
 mod link;
-mod mappings;
 mod os;
 mod proof;
 mod region;

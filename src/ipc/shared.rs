@@ -49,7 +49,7 @@ impl Link {
         piece: MessagePiece,
         limited: bool,
     ) {
-        if !limited || !proven.may_hang(role, piece.theirs) {
+        if !limited || !proven.may_hang(piece.theirs) {
             return self.copy_with_workers(proven, role, number, piece);
         }
         let handle = self.handle.load(Ordering::Acquire) as i32;
@@ -72,7 +72,7 @@ impl Link {
     /// Copies a claimed piece, with no lock held; of a large message as many more as there are, with
     /// workers.
     pub fn copy_with_workers(&self, proven: &Proven, role: Role, number: u32, piece: MessagePiece) {
-        let by_calls = proven.may_hang(role, piece.theirs) && piece.theirs.pin == 0;
+        let by_calls = proven.may_hang(piece.theirs) && piece.theirs.pin == 0;
         let (message, shares) = (piece.theirs.message, proven.terms.shares);
         let is_shared = by_calls && shares && message >= SHARED_FROM;
         let workers = proven.workers.filter(|_| is_shared);

@@ -59,14 +59,6 @@ pub struct Used {
     place: &'static HandleSlot,
 }
 
-impl Used {
-    /// As a signal would.
-    #[cfg(test)]
-    pub fn wake_closer(&self) {
-        sys::futex_wake(self.place.users.as_ptr(), 1);
-    }
-}
-
 impl core::ops::Deref for Used {
     type Target = Link;
 
