@@ -6,19 +6,20 @@ mod ends;
 
 pub use ends::other;
 
-use super::across::Pinned;
-use super::background::{self, CONNECTION};
-use super::blocks::{self, BlockAddress};
-use super::doorbell::how;
-use super::endpoint::{AfterPost, Buffer, Endpoint, Hint, NoRoom, Role};
-use super::engine::{MessagePiece, Outcome, Proven};
-use super::events::Events;
-use super::handshake::Established;
-use super::kicks::{self, NEEDY};
-use super::lock::{Held, Lock, Released};
-use super::os;
-use super::region::{Lane, Side};
-use super::{MOST_EAGER, OFFLOAD};
+use crate::ipc::MOST_EAGER;
+use crate::ipc::OFFLOAD;
+use crate::ipc::copy::across::Pinned;
+use crate::ipc::copy::{MessagePiece, Outcome, Proven};
+use crate::ipc::lock::{Held, Lock, Released};
+use crate::ipc::memory::blocks::{self, BlockAddress};
+use crate::ipc::memory::region::{Lane, Side};
+use crate::ipc::messages::{AfterPost, Buffer, Endpoint, Hint, NoRoom, Role};
+use crate::ipc::os;
+use crate::ipc::setup::handshake::Established;
+use crate::ipc::wake::background::{self, CONNECTION};
+use crate::ipc::wake::doorbell::how;
+use crate::ipc::wake::events::Events;
+use crate::ipc::wake::kicks::{self, NEEDY};
 use crate::os::sys;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -34,7 +35,7 @@ pub const WORD_NANOSECONDS: u64 = 2_000_000;
 
 pub struct Link {
     established: Established,
-    /// The process this belongs to (`table`).
+    /// The process this belongs to (`handles`).
     pub owner: u64,
     /// 0: none yet.
     pub handle: AtomicU32,
@@ -296,7 +297,7 @@ impl Link {
     /// Copies a claimed piece, with no lock held.
     pub fn copy(&self, proven: &Proven, role: Role, number: u32, piece: MessagePiece) {
         let outcome = if self.believe() {
-            // SAFETY: `endpoint` has handed out a part of both posts.
+            // SAFETY: `messages` has handed out a part of both posts.
             let outcome = unsafe { proven.copy(role, piece) };
             match outcome {
                 Outcome::Whole | Outcome::Gone => outcome,

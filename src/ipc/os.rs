@@ -1,14 +1,14 @@
 //! System calls of a connection: descriptors and other processes; `memory`: files that two processes
 //! map; `sockets`. Functions return values or an errno and never touch the variable errno.
 
+pub mod blocking;
 mod memory;
 mod sockets;
 
 pub use memory::*;
 pub use sockets::*;
 
-use super::blocking;
-use super::claims::Role;
+use crate::ipc::claims::Role;
 use crate::os::mapped::{Mapped, Zeroed};
 use crate::os::sys::{self, syscall};
 use crate::plan::PAGE;

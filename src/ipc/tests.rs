@@ -1,19 +1,21 @@
 //! Both ends of a connection in one process, on every engine: what programs cannot do or see from
 //! outside (tests/ipc.rs has the rest).
 
-use super::calls::{
+use crate::backend::libc as original;
+use crate::ipc::calls::{
     adma_alloc, adma_close as close, adma_free, adma_iread, adma_iwrite, adma_read, adma_read_for,
     adma_write, adma_write_for, cancel, check, wait_for,
 };
-use super::claims::cursors;
-use super::endpoint::Role::{self, Reader, Writer};
-use super::endpoint::Step;
-use super::engine::MessagePiece;
-use super::link::Link;
-use super::region::kind::{DIRECT, EAGER, STREAMED};
-use super::settings::{Engines, Settings, Workers};
-use super::{connect, os, table};
-use crate::backend::libc as original;
+use crate::ipc::claims::cursors;
+use crate::ipc::copy::MessagePiece;
+use crate::ipc::handles;
+use crate::ipc::link::Link;
+use crate::ipc::memory::region::kind::{DIRECT, EAGER, STREAMED};
+use crate::ipc::messages::Role::{self, Reader, Writer};
+use crate::ipc::messages::Step;
+use crate::ipc::os;
+use crate::ipc::settings::{Engines, Settings, Workers};
+use crate::ipc::setup;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -41,9 +43,9 @@ fn pair_with(settings: [Settings; 2], what: &'static str) -> Pair {
     original::resolve();
     let sockets = os::unix_pair().unwrap();
     let enter = |side: usize| {
-        let owner = table::become_owner().unwrap();
-        let established = connect::attach(sockets[side].raw(), settings[side]).unwrap();
-        table::enter(Box::new(Link::new(established, owner))).unwrap()
+        let owner = handles::become_owner().unwrap();
+        let established = setup::attach(sockets[side].raw(), settings[side]).unwrap();
+        handles::enter(Box::new(Link::new(established, owner))).unwrap()
     };
     thread::scope(|scope| {
         let other = scope.spawn(|| enter(1));
@@ -125,7 +127,7 @@ fn posts_tell_addresses_to_proven_peers_only() {
     for Pair { ends: [a, b], what } in every_pair() {
         let (data, mut got) = (bytes(300_000, 3), vec![0; 300_000]);
         let cookies = [iwrite(a, &data), iread(a, &mut got)];
-        let link = table::find(a).unwrap();
+        let link = handles::find(a).unwrap();
         for (role, number) in [(Writer, 0), (Reader, 0)] {
             let at = link.endpoint(role).1.desc(role, number).at.load(Ordering::Relaxed);
             assert_eq!(at != 0, link.proven().is_some(), "{what}");
@@ -162,7 +164,7 @@ fn a_window_of_mixed_sizes_is_matched_in_order_and_waited_for_backwards() {
 fn numbers_wrap_around() {
     let &Pair { ends: [a, b], .. } = &pair();
     for handle in [a, b] {
-        let link = table::find(handle).unwrap();
+        let link = handles::find(handle).unwrap();
         for role in Role::BOTH {
             let (endpoint, lane) = link.endpoint(role);
             endpoint.lock().begin_at(lane, u32::MAX - 300);
@@ -216,7 +218,7 @@ fn cancelled_message_waits_for_a_piece_that_the_peer_has_begun() {
         let (data, mut got) = (bytes(1 << 20, 0), vec![0; 1 << 20]);
         let cookies = [iwrite(a, &data), iread(b, &mut got)];
         let (cookie, end) = if role == Reader { (cookies[0], b) } else { (cookies[1], a) };
-        let link = table::find(end).unwrap();
+        let link = handles::find(end).unwrap();
         let piece = claim(&link, role, 0);
         thread::scope(|scope| {
             let canceller = scope.spawn(move || cancel(cookie));
@@ -308,7 +310,7 @@ fn calls_of_other_threads_are_ebadf_when_their_connection_is_closed() {
 }
 
 fn forge_first_write(handle: i32, kind: u32, at: u64, len: u64) {
-    let link = table::find(handle).unwrap();
+    let link = handles::find(handle).unwrap();
     let desc = link.endpoint(Writer).1.desc(Writer, 0);
     desc.kind.store(kind, Ordering::Relaxed);
     desc.at.store(at, Ordering::Relaxed);
@@ -353,7 +355,7 @@ fn broken_message_waits_for_its_own_pieces_and_is_eproto() {
     let &Pair { ends: [a, b], .. } = &pair();
     let (data, mut got) = (bytes(1 << 20, 0), vec![0; 1 << 20]);
     let cookies = [iwrite(a, &data), iread(b, &mut got)];
-    let link = table::find(b).unwrap();
+    let link = handles::find(b).unwrap();
     let piece = claim(&link, Reader, 0);
     // As if nothing had been claimed.
     link.endpoint(Reader).1.claims(0).store(0, Ordering::Release);
@@ -378,7 +380,7 @@ fn count_of_a_message_65536_before_is_not_taken_for_this_ones() {
     }
     got.fill(0);
     let cookies = [iwrite(a, &data), iread(b, &mut got)];
-    let link = table::find(a).unwrap();
+    let link = handles::find(a).unwrap();
     let piece = claim(&link, Writer, 1 << 16);
     assert_eq!(wait_for(cookies[1], 30), -libc::ETIMEDOUT as isize);
     link.copy(link.proven().unwrap(), Writer, 1 << 16, piece);

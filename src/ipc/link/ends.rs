@@ -1,11 +1,11 @@
 //! The ends of a connection: the peer's, however it comes, and our own.
 
 use super::Link;
-use crate::ipc::doorbell::how;
-use crate::ipc::endpoint::Role;
-use crate::ipc::engine::Proven;
+use crate::ipc::copy::Proven;
+use crate::ipc::memory::region::closed;
+use crate::ipc::messages::Role;
 use crate::ipc::os;
-use crate::ipc::region::closed;
+use crate::ipc::wake::doorbell::how;
 use crate::os::sys;
 use core::sync::atomic::Ordering;
 

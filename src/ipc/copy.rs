@@ -11,15 +11,18 @@
 //!
 //! With none of them messages are streamed through the region, which is two copies.
 
-use super::across::Across;
-use super::blocks::{BlockAddress, Mapping, PeerBlocks};
-use super::claims::Role;
-use super::os::{self, Fd};
-use super::proof::{Failed, Page, Reached};
-use super::settings::Workers;
-use super::tally::{self, Means};
+pub mod across;
+pub mod proof;
+
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::libc as original;
+use crate::ipc::claims::Role;
+use crate::ipc::copy::across::Across;
+use crate::ipc::copy::proof::{Failed, Page, Reached};
+use crate::ipc::memory::blocks::{BlockAddress, Mapping, PeerBlocks};
+use crate::ipc::os::{self, Fd};
+use crate::ipc::settings::Workers;
+use crate::ipc::tally::{self, Means};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -35,7 +38,7 @@ pub enum Outcome {
     Gone,
 }
 
-/// How proven peers cut messages: both sides must know the same.
+/// How proven peers cut messages: both sides must agree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
     /// Workers of either process copy large messages too.

@@ -5,10 +5,10 @@
 //! still; a field is read once, the value checked, and only that value used. What we have posted
 //! ourselves we remember in our own memory and do not read here.
 
-use super::blocks::BlockAddress;
-use super::claims::Role;
-use super::doorbell::Doorbell;
-use super::os::{self, Fd};
+use crate::ipc::claims::Role;
+use crate::ipc::memory::blocks::BlockAddress;
+use crate::ipc::os::{self, Fd};
+use crate::ipc::wake::doorbell::Doorbell;
 use crate::os::sys;
 use crate::plan::PAGE;
 use core::cell::UnsafeCell;

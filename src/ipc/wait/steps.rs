@@ -1,14 +1,14 @@
 //! Taking messages a step further: the caller's own, and those of other connections.
 
-use super::accept::{self, GREETINGS};
-use super::background::{self, AT_ONCE, CONNECTION, GREETING};
-use super::claims::Broken;
-use super::doorbell::how;
-use super::endpoint::{Endpoint, Hint, Role, Step};
-use super::kicks::{self, NEEDY};
-use super::link::{Link, other};
-use super::lock::Held;
-use super::table;
+use crate::ipc::claims::Broken;
+use crate::ipc::handles;
+use crate::ipc::link::{Link, other};
+use crate::ipc::lock::Held;
+use crate::ipc::messages::{Endpoint, Hint, Role, Step};
+use crate::ipc::setup::accept::{self, GREETINGS};
+use crate::ipc::wake::background::{self, AT_ONCE, CONNECTION, GREETING};
+use crate::ipc::wake::doorbell::how;
+use crate::ipc::wake::kicks::{self, NEEDY};
 use core::sync::atomic::Ordering;
 
 /// Returns whether there is anything in the background but this connection.
@@ -28,7 +28,7 @@ pub fn serve_background(limited: bool) -> bool {
             done = true;
         } else if key & CONNECTION != 0 {
             // A connection that is being closed has left the set, or will.
-            done |= table::find(*key as i32).is_ok_and(|link| link.serve(limited));
+            done |= handles::find(*key as i32).is_ok_and(|link| link.serve(limited));
         }
     }
     done

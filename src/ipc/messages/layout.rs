@@ -1,9 +1,9 @@
-//! How a message is cut into pieces; both sides compute the same.
+//! How a message is cut into pieces; both sides compute it alike.
 #![forbid(unsafe_code)]
 
 use crate::ipc::OFFLOAD;
 use crate::ipc::claims::MOST_PIECES;
-use crate::ipc::engine::Terms;
+use crate::ipc::copy::Terms;
 use crate::plan::PAGE;
 
 /// Size from which workers copy, too, unless a block or the helper is better: waking one takes some

@@ -8,8 +8,8 @@
 //! All pages are allocated when a block is made, so copying between blocks does not fault. A block
 //! that cannot be mapped is not an error: the message is copied another way.
 
-use super::lock::Lock;
-use super::os::{self, Fd};
+use crate::ipc::lock::Lock;
+use crate::ipc::os::{self, Fd};
 use crate::os::sys;
 use crate::plan::PAGE;
 use alloc::collections::VecDeque;
@@ -51,7 +51,7 @@ static BLOCKS: Lock<Vec<Block>> = Lock::new(Vec::new());
 /// Set by the first block: programs without blocks do not take the lock.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// Makes a block of zeros, for the process that `owner` stands for (`table`).
+/// Makes a block of zeros, for the process that `owner` stands for (`handles`).
 pub fn allocate(len: usize, owner: u64) -> os::Result<*mut c_void> {
     let size = len.max(1).checked_next_multiple_of(PAGE).ok_or(libc::ENOMEM)?;
     // Allocating more pages than there are would have the kernel kill a process.

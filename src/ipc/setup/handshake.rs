@@ -22,16 +22,16 @@
 //! The doorbell socket is the library's own and is closed when its process ends or executes another
 //! program, whatever becomes of the socket the greetings went over. That one is left as it was.
 
-use super::across::{Across, Pinned};
-use super::blocking;
-use super::blocks::PeerBlocks;
-use super::claims::Role;
-use super::engine::{Proven, Terms};
-use super::lock::Lock;
-use super::os::{self, Beside, Credentials, Fd, Result, SwitchedOn};
-use super::proof::{Claimed, Failed, Page, Reached, SIGN, Secret};
-use super::region::{self, MappedRegion};
-use super::settings::{Engines, Settings};
+use crate::ipc::claims::Role;
+use crate::ipc::copy::across::{Across, Pinned};
+use crate::ipc::copy::proof::{Claimed, Failed, Page, Reached, SIGN, Secret};
+use crate::ipc::copy::{Proven, Terms};
+use crate::ipc::lock::Lock;
+use crate::ipc::memory::blocks::PeerBlocks;
+use crate::ipc::memory::region::{self, MappedRegion};
+use crate::ipc::os::blocking;
+use crate::ipc::os::{self, Beside, Credentials, Fd, Result, SwitchedOn};
+use crate::ipc::settings::{Engines, Settings};
 use crate::os::sys;
 use alloc::boxed::Box;
 use alloc::format;

@@ -6,8 +6,8 @@
 use super::{Endpoint, Hint, OwnPost, Role, State};
 use crate::backend::libc as original;
 use crate::ipc::claims::{self, Broken, Cursors, flag};
-use crate::ipc::engine::{MessagePiece, Outcome, Proven, Remote};
-use crate::ipc::region::{CHUNK, CHUNKS, Lane, kind};
+use crate::ipc::copy::{MessagePiece, Outcome, Proven, Remote};
+use crate::ipc::memory::region::{CHUNK, CHUNKS, Lane, kind};
 use crate::ipc::tally::{self, Means};
 use core::sync::atomic::Ordering;
 

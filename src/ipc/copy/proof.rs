@@ -3,8 +3,8 @@
 //! Each side lays down a page of its own at a random address. It holds a secret and the peer's nonce
 //! of this connection. The peer reads the page by process_vm_readv, for which the kernel demands
 //! PTRACE_MODE_ATTACH (user, capabilities, dumpable, Yama, Landlock and other LSMs, seccomp,
-//! namespaces), and says the secret. Who says our secret could trace us, and so could do anything to
-//! us; it is told addresses, gets blocks and is believed what it says to have copied. Where either
+//! namespaces), and says the secret. A peer that says our secret could trace us, and so could do
+//! anything to us; it is told addresses, gets blocks, and its counts are believed. Where either
 //! proof fails, nothing of the kind happens: messages are streamed.
 //!
 //! Why a read and not pidfd_getfd(2), which has the same rule: container runtimes forbid that call
@@ -21,8 +21,8 @@
 //! the program is another one, nothing else is transferred. The address is random so that no other
 //! program has a page there.
 
-use super::claims::Role;
-use super::os;
+use crate::ipc::claims::Role;
+use crate::ipc::os;
 use crate::os::{sys, text};
 use crate::plan::PAGE;
 use core::ffi::c_void;

@@ -2,7 +2,7 @@
 
 use super::{Endpoint, OwnPost, Role, State};
 use crate::ipc::claims::{self, Cursors, flag};
-use crate::ipc::region::{Lane, kind};
+use crate::ipc::memory::region::{Lane, kind};
 use crate::os::sync::full_fence;
 use core::sync::atomic::Ordering;
 
