@@ -71,7 +71,6 @@ mod wake;
 #[cfg(not(any(test, loom)))]
 pub use calls::{cancel, check, copied, is_message, wait_for};
 
-use crate::os::lock;
 #[cfg(not(test))]
 pub use handles::forget_after_fork;
 pub use settings::Engines;

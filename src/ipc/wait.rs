@@ -10,11 +10,11 @@ mod workers;
 
 use crate::ipc::copy::across::Pinned;
 use crate::ipc::link::{LEAST_SPIN, Link, MOST_SPIN, Unposted, WORD_NANOSECONDS};
-use crate::ipc::lock::Held;
 use crate::ipc::memory::region::LINE;
 use crate::ipc::messages::{AfterPost, Endpoint, Hint, NUMBER_BITS, Role, Withdrawal};
 use crate::ipc::wake::doorbell::how;
 use crate::ipc::wake::kicks;
+use crate::os::lock::Held;
 use crate::os::sync::{Woken, fetch_to_change, pause};
 use crate::os::{cpus, sys};
 use core::ops::Range;

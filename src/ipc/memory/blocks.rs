@@ -8,8 +8,8 @@
 //! All pages are allocated when a block is made, so copying between blocks does not fault. A block
 //! that cannot be mapped is not an error: the message is copied another way.
 
-use crate::ipc::lock::Lock;
 use crate::ipc::os::{self, Fd};
+use crate::os::lock::Lock;
 use crate::os::sys;
 use crate::plan::PAGE;
 use alloc::collections::VecDeque;

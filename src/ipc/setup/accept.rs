@@ -4,12 +4,12 @@
 //! `adma_check` and `adma_arm`: one that says nothing keeps no other out. A client of another user is
 //! closed at once, before anything of it is read. Nothing here blocks but `accept` itself.
 
-use crate::ipc::lock::Lock;
 use crate::ipc::os::{self, Fd};
 use crate::ipc::settings::Settings;
 use crate::ipc::setup::handshake::{self, Established, GreetingSide, Handshake};
 use crate::ipc::wake::background::{self, GREETING};
 use crate::ipc::wake::events::Events;
+use crate::os::lock::Lock;
 use crate::os::sys;
 use crate::os::text;
 use alloc::sync::Arc;

@@ -3,12 +3,12 @@
 use crate::ipc::claims::Broken;
 use crate::ipc::handles;
 use crate::ipc::link::{Link, other};
-use crate::ipc::lock::Held;
 use crate::ipc::messages::{Endpoint, Hint, Role, Step};
 use crate::ipc::setup::accept::{self, GREETINGS};
 use crate::ipc::wake::background::{self, AT_ONCE, CONNECTION, GREETING};
 use crate::ipc::wake::doorbell::how;
 use crate::ipc::wake::kicks::{self, NEEDY};
+use crate::os::lock::Held;
 use core::sync::atomic::Ordering;
 
 /// Returns whether there is anything in the background but this connection.

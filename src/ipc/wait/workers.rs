@@ -12,11 +12,11 @@ use crate::backend::threads::parallel;
 use crate::ipc::copy::{MessagePiece, Outcome, Proven};
 use crate::ipc::handles;
 use crate::ipc::link::Link;
-use crate::ipc::lock::Lock;
 use crate::ipc::messages::{Role, SHARED_FROM, SPREAD_BELOW};
 use crate::ipc::os::blocking;
 use crate::ipc::settings::Workers;
 use crate::ipc::tally::Means;
+use crate::os::lock::Lock;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Most workers of one process that take part in a message.

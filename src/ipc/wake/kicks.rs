@@ -1,8 +1,8 @@
 //! Waking threads of this process from long sleeps (`wait::long_sleep`), and the count of connections
 //! that need help.
 
-use crate::ipc::lock::Lock;
 use crate::ipc::os::{self, Fd};
+use crate::os::lock::Lock;
 use crate::os::sync::full_fence;
 use crate::os::sys;
 use alloc::vec::Vec;
