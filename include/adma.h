@@ -271,9 +271,9 @@ int adma_stats(struct adma_stats *stats);
  *   counts. Otherwise large messages are STREAMED through shared memory, which is two copies,
  *   and nothing of the kind is told or believed. adma_peer() and adma_connection_info() say
  *   which it is; so does ADMA_LOG=info.
- *   A proof is asked for again before memory is shown. A process that becomes not dumpable, or
- *   changes its user, loses its proven connections: -ECONNRESET on both sides, within
- *   milliseconds. Connect after that. One that executes another program is not reached any
+ *   The kernel checks the right again for every copy and every block. A process that becomes
+ *   not dumpable, or changes its user, loses its proven connections: -ECONNRESET on both sides,
+ *   within milliseconds. Connect after that. One that executes another program is not reached any
  *   more. Where Yama is at 1, ADMA_IPC_PTRACER=1 on both sides lets the other process in, by
  *   PR_SET_PTRACER; it may then trace this one in every way, and only the latest connection's
  *   may. It is not done unasked.
@@ -429,8 +429,8 @@ int adma_arm(int connection);
 /*
  * Memory for messages: zeros, and aligned to a page. Large messages from such memory into such
  * memory, between proven processes, are copied by the processes themselves, with ordinary
- * instructions: the descriptor of a block is sent over the connection before the first large
- * message that lies in it, and the other process maps it when it needs it.
+ * instructions: the other process opens the block in /proc and maps it when a large message first
+ * needs that.
  *
  * SO A PROVEN PROCESS THAT A LARGE MESSAGE IS EXCHANGED WITH CAN SEE AND WRITE THE WHOLE BLOCK,
  * not only the message, and whatever is put there later. By its rights it could do so anyway,

@@ -3,8 +3,8 @@
 //! of the copy is left to do.
 
 #[cfg(not(loom))]
-#[cfg(not(loom))]
 pub mod alone;
+#[cfg(not(loom))]
 pub mod asynchronous;
 #[cfg(not(loom))]
 mod caller_share;

@@ -1,12 +1,17 @@
 //! The functions of include/adma.h: what they promise is written there. Arguments are checked
 //! here, handles and cookies turned into connections and messages.
 
-use super::endpoint::{NUMBER_BITS, Role};
-use super::handshake::Established;
-use super::link::Link;
-use super::settings::settings;
-use super::{accept, blocks, connect, os, steps, table};
 use crate::backend::libc as original;
+use crate::ipc::handles;
+use crate::ipc::link::Link;
+use crate::ipc::memory::blocks;
+use crate::ipc::messages::{NUMBER_BITS, Role};
+use crate::ipc::os;
+use crate::ipc::settings::settings;
+use crate::ipc::setup;
+use crate::ipc::setup::accept;
+use crate::ipc::setup::handshake::Established;
+use crate::ipc::wait::steps;
 use crate::os::{sys, text};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -51,7 +56,7 @@ fn nothing_or(result: os::Result<()>) -> c_int {
 pub unsafe extern "C" fn adma_listen(path: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     let path = unsafe { CStr::from_ptr(path) };
-    answer(connect::listen(path.to_bytes()).map(os::Fd::into_raw))
+    answer(setup::listen(path.to_bytes()).map(os::Fd::into_raw))
 }
 
 pub extern "C" fn adma_accept(listener: c_int) -> c_int {
@@ -83,11 +88,11 @@ pub unsafe extern "C" fn adma_connect_for(path: *const c_char, milliseconds: c_i
     // SAFETY: the caller's promise.
     let path = unsafe { CStr::from_ptr(path) };
     let end = || moment_in(milliseconds).unwrap_or(sys::nanoseconds() + settings().patience);
-    entered(|| connect::connect(path.to_bytes(), settings(), end()))
+    entered(|| setup::connect(path.to_bytes(), settings(), end()))
 }
 
 pub extern "C" fn adma_attach(socket: c_int) -> c_int {
-    entered(|| connect::attach(socket, settings()))
+    entered(|| setup::attach(socket, settings()))
 }
 
 /// Returns the end of a limit, a time of `sys::nanoseconds`; `None`: there is no limit.
@@ -97,12 +102,12 @@ fn moment_in(milliseconds: c_int) -> Option<u64> {
 }
 
 fn entered(establish: impl FnOnce() -> os::Result<Established>) -> c_int {
-    let link = table::become_owner().and_then(|owner| Ok(Link::new(establish()?, owner)));
+    let link = handles::become_owner().and_then(|owner| Ok(Link::new(establish()?, owner)));
     answer(link.and_then(|link| {
         if settings().tell {
             text::say(format_args!("connection: {}", link.story));
         }
-        table::enter(Box::new(link))
+        handles::enter(Box::new(link))
     }))
 }
 
@@ -113,23 +118,23 @@ pub extern "C" fn adma_close(connection: c_int) -> c_int {
         accept::forget(file); // also what another thread has just accepted
         return 0;
     }
-    nothing_or(table::close(connection))
+    nothing_or(handles::close(connection))
 }
 
 /// Null: there is no memory, or no descriptor.
 pub extern "C" fn adma_alloc(len: usize) -> *mut c_void {
-    let block = table::become_owner().and_then(|owner| blocks::allocate(len, owner));
+    let block = handles::become_owner().and_then(|owner| blocks::allocate(len, owner));
     block.unwrap_or(core::ptr::null_mut())
 }
 
 /// # Safety
-/// Nobody uses the memory any more.
+/// The memory is not used any more.
 pub unsafe extern "C" fn adma_free(addr: *mut c_void) -> c_int {
     if addr.is_null() {
         return 0;
     }
     // SAFETY: the caller's promise.
-    nothing_or(unsafe { blocks::free(addr as usize, table::owner()) })
+    nothing_or(unsafe { blocks::free(addr as usize, handles::owner()) })
 }
 
 /// As `struct adma_peer`.
@@ -144,7 +149,7 @@ pub struct PeerInfo {
 /// # Safety
 /// `info` is writable.
 pub unsafe extern "C" fn adma_peer(connection: c_int, info: *mut PeerInfo) -> c_int {
-    nothing_or(table::find(connection).map(|link| {
+    nothing_or(handles::find(connection).map(|link| {
         let os::Credentials { pid, uid, gid } = link.peer;
         let proven = c_int::from(link.proven().is_some());
         // SAFETY: the caller's promise.
@@ -155,7 +160,7 @@ pub unsafe extern "C" fn adma_peer(connection: c_int, info: *mut PeerInfo) -> c_
 pub extern "C" fn adma_event_fd(connection: c_int) -> c_int {
     let events = match os::is_listener(connection) {
         true => accept::events(connection),
-        false => table::find(connection).and_then(|link| link.events()),
+        false => handles::find(connection).and_then(|link| link.events()),
     };
     answer(events.map(|events| events.raw()))
 }
@@ -164,13 +169,13 @@ pub extern "C" fn adma_arm(connection: c_int) -> c_int {
     while steps::serve_background(true) {}
     let news = match os::is_listener(connection) {
         true => accept::arm(connection, settings()),
-        false => table::find(connection).and_then(|link| link.arm()),
+        false => handles::find(connection).and_then(|link| link.arm()),
     };
     answer(news.map(c_int::from))
 }
 
 pub extern "C" fn adma_next(connection: c_int) -> isize {
-    table::find(connection).map_or_else(|errno| -errno as isize, |link| link.next_len())
+    handles::find(connection).map_or_else(|errno| -errno as isize, |link| link.next_len())
 }
 
 /// Writes which engine a connection uses; returns as `snprintf` does.
@@ -182,7 +187,7 @@ pub unsafe extern "C" fn adma_connection_info(
     text: *mut c_char,
     size: usize,
 ) -> c_int {
-    answer(table::find(connection).map(|link| {
+    answer(handles::find(connection).map(|link| {
         let story = link.story.as_bytes();
         if size > 0 {
             let len = story.len().min(size - 1);
@@ -198,32 +203,29 @@ pub unsafe extern "C" fn adma_connection_info(
 
 /// Returns the connection of a handle for a buffer, or a negated errno.
 #[inline]
-fn find(handle: i32, addr: usize, len: usize) -> Result<table::Used, isize> {
+fn find(handle: i32, addr: usize, len: usize) -> Result<handles::Used, isize> {
     if len > isize::MAX as usize || addr.checked_add(len).is_none() {
         return Err(-libc::EINVAL as isize);
     }
-    table::find(handle).map_err(|errno| -errno as isize)
+    handles::find(handle).map_err(|errno| -errno as isize)
 }
 
+/// Transfers one message within `ms` milliseconds; negative: without a limit.
+///
 /// # Safety
 /// The buffer is the caller's, for as long as this takes.
 #[inline(always)]
-unsafe fn transfer(role: Role, handle: i32, addr: usize, len: usize) -> isize {
-    // SAFETY: the caller's promise.
-    find(handle, addr, len)
-        .map_or_else(|errno| errno, |link| unsafe { link.transfer(role, addr, len) })
-}
-
-/// Like `transfer`, with a time limit; negative: none.
-///
-/// # Safety
-/// As `transfer`.
-unsafe fn transfer_for(role: Role, handle: i32, addr: usize, len: usize, ms: c_int) -> isize {
+unsafe fn transfer(role: Role, handle: i32, addr: usize, len: usize, ms: c_int) -> isize {
+    let link = match find(handle, addr, len) {
+        Ok(link) => link,
+        Err(errno) => return errno,
+    };
     // SAFETY: the caller's promise.
     unsafe {
-        let Some(limit) = moment_in(ms) else { return transfer(role, handle, addr, len) };
-        find(handle, addr, len)
-            .map_or_else(|errno| errno, |link| link.transfer_until(role, addr, len, limit))
+        match moment_in(ms) {
+            None => link.transfer(role, addr, len),
+            Some(limit) => link.transfer_until(role, addr, len, limit),
+        }
     }
 }
 
@@ -239,14 +241,14 @@ unsafe fn start(role: Role, handle: i32, addr: usize, len: usize) -> i64 {
 /// `addr` is writable for `len` bytes.
 pub unsafe extern "C" fn adma_read(connection: c_int, addr: *mut c_void, len: usize) -> isize {
     // SAFETY: the caller's promise.
-    unsafe { transfer(Role::Reader, connection, addr as usize, len) }
+    unsafe { transfer(Role::Reader, connection, addr as usize, len, -1) }
 }
 
 /// # Safety
 /// `addr` is readable for `len` bytes.
 pub unsafe extern "C" fn adma_write(connection: c_int, addr: *const c_void, len: usize) -> isize {
     // SAFETY: the caller's promise.
-    unsafe { transfer(Role::Writer, connection, addr as usize, len) }
+    unsafe { transfer(Role::Writer, connection, addr as usize, len, -1) }
 }
 
 /// # Safety
@@ -258,7 +260,7 @@ pub unsafe extern "C" fn adma_read_for(
     ms: c_int,
 ) -> isize {
     // SAFETY: the caller's promise.
-    unsafe { transfer_for(Role::Reader, c, addr as usize, len, ms) }
+    unsafe { transfer(Role::Reader, c, addr as usize, len, ms) }
 }
 
 /// # Safety
@@ -270,7 +272,7 @@ pub unsafe extern "C" fn adma_write_for(
     ms: c_int,
 ) -> isize {
     // SAFETY: the caller's promise.
-    unsafe { transfer_for(Role::Writer, connection, addr as usize, len, ms) }
+    unsafe { transfer(Role::Writer, connection, addr as usize, len, ms) }
 }
 
 /// Transfers one message between several buffers, through one of ours.
@@ -295,7 +297,7 @@ unsafe fn transfer_parts(
     };
     if let [part] = parts {
         // SAFETY: the caller's promise.
-        return unsafe { transfer(role, handle, part.iov_base as usize, len) };
+        return unsafe { transfer(role, handle, part.iov_base as usize, len, -1) };
     }
     let mut room = Vec::<u8>::new();
     if room.try_reserve_exact(len).is_err() {
@@ -320,7 +322,7 @@ unsafe fn transfer_parts(
         copy(len);
     }
     // SAFETY: `room` lives through the call.
-    let result = unsafe { transfer(role, handle, at, len) };
+    let result = unsafe { transfer(role, handle, at, len, -1) };
     if role == Role::Reader && result > 0 {
         copy(result as usize);
     }
@@ -391,7 +393,7 @@ pub fn cancel(cookie: i64) -> isize {
 pub fn copied(cookie: i64) -> isize {
     let invalid = -libc::EINVAL as isize;
     let Some((handle, role, number)) = parts(cookie) else { return invalid };
-    let Ok(link) = table::find(handle) else { return invalid };
+    let Ok(link) = handles::find(handle) else { return invalid };
     let (endpoint, lane) = link.endpoint(role);
     let copied = endpoint.lock().copied_from_start(lane, number);
     copied.map_or(invalid, |bytes| bytes as isize)
@@ -405,7 +407,7 @@ fn with_cookie(
 ) -> isize {
     let invalid = -libc::EINVAL as isize;
     let Some((handle, role, number)) = parts(cookie) else { return invalid };
-    let link = match table::find(handle) {
+    let link = match handles::find(handle) {
         Ok(link) => link,
         Err(libc::EPERM) => return -libc::EPERM as isize,
         Err(_) => return invalid,

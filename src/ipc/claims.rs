@@ -224,14 +224,14 @@ mod interleavings {
             let other = beside(&message, |message| side(&message, Role::Writer));
             side(&message, Role::Reader);
             other.join().unwrap();
-            // Afterwards both see the end; before it, who does not see it looks again (`doorbell`).
+            // Afterwards both see the end; a side that does not yet see it looks again (`doorbell`).
             assert!(is_over(&message, Role::Reader) && is_over(&message, Role::Writer));
         });
     }
 
-    /// The one who raises a flag and then sees the other settled is alone.
+    /// A side that raises a flag and then sees the other settled is alone.
     #[test]
-    fn raised_flag_and_settled_means_nobody_copies_any_more() {
+    fn raised_flag_and_settled_means_no_side_copies_any_more() {
         explore(4, || {
             let message = Arc::new(Message {
                 claims: AtomicU64::new(0),

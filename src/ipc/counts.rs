@@ -25,7 +25,7 @@ pub enum Means {
     /// Ordinary instructions, between blocks.
     Mapped,
     ProcessVm,
-    /// The same by worker threads.
+    /// process_vm calls by worker threads.
     Workers,
     SharedMemory,
 }
@@ -36,7 +36,7 @@ const MEANS: [&str; 5] = ["helper", "mapped", "process_vm", "process_vm_workers"
 
 const NUMBERS: usize = 2 * (DIRECTIONS.len() + REGIMES.len()) + MEANS.len();
 
-/// Messages and bytes of each direction, the same of each regime, and bytes of each means.
+/// Messages and bytes of each direction and of each regime, and bytes of each means.
 #[repr(C)]
 pub struct MessageCounts([AtomicU64; NUMBERS]);
 
@@ -63,7 +63,7 @@ impl MessageCounts {
         Self([const { AtomicU64::new(0) }; NUMBERS])
     }
 
-    /// A message is over, with so many bytes.
+    /// Counts a message that is over.
     #[inline]
     pub fn note_message(&self, received: bool, regime: Regime, bytes: usize) {
         for kind in [usize::from(received), DIRECTIONS.len() + regime as usize] {
@@ -72,7 +72,7 @@ impl MessageCounts {
         }
     }
 
-    /// This process has copied so many bytes.
+    /// Counts bytes that this process has copied.
     #[inline]
     pub fn note_copied(&self, means: Means, bytes: usize) {
         self.0[NUMBERS - MEANS.len() + means as usize].fetch_add(bytes as u64, Relaxed);
@@ -91,7 +91,7 @@ impl MessageCounts {
     }
 
     /// Takes over what was counted elsewhere, and leaves zeros there. Nothing is lost or counted
-    /// twice, whoever goes on counting there meanwhile.
+    /// twice, also where threads go on counting there meanwhile.
     pub fn absorb(&self, from: &Self) {
         for (to, from) in self.0.iter().zip(&from.0) {
             if from.load(Relaxed) != 0 {

@@ -6,20 +6,20 @@ mod ends;
 
 pub use ends::other;
 
-use super::across::Pinned;
-use super::background::{self, CONNECTION};
-use super::blocks::{self, BlockAddress};
-use super::doorbell::how;
-use super::endpoint::{AfterPost, Buffer, Endpoint, Hint, NoRoom, Role};
-use super::engine::{MessagePiece, Outcome, Proven};
-use super::events::Events;
-use super::handshake::Established;
-use super::kicks::{self, NEEDY};
-use super::lock::{Held, Lock, Released};
-use super::mappings;
-use super::os;
-use super::region::{Lane, Side};
-use super::{MOST_EAGER, OFFLOAD};
+use crate::ipc::MOST_EAGER;
+use crate::ipc::OFFLOAD;
+use crate::ipc::copy::across::Pinned;
+use crate::ipc::copy::{MessagePiece, Outcome, Proven};
+use crate::ipc::memory::blocks::{self, BlockAddress};
+use crate::ipc::memory::region::{Lane, Side};
+use crate::ipc::messages::{AfterPost, Buffer, Endpoint, Hint, NoRoom, Role};
+use crate::ipc::os;
+use crate::ipc::setup::handshake::Established;
+use crate::ipc::wake::background::{self, CONNECTION};
+use crate::ipc::wake::doorbell::how;
+use crate::ipc::wake::events::Events;
+use crate::ipc::wake::kicks::{self, NEEDY};
+use crate::os::lock::{Held, Lock, Released};
 use crate::os::sys;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -33,14 +33,9 @@ pub const LEAST_SPIN: u64 = 2_000;
 /// How long to sleep on the word before polling: the peer's death is noticed this late at most.
 pub const WORD_NANOSECONDS: u64 = 2_000_000;
 
-/// Returns the bit of `Side::lost`.
-fn lost(role: Role) -> u32 {
-    1 << role as u32
-}
-
 pub struct Link {
     established: Established,
-    /// The process this belongs to (`table`).
+    /// The process this belongs to (`handles`).
     pub owner: u64,
     /// 0: none yet.
     pub handle: AtomicU32,
@@ -80,11 +75,9 @@ impl core::ops::Deref for Link {
 
 impl Link {
     pub fn new(established: Established, owner: u64) -> Self {
-        let trust = &established.trust;
-        let all = |proven: &Proven| {
-            Role::BOTH.iter().all(|role| proven.may(*role)) && proven.others == [true; 2]
-        };
-        let needy = !trust.proven().is_some_and(all);
+        let proven = established.proven.as_ref();
+        let terms = proven.map(|proven| proven.terms);
+        let needy = !proven.is_some_and(|proven| proven.may_call() && proven.peer_calls);
         if needy {
             NEEDY.fetch_add(1, Ordering::Relaxed);
         }
@@ -92,7 +85,7 @@ impl Link {
             owner,
             handle: AtomicU32::new(0),
             spin_ticks: AtomicU64::new(MOST_SPIN),
-            endpoints: Role::BOTH.map(|role| Lock::new(Endpoint::new(role, trust.terms()))),
+            endpoints: Role::BOTH.map(|role| Lock::new(Endpoint::new(role, terms))),
             other: AtomicU32::new(other::ALIVE),
             closing: AtomicBool::new(false),
             must_help: AtomicBool::new(needy),
@@ -131,7 +124,7 @@ impl Link {
     }
 
     pub fn proven(&self) -> Option<&Proven> {
-        self.established.trust.proven()
+        self.established.proven.as_deref()
     }
 
     pub fn endpoint(&self, role: Role) -> (&Lock<Endpoint>, &Lane) {
@@ -197,11 +190,10 @@ impl Link {
         }
     }
 
-    /// Returns whether the peer may reach the buffers of our writes, or of our reads.
-    pub fn other_may(&self, role: Role) -> bool {
-        let role = role.other();
-        self.proven().is_some_and(|proven| proven.others[role as usize])
-            && self.theirs().lost.load(Ordering::Relaxed) & lost(role) == 0
+    /// Returns whether the peer may reach our buffers by calls.
+    pub fn peer_calls(&self) -> bool {
+        self.proven().is_some_and(|proven| proven.peer_calls)
+            && self.theirs().lost.load(Ordering::Relaxed) == 0
     }
 
     // ---- posting -------------------------------------------------------------------------
@@ -209,51 +201,14 @@ impl Link {
     /// Describes a buffer; blocks are looked for only where a message may be copied directly.
     #[inline]
     fn buffer(&self, addr: usize, len: usize, pin: u64) -> Buffer {
-        let (in_block, block) = match len > MOST_EAGER {
-            true => self.block(addr, len),
-            false => (false, None),
-        };
-        Buffer { addr, len, pin, in_block, block }
+        let block = if len > MOST_EAGER { self.block(addr, len) } else { None };
+        Buffer { addr, len, pin, block }
     }
 
-    /// Returns whether a buffer lies in a block, and which, if the peer has got that.
     #[cold]
-    fn block(&self, addr: usize, len: usize) -> (bool, Option<BlockAddress>) {
-        let Some(mappings) = self.proven().and_then(|proven| proven.mappings.as_ref()) else {
-            return (false, None);
-        };
-        let place = blocks::find(addr, len);
-        let shown = |place: &BlockAddress| {
-            mappings.show(place.serial, self.socket.raw(), || self.proven_now())
-        };
-        (place.is_some(), place.filter(shown))
-    }
-
-    /// Returns the peer's proof if that is fresh, and this process has not changed since.
-    fn proven_now(&self) -> Option<&Proven> {
-        let proven = self.proven()?;
-        let (fresh, ask) = proven.is_fresh(self.mine(), self.theirs());
-        if ask {
-            self.ring();
-        }
-        Some(proven).filter(|_| fresh && self.look_for_end())
-    }
-
-    /// Answers a question of the peer's, if there is one.
-    #[inline]
-    pub fn reply(&self) {
-        if let Some(proven) = self.proven()
-            && proven.reply(self.mine(), self.theirs())
-        {
-            self.ring();
-        }
-    }
-
-    /// Takes in packets, and wakes threads that poll the socket, which may have been meant.
-    pub fn take_in(&self) {
-        self.drain();
-        self.mine().doorbell.0.ring();
-        kicks::kick_all();
+    fn block(&self, addr: usize, len: usize) -> Option<BlockAddress> {
+        self.proven()?.blocks.as_ref()?;
+        blocks::find(addr, len)
     }
 
     /// Posts a message. Inlined: it is most of what a short message costs.
@@ -269,8 +224,10 @@ impl Link {
         cookie: bool,
         pinned: &mut Pinned<'_>,
     ) -> Result<(Held<'_, Endpoint>, AfterPost), Unposted> {
-        let gone = self.end_before(role);
-        if role == Role::Writer && gone != other::ALIVE {
+        let is_large = len > MOST_EAGER;
+        let gone = self.end_before(role, is_large);
+        // A large read would let the peer write memory of ours.
+        if gone != other::ALIVE && (role == Role::Writer || is_large && gone == other::CHANGED) {
             return Err(Unposted { error: self.failure(gone), until: None });
         }
         let (endpoint, lane) = self.endpoint(role);
@@ -315,10 +272,7 @@ impl Link {
     /// exported by the helper, and what it has mapped.
     fn is_direct(&self, buffer: &Buffer) -> bool {
         self.proven().is_some_and(|proven| {
-            proven.may(Role::Writer)
-                || self.other_may(Role::Writer)
-                || buffer.pin != 0
-                || buffer.block.is_some()
+            proven.may_call() || self.peer_calls() || buffer.pin != 0 || buffer.block.is_some()
         })
     }
 
@@ -343,7 +297,7 @@ impl Link {
     /// Copies a claimed piece, with no lock held.
     pub fn copy(&self, proven: &Proven, role: Role, number: u32, piece: MessagePiece) {
         let outcome = if self.believe() {
-            // SAFETY: `endpoint` has handed out a part of both posts.
+            // SAFETY: `messages` has handed out a part of both posts.
             let outcome = unsafe { proven.copy(role, piece) };
             match outcome {
                 Outcome::Whole | Outcome::Gone => outcome,
@@ -355,9 +309,9 @@ impl Link {
             Outcome::Gone
         };
         if outcome == Outcome::Refused {
-            proven.forget(role);
+            proven.calls.store(false, Ordering::Relaxed);
             // The peer has to know what we cannot do any more.
-            self.mine().lost.fetch_or(lost(role), Ordering::Relaxed);
+            self.mine().lost.store(1, Ordering::Relaxed);
             self.note_needy();
         }
         if outcome == Outcome::Gone && self.end_of_other() != other::CHANGED {
@@ -417,10 +371,7 @@ impl Link {
 
     /// Takes packets in; nothing more from a peer that has broken the protocol.
     pub fn drain(&self) {
-        let mappings = self.proven().and_then(|proven| proven.mappings.as_ref());
-        if self.end_of_other() != other::BROKEN
-            && mappings::take_packets(self.socket.raw(), mappings).is_err()
-        {
+        if self.end_of_other() != other::BROKEN && os::drain(self.socket.raw()).is_err() {
             self.broken();
         }
         self.ring_events(); // the packet may have been meant for that
@@ -446,7 +397,6 @@ impl Link {
         self.drain();
         events.arm();
         self.mine().doorbell.0.announce(how::BYTE);
-        self.reply();
         while self.help(true) {}
         if self.end_of_other() != other::ALIVE {
             return Ok(true);
@@ -462,7 +412,7 @@ impl Link {
 
     /// Returns the length of the next message that no read was posted for, or a negated errno.
     pub fn next_len(&self) -> isize {
-        let gone = self.end_before(Role::Reader);
+        let gone = self.end_before(Role::Reader, false);
         let (endpoint, lane) = self.endpoint(Role::Reader);
         let next = endpoint.lock().next_len(lane);
         match next.map(isize::try_from) {

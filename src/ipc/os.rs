@@ -1,19 +1,20 @@
 //! System calls of a connection: descriptors and other processes; `memory`: files that two processes
 //! map; `sockets`. Functions return values or an errno and never touch the variable errno.
 
+pub mod blocking;
 mod memory;
 mod sockets;
 
 pub use memory::*;
 pub use sockets::*;
 
-use super::blocking;
-use super::claims::Role;
+use crate::ipc::claims::Role;
 use crate::os::mapped::{Mapped, Zeroed};
 use crate::os::sys::{self, syscall};
 use crate::plan::PAGE;
 use alloc::ffi::CString;
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_void};
 use core::mem::ManuallyDrop;
@@ -116,6 +117,11 @@ impl Fd {
 
     pub fn raw(&self) -> i32 {
         self.number
+    }
+
+    /// Returns descriptor number and file in one word; never 0.
+    pub fn mark(&self) -> u64 {
+        self.mark
     }
 
     /// Returns whether the number still stands for our file.
@@ -264,10 +270,26 @@ pub fn random() -> Result<u64> {
 
 /// Opens a directory or, with O_PATH, the name of a file.
 pub fn open(path: &CStr, flags: i32) -> Result<Fd> {
-    let flags = (flags | libc::O_RDONLY | libc::O_CLOEXEC) as usize;
-    let folder = libc::AT_FDCWD as usize;
+    open_at(libc::AT_FDCWD, path, flags)
+}
+
+fn open_at(folder: i32, path: &CStr, flags: i32) -> Result<Fd> {
+    let flags = (flags | libc::O_CLOEXEC) as usize;
     // SAFETY: a terminated path.
-    fd(unsafe { call(libc::SYS_openat, [folder, path.as_ptr() as usize, flags]) })
+    fd(unsafe { call(libc::SYS_openat, [folder as usize, path.as_ptr() as usize, flags]) })
+}
+
+/// Opens a file that another process has open, for reading and writing; `file` is a `Fd::mark` of
+/// that process and `folder` its folder in /proc. The kernel demands PTRACE_MODE_READ. Another file
+/// under the number is not opened: that could block, or change it.
+pub fn open_of_process(folder: &Fd, file: u64) -> Result<Fd> {
+    let path = |text: String| CString::new(text).map_err(|_| libc::EINVAL);
+    let name = path(format!("fd/{}", file >> FILE_BITS))?;
+    let found = open_at(folder.raw(), &name, libc::O_PATH)?;
+    if (found.mark ^ file) << (64 - FILE_BITS) != 0 {
+        return Err(libc::ESTALE);
+    }
+    open(&path(format!("/proc/self/fd/{}", found.number))?, libc::O_RDWR)
 }
 
 /// Returns a pidfd, which becomes readable when the process ends.

@@ -1,7 +1,7 @@
-//! Messages and bytes, for reports. Nothing is counted unless somebody wants one. Where the counts
-//! are, in a live file or in private memory, is the business of `stats`.
+//! Messages and bytes, for reports; counted only where a report is wanted. `stats` decides where the
+//! counts lie: in a live file or in private memory.
 
-pub use super::counts::{Means, MessageCounts, Regime};
+pub use crate::ipc::counts::{Means, MessageCounts, Regime};
 
 use crate::os::once::Once;
 
@@ -10,7 +10,7 @@ type Counts = fn(bool) -> &'static MessageCounts;
 
 static COUNTS: Once<Counts> = Once::new();
 
-/// From now on everything is counted.
+/// Begins to count.
 pub fn begin(counts: Counts) {
     COUNTS.set(counts);
 }
@@ -19,7 +19,7 @@ pub fn is_on() -> bool {
     COUNTS.get().is_some()
 }
 
-/// A message is over, with so many bytes.
+/// Counts a message that is over.
 #[inline]
 pub fn note_message(received: bool, regime: Regime, bytes: usize) {
     if let Some(counts) = COUNTS.get() {
@@ -27,7 +27,7 @@ pub fn note_message(received: bool, regime: Regime, bytes: usize) {
     }
 }
 
-/// This process has copied so many bytes.
+/// Counts bytes that this process has copied.
 #[inline]
 pub fn note_copied(means: Means, bytes: usize) {
     if let Some(counts) = COUNTS.get() {

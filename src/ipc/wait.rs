@@ -2,20 +2,24 @@
 //!
 //! A thread that waits looks for work first: a piece of its own message, then what other connections
 //! of the process need. With nothing to do it rests: it spins for some microseconds; it sleeps on its
-//! doorbell's word for milliseconds; it polls, for seconds (`watch`), and looks again.
+//! doorbell's word for milliseconds; it polls, for seconds (`long_sleep`), and looks again.
 
-use super::across::Pinned;
-use super::doorbell::how;
-use super::endpoint::{AfterPost, Endpoint, Hint, NUMBER_BITS, Role, Withdrawal};
-use super::link::{LEAST_SPIN, Link, MOST_SPIN, Unposted, WORD_NANOSECONDS};
-use super::lock::Held;
-use super::region::LINE;
-use super::watch::{self, AnnouncedSleep};
-use super::{kicks, steps};
+mod long_sleep;
+pub mod steps;
+mod workers;
+
+use crate::ipc::copy::across::Pinned;
+use crate::ipc::link::{LEAST_SPIN, Link, MOST_SPIN, Unposted, WORD_NANOSECONDS};
+use crate::ipc::memory::region::LINE;
+use crate::ipc::messages::{AfterPost, Endpoint, Hint, NUMBER_BITS, Role, Withdrawal};
+use crate::ipc::wake::doorbell::how;
+use crate::ipc::wake::kicks;
+use crate::os::lock::Held;
 use crate::os::sync::{Woken, fetch_to_change, pause};
 use crate::os::{cpus, sys};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
+use long_sleep::AnnouncedSleep;
 
 /// The stages of resting.
 enum Rest<'a> {
@@ -257,7 +261,7 @@ impl Link {
                     Woken::TimedOut | Woken::Refused => self.announce_long(),
                 };
             }
-            Rest::Poll(watch) => watch.sleep(left(limit, watch::MOST_SLEEP)),
+            Rest::Poll(watch) => watch.sleep(left(limit, long_sleep::MOST_SLEEP)),
         }
     }
 
@@ -268,7 +272,7 @@ impl Link {
     /// Announces a sleep on the word, and a poll unless another thread polls: that one rings the word
     /// when it leaves. Announced before we ask whether one polls, because it may leave then.
     fn announce_long(&self) -> Rest<'_> {
-        let word = self.announce(watch::MOST_SLEEP);
+        let word = self.announce(long_sleep::MOST_SLEEP);
         AnnouncedSleep::new(self).map_or(word, Rest::Poll)
     }
 

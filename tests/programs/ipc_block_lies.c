@@ -1,12 +1,13 @@
 /*
- * A process that lies about its blocks, or takes their pages away: nothing is mapped that is not
- * what it should be, nobody is ended, and messages arrive.
+ * Posts that name wrong blocks, and blocks whose pages are taken away: only sealed memory is mapped,
+ * no process is ended, and messages arrive.
  *
  * usage: ipc_block_lies lied_to|punched
  */
 #include "ipc_blocks.h"
 #include "ipc_inside.h"
 #include <fcntl.h>
+#include <sys/stat.h>
 
 /* The latest with this buffer. */
 static volatile struct post *find_post(const void *buffer)
@@ -34,59 +35,47 @@ static int some_memory(off_t size, unsigned seals, bool pages)
 	return memory;
 }
 
-enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, LIES = 9 };
+enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
-/* As the library says that a block comes. */
-static void show(uint64_t serial, int memory)
+/* Names a descriptor as the library names a block: number and file. */
+static uint64_t name_of(int memory)
 {
-	char record[13] = { 2 };
+	struct stat file;
 
-	memcpy(record + 1, &serial, sizeof(serial));
-	EXPECT(send_with(doorbell(), record, sizeof(record), &memory, 1, 0), sizeof(record));
+	if (fstat(memory, &file))
+		fail("fstat: %s", strerror(errno));
+	return (uint64_t)memory << 40 | ((file.st_ino ^ (uint64_t)file.st_dev << 32) & ((1ul << 39) - 1));
 }
 
-static int read_only(int memory)
-{
-	char path[40];
+/* Posts that are not what they should be; the first is. */
+static const struct {
+	off_t size;
+	unsigned seals;
+	bool pages;
+	int wrong_file;
+	uint64_t offset;
+} lies[] = {
+	{ .size = 0 },
+	{ .size = SIZE, .seals = F_SEAL_GROW | F_SEAL_SEAL, .pages = true }, /* could be made smaller later */
+	{ .size = SIZE, .seals = SEALS | F_SEAL_WRITE, .pages = true },
+	{ .size = SIZE, .seals = 0, .pages = true },
+	{ .size = 1l << 46, .seals = SEALS, .pages = false }, /* half of the address space, and no page in it */
+	{ .size = SIZE, .seals = SEALS, .pages = true, .wrong_file = 1 }, /* the number of another file */
+	{ .offset = 1l << 40 },
+	{ .offset = 1ul << 63 },
+};
 
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", memory);
-	return open(path, O_RDONLY);
-}
+enum { LIES = sizeof(lies) / sizeof(lies[0]) };
 
 static void tell(int lie, volatile struct post *post)
 {
-	int memory = -1;
+	if (lies[lie].size) {
+		int memory = some_memory(lies[lie].size, lies[lie].seals, lies[lie].pages);
 
-	switch (lie) {
-	case 0: /* the truth */
-		return;
-	case 1: /* could be made smaller later */
-		memory = some_memory(SIZE, F_SEAL_GROW | F_SEAL_SEAL, true);
-		break;
-	case 2:
-		memory = some_memory(SIZE, SEALS | F_SEAL_WRITE, true);
-		break;
-	case 3:
-		memory = some_memory(SIZE, 0, true);
-		break;
-	case 4: /* half of the other's address space, and no page in it */
-		memory = some_memory(1l << 46, SEALS, false);
-		break;
-	case 5: /* not to be written */
-		memory = read_only(some_memory(SIZE, SEALS, true));
-		break;
-	case 6: /* one that never comes */
-		break;
-	case 7:
-		post->block_offset = 1l << 40;
-		return;
-	case 8:
-		post->block_offset = 1ul << 63;
-		return;
+		post->block = name_of(memory) ^ lies[lie].wrong_file;
 	}
-	post->block += 1000 * lie;
-	if (memory >= 0)
-		show(post->block, memory);
+	if (lies[lie].offset)
+		post->block_offset = lies[lie].offset;
 }
 
 static int told[2]; /* a pipe: there is a lie */

@@ -1,6 +1,5 @@
 /*
- * Memory of adma_alloc: what becomes of it when the program forks, frees it and allocates
- * anew, closes descriptors that it does not know, or comes to a limit.
+ * Tests adma_alloc memory across fork, free and reuse, with closed descriptors, and at limits.
  *
  * usage: ipc_blocks freed|reused|returned [closed]|fork [bare]|closed|hole|interrupted|limited|
  *        no_descriptors|standard|straddling|alone

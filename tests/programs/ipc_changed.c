@@ -1,6 +1,6 @@
 /*
- * An equal that becomes another user in mid-connection: the connection ends for both, nothing more
- * is shown to it, and nothing that it says is believed.
+ * Tests a proven peer that becomes another user: the connection ends for both, it gets no more
+ * memory, and its counts are not believed.
  *
  * usage: ipc_changed messages|block|claims
  */

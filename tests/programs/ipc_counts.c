@@ -1,6 +1,5 @@
 /*
- * Messages of every kind, and how many is known: three small ones, and three
- * that are not eager. For the report at exit.
+ * Sends three eager messages and three large ones, for the counts of the report at exit.
  */
 #include "ipc.h"
 

@@ -1,6 +1,6 @@
 /*
- * Nobody can make this process reach into a program that has not agreed: a peer posts an
- * address, and then becomes, or leaves its number to, another program.
+ * Tests that a peer cannot make this process reach into another program: it posts an address, and
+ * then executes that program or leaves its process number to it.
  *
  * usage: ipc_deputy set_user_id_same|capability_same|exec[_same]|reused|raced VICTIM; the last
  * is the path of ipc_victim

@@ -1,6 +1,6 @@
 /*
- * A thread forks while another one is about to close a socket of a connection that is being made:
- * whoever is at the other end hears of it all the same, and not only when the child ends.
+ * Forks while another thread is about to close a socket of a connection that is being made: the
+ * peer sees the end at once, and not only when the child ends.
  *
  * usage: ipc_end_forked thread, with ADMA_IPC_TIMEOUT=3
  */

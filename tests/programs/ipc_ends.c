@@ -1,6 +1,6 @@
 /*
- * How a connection ends: its process forks, becomes another program or goes away, the program
- * closes it or its descriptors; and what is left of it then.
+ * Tests the ends of a connection: fork, exec, exit, adma_close, and closed descriptors; and what is
+ * left of it then.
  *
  * usage: ipc_ends first_thread|fork|orphan|exec|close|again|all_closed
  */

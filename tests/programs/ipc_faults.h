@@ -7,7 +7,7 @@
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
 
-/* Whoever touches them waits, until that descriptor is closed. */
+/* A thread that touches them waits until that descriptor is closed. */
 static inline int withhold_pages(byte *at, size_t len)
 {
 	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_THREAD_ID };

@@ -1,9 +1,10 @@
 /*
- * A peer that says and writes anything: random bytes, nearly right ones, descriptors of every
- * kind, and its own death at any moment. Nothing outside posted buffers is written here, and
- * no wait takes longer than it may.
+ * Fuzzes greetings and the shared region with random bytes, nearly right ones, descriptors of every
+ * kind, and a peer that dies at any moment. Memory outside posted buffers is not written, and waits
+ * keep to their limits.
  *
- * usage: ipc_fuzz greeting|region ROUNDS SEED, with ADMA_IPC_TIMEOUT=1
+ * usage: ipc_fuzz greeting|region ROUNDS SEED [SECONDS], with ADMA_IPC_TIMEOUT=1; it ends after
+ *        SECONDS (180; 0: no limit) and prints how many rounds it did
  */
 #include "ipc_greeting.h"
 #include "ipc_inside.h"
@@ -21,7 +22,7 @@ static uint32_t roll(uint32_t below)
 	return (state >> 33) % below;
 }
 
-/* What belongs to nobody's message. */
+/* Memory that no message covers. */
 static unsigned char canary[1 << 20];
 
 static void expect_canary(const char *what)
@@ -77,13 +78,16 @@ static void lie_in_greeting(int to)
 	}
 }
 
-/* A busy machine need not come to the end of all rounds. */
-static bool is_late(void)
-{
-	static double first;
+static double limit = 180; /* seconds; 0: none */
+static long rounds_done;
 
-	first = first ? first : seconds();
-	return seconds() - first > 180;
+/* Counts a round; a busy machine need not come to the end of all, but to the first ones. */
+static bool goes_on(long rounds, long first)
+{
+	static double begun;
+
+	begun = begun ? begun : seconds();
+	return rounds_done < rounds && (rounds_done < first || !limit || seconds() - begun < limit);
 }
 
 static void *lie_and_end(void *to)
@@ -117,7 +121,7 @@ static void greetings(long rounds)
 	all_fds[5] = socket(AF_INET, SOCK_STREAM, 0);
 	all_fds[6] = socket(AF_UNIX, SOCK_DGRAM, 0);
 	all_fds[7] = open("/proc/self/mem", O_RDWR);
-	for (long round = 0; round < rounds && (round < 1000 || !is_late()); round++) {
+	for (; goes_on(rounds, 1000); rounds_done++) {
 		int pair[2];
 		double begun = seconds();
 		pthread_t liar;
@@ -132,7 +136,7 @@ static void greetings(long rounds)
 		pthread_join(liar, NULL);
 
 		if (seconds() - begun > 1 + SLACK)
-			fail("round %ld: a greeting took %.1f s", round, seconds() - begun);
+			fail("round %ld: a greeting took %.1f s", rounds_done, seconds() - begun);
 		if (connection > 0) {
 			byte data[100];
 
@@ -147,7 +151,7 @@ static void greetings(long rounds)
 		}
 		close(pair[0]);
 		close(pair[1]);
-		if (round % 1000 == 0)
+		if (rounds_done % 1000 == 0)
 			expect_canary("greeting");
 	}
 	expect_canary("greeting");
@@ -264,14 +268,16 @@ static long one_peer(bool streamed, bool blocks)
 
 static void regions(long rounds)
 {
-	for (long done = 0, peers = 0; done < rounds && (done < 500 || !is_late()); peers++)
-		done += one_peer(peers % 2, peers / 2 % 2);
+	for (long peers = 0; goes_on(rounds, 500); peers++)
+		rounds_done += one_peer(peers % 2, peers / 2 % 2);
 }
 
 int main(int argc, char **argv)
 {
-	if (argc != 4)
-		fail("usage: ipc_fuzz greeting|region ROUNDS SEED");
+	if (argc != 4 && argc != 5)
+		fail("usage: ipc_fuzz greeting|region ROUNDS SEED [SECONDS]");
+	if (argc == 5)
+		limit = atof(argv[4]);
 	long rounds = atol(argv[2]);
 
 	state = atol(argv[3]) * 2654435761u + 1;
@@ -282,5 +288,6 @@ int main(int argc, char **argv)
 		greetings(rounds);
 	else
 		regions(rounds);
+	printf("%ld rounds\n", rounds_done);
 	return 0;
 }

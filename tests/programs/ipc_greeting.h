@@ -1,4 +1,4 @@
-/* Greetings as in src/ipc/handshake.rs, for processes that say them by hand. */
+/* Greetings as in src/ipc/setup/handshake.rs, for tests that send their own. */
 #ifndef IPC_GREETING_H
 #define IPC_GREETING_H
 #include "ipc.h"

@@ -1,6 +1,6 @@
 /*
- * Processes that want a server to wait for them, or to run out of descriptors, and an honest
- * client that must be served all the while. All of it is run with ADMA_IPC_TIMEOUT=2.
+ * Hostile clients that make a server wait or run out of descriptors, and an honest client that must
+ * be served meanwhile. Run with ADMA_IPC_TIMEOUT=2.
  */
 #ifndef IPC_HOSTILE_H
 #define IPC_HOSTILE_H

@@ -1,9 +1,9 @@
-/* What a connection consists of, for those who lie in it: its region and its doorbell. */
+/* The inside of a connection, for tests that change it: its region and posts. */
 #ifndef IPC_INSIDE_H
 #define IPC_INSIDE_H
 #include "ipc.h"
 
-/* What the region says of one of our posts, as in src/ipc/region.rs. */
+/* What the region says of one of our posts, as in src/ipc/memory/region.rs. */
 struct post {
 	_Alignas(128) uint32_t number;
 	uint32_t kind;
@@ -52,19 +52,5 @@ static inline volatile struct post *claim_pieces(size_t len, bool finished)
 		*(volatile uint64_t *)(post + 2) = back << 12;
 	}
 	return post;
-}
-
-/* Our end of the doorbell: of the only sockets of their kind the latest. */
-static inline int doorbell(void)
-{
-	int kind, bell = -1;
-	socklen_t len = sizeof(kind);
-
-	for (int fd = 3; fd < 1000; fd++)
-		if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &kind, &len) == 0 && kind == SOCK_SEQPACKET)
-			bell = fd;
-	if (bell < 0)
-		fail("no doorbell");
-	return bell;
 }
 #endif

@@ -1,7 +1,6 @@
 /*
- * The other process is killed at a random moment, many times over: of every fourth from its
- * beginning on, of the others since it has connected, which takes long on a slow machine.
- * Whatever was under way ends, with bytes that were written or with an error, and soon.
+ * Kills the peer at random moments, many times: every fourth one from its start on, the others
+ * after they have connected. Messages under way end soon, with the right bytes or an error.
  *
  * usage: ipc_killed rounds [microseconds]: the longest life. Of the rounds, as many as are over in
  * three minutes, but a few hundred.

@@ -1,6 +1,6 @@
 /*
- * What happens where something is used up or missing: places for messages and connections, room
- * for eager messages, descriptors, memory behind a buffer or for the library itself.
+ * Tests limits: full tables of messages and connections, no room for eager messages, no descriptors,
+ * no pages behind a buffer, no heap.
  *
  * usage: ipc_limits late_cookie|full|table|unread|descriptors|missing|missing_shared|no_heap;
  * missing_shared with ADMA_IPC_ENGINE=shm

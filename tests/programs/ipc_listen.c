@@ -1,6 +1,5 @@
 /*
- * Listeners: at paths and at abstract names, two at one path, closed or interrupted while
- * a thread accepts.
+ * Tests listeners: paths and abstract names, two at one path, closed or interrupted in adma_accept.
  *
  * usage: ipc_listen listen|together|interrupted [silent]|closed_meanwhile; the last
  * with ADMA_IPC_TIMEOUT=1

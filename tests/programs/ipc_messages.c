@@ -1,6 +1,5 @@
 /*
- * Messages of every size between two processes, in every order of posting and both ways,
- * and what surrounds the buffers stays as it was.
+ * Sends messages of every size, in every order of posting, both ways; bytes beside the buffers stay.
  *
  * usage: ipc_messages [engine] [largest size]|unequal (lengths that differ)
  */

@@ -1,8 +1,7 @@
 /*
- * Everything at once: two processes, and in each of them threads that write, threads that read
- * and one that only makes and frees blocks, over one connection. Buffers lie somewhere in blocks
- * that come and go, or in ordinary memory. Every byte that arrives is looked at, and those
- * beside it.
+ * Stress test of one connection: in both processes threads write, read, and make and free blocks.
+ * Buffers lie in blocks that come and go, or in ordinary memory. All bytes are checked, and those
+ * beside them.
  *
  * usage: ipc_mixed seed
  */

@@ -1,7 +1,6 @@
 /*
- * Whoever waits on one connection makes the messages of all others go on: patterns that
- * would come to a standstill if it did not. Run with ADMA_IPC_ENGINE=shm, where a message
- * needs both sides.
+ * Tests that a thread that waits on one connection serves all others, with patterns that would
+ * deadlock otherwise. Run with ADMA_IPC_ENGINE=shm, where a message needs both sides.
  *
  * usage: ipc_progress ring [write_first]|asleep|handed_on|neighbours [write]
  */

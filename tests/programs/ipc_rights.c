@@ -1,6 +1,5 @@
 /*
- * What the system forbids: each way to keep a process out of another's memory, and the way
- * messages take then.
+ * Tests each way to keep a process out of another's memory, and how messages are copied then.
  *
  * usage: ipc_rights NAME, of those in the table `in_two`; or
  *        ipc_rights refused ENGINE|lost [both]|namespaces ENGINE [both]|changed_namespace|
@@ -338,7 +337,7 @@ static void both_can_change_back(int which)
 	prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
 }
 
-static int turns[2];
+static int turns[2], joined[2];
 
 /* Two users whom one namespace has no names for, with all rights there. */
 static void nameless_users(int which)
@@ -352,11 +351,13 @@ static void nameless_users(int which)
 		    unshare(CLONE_NEWUSER))
 			cannot_be_shown("no user namespaces here");
 		EXPECT(write(turns[1], &owner, sizeof(owner)), sizeof(owner));
+		await_byte(joined[0]);
 	} else {
 		EXPECT(read(turns[0], &owner, sizeof(owner)), sizeof(owner));
 		snprintf(name, sizeof(name), "/proc/%d/ns/user", owner);
 		if (setns(open(name, O_RDONLY), CLONE_NEWUSER))
 			fail("setns: %s", strerror(errno));
+		send_byte(joined[1]);
 	}
 	prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
 }
@@ -435,6 +436,7 @@ int main(int argc, char **argv)
 	pthread_atfork(NULL, NULL, make_room);
 	alarm(200);
 	make_pipe(turns);
+	make_pipe(joined);
 	both = argc > 3;
 	for (unsigned i = 0; i < sizeof(in_two) / sizeof(in_two[0]); i++)
 		if (argc > 1 && !strcmp(argv[1], in_two[i].name)) {

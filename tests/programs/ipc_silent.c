@@ -1,6 +1,6 @@
 /*
- * Clients that say nothing, and listeners that accept nobody: everybody else is served, limits
- * hold, and nothing is left.
+ * Tests clients that say nothing and listeners that do not accept: other clients are served, limits
+ * hold, and no descriptor is left.
  *
  * usage: ipc_silent crowd|stalled|closed|limit|queue|socket, with ADMA_IPC_TIMEOUT=2;
  * but 12 for stalled, and 1 for queue and socket

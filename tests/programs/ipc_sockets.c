@@ -1,5 +1,5 @@
 /*
- * What a connection can be made over, and what it leaves of that.
+ * Tests the sockets that a connection can be made over, and that they are left as they were.
  *
  * usage: ipc_sockets kinds|other_sockets|forked|noexec
  */

@@ -1,6 +1,6 @@
 /*
- * A process that is stopped or slow, between messages and in the middle of a piece: what can be
- * done without it is done, what cannot has a limit, and no buffer is touched after closing.
+ * Tests a peer that is stopped, between messages and in the middle of a piece: messages that do not
+ * need it go on, waits keep to their limits, and no buffer is touched after closing.
  *
  * usage: ipc_stopped stopped|frozen|both_close; frozen with ADMA_IPC_TIMEOUT=1
  */

@@ -1,6 +1,5 @@
 /*
- * Many threads on one connection: messages stay whole, and whoever waits for its message gets it,
- * however many do.
+ * Tests many threads on one connection: messages stay whole, and every thread gets its own.
  *
  * usage: ipc_threads threads|crowd|many_readers
  */

@@ -1,5 +1,5 @@
 /*
- * Between equals only: who is refused, who has to prove what, and that a client which does neither
+ * Tests which clients are refused, what a peer has to prove, and that a client that does neither
  * holds up no other.
  *
  * usage: ipc_trust refused|refused_by_server|private|silent|stuck_page [proven]|emfile|idle|

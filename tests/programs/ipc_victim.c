@@ -1,6 +1,6 @@
 /*
- * A program that never agreed to anything: it lays bytes down at a known place, says who it
- * is, and tells at its end whether they are still there.
+ * Lays bytes down at a known address, tells its process number, and says at its end whether they are
+ * unchanged. ipc_deputy.c has a peer become this program.
  */
 #include <stdio.h>
 #include <string.h>

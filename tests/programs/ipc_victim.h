@@ -1,5 +1,5 @@
 /*
- * What ipc_victim.c and ipc_deputy.c both know.
+ * Shared by ipc_victim.c and ipc_deputy.c: where the bytes lie.
  */
 #ifndef IPC_VICTIM_H
 #define IPC_VICTIM_H

@@ -1,6 +1,6 @@
 /*
- * Waiting: it costs nothing, and its limit holds for who copies all the time and where the other
- * has pages that do not come.
+ * Tests waiting: it takes no CPU time, and its limit holds for a caller that copies all the time, and
+ * where pages of the peer do not come.
  *
  * usage: ipc_waiting quiet [beside]|limit|pages
  */

@@ -1,6 +1,6 @@
 /*
- * A thread waits in adma_connect for a listener whose queue is full, and another one forks: the child
- * does not have the socket, with which it would stay in that queue for its parent.
+ * Forks while a thread waits in adma_connect for a listener whose queue is full: the child does not
+ * inherit the socket, which would keep its place in the queue.
  */
 #include "ipc.h"
 

@@ -1,7 +1,6 @@
 /*
- * What the library says in words: of a connection, and of an error.
- *
- * And small calls: versions, figures, parts of messages, cookies of copies.
+ * Tests texts and small calls: adma_connection_info, adma_strerror, versions, figures, adma_readv,
+ * cookies of copies.
  *
  * usage: ipc_words about|errors|calls|counted (with ADMA_STATS)
  */

@@ -1,10 +1,11 @@
 //! The ends of a connection: the peer's, however it comes, and our own.
 
 use super::Link;
-use crate::ipc::doorbell::how;
-use crate::ipc::endpoint::Role;
+use crate::ipc::copy::Proven;
+use crate::ipc::memory::region::closed;
+use crate::ipc::messages::Role;
 use crate::ipc::os;
-use crate::ipc::region::closed;
+use crate::ipc::wake::doorbell::how;
 use crate::os::sys;
 use core::sync::atomic::Ordering;
 
@@ -55,7 +56,11 @@ impl Link {
             events[1] & libc::POLLIN == 0
         };
         // Of a process that has ended by now there is nothing to be read.
-        if look() && self.proven().is_some() && !self.is_as_proven() && look() {
+        if look()
+            && let Some(proven) = self.proven()
+            && !self.is_as_proven(proven)
+            && look()
+        {
             self.note_changed();
         }
         self.is_there()
@@ -63,12 +68,9 @@ impl Link {
 
     /// Returns whether this process still lets itself be reached (one that has become not dumpable
     /// gives a peer nothing more), and both still have their user.
-    fn is_as_proven(&self) -> bool {
+    fn is_as_proven(&self, proven: &Proven) -> bool {
         let uid = self.peer.uid;
-        let has_user = |folder: &os::Fd| os::owner_of(folder) == Some(uid);
-        os::is_dumpable()
-            && sys::geteuid() as u32 == uid
-            && self.folder.as_ref().is_none_or(has_user)
+        os::is_dumpable() && sys::geteuid() as u32 == uid && proven.has_user(uid)
     }
 
     /// Ends the connection for both sides: the proofs do not hold any more.
@@ -113,16 +115,18 @@ impl Link {
     }
 
     /// Returns the peer's end before a message is posted: an eager write would not notice by itself.
-    /// Looked for by every 16th write, because the clock costs more than the rest. What the peer has
-    /// written before its end can still be read.
+    /// Looked for before every large message and by every 16th write, because the clock costs more than
+    /// the rest. Messages that the peer has written before its end can still be read.
     #[inline]
-    pub fn end_before(&self, role: Role) -> u32 {
+    pub fn end_before(&self, role: Role, is_large: bool) -> u32 {
+        let mut look = is_large;
         if role == Role::Writer {
             let writes = self.writes.load(Ordering::Relaxed).wrapping_add(1);
             self.writes.store(writes, Ordering::Relaxed);
-            if writes % 16 == 1 {
-                self.believe();
-            }
+            look |= writes % 16 == 1;
+        }
+        if look {
+            self.believe();
         }
         self.end_of_other()
     }

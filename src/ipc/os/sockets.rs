@@ -222,12 +222,9 @@ pub fn take_descriptors(socket: i32, take: bool) {
     let _ = set_socket_option(socket, SO_PASSRIGHTS, i32::from(take));
 }
 
-/// The packet that wakes a sleeper.
-pub const WAKE: u8 = 1;
-
 /// Sends a wake-up. A full socket is as good: its reader has something to read.
 pub fn send_byte(socket: i32) {
-    let _ = send(socket, &[WAKE], &[]);
+    let _ = send(socket, &[1], &[]);
 }
 
 /// Polls a few descriptors, each for its events; -1 is skipped. All zeros where the call fails or a
@@ -291,6 +288,21 @@ pub fn send(socket: i32, bytes: &[u8], fds: &[i32]) -> Result<usize> {
     let flags = (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) as usize;
     // SAFETY: the message points to what lives here.
     unsafe { call(libc::SYS_sendmsg, [socket as usize, &raw const message as usize, flags]) }
+}
+
+/// Empties a doorbell socket, up to a limit where the peer sends without end. An error: a descriptor
+/// has come, which is not of the protocol.
+pub fn drain(socket: i32) -> Result<()> {
+    for _ in 0..1000 {
+        let mut beside = Beside::default();
+        match receive(socket, &mut [0; 8], &mut beside) {
+            _ if !beside.fds.is_empty() => return Err(libc::EPROTO),
+            Err(libc::EINTR) => {}
+            Ok(0) | Err(_) => break,
+            Ok(_) => {}
+        }
+    }
+    Ok(())
 }
 
 /// What comes with a message beside its bytes.

@@ -6,12 +6,12 @@
 //! set. Each connection has one such sleeper at a time; other threads that wait on it sleep on its
 //! doorbell's word. Sleepers are kicked when threads of this process have changed something.
 
-use super::background;
-use super::doorbell::how;
-use super::kicks::Kicks;
-use super::link::Link;
-use super::os;
-use super::steps;
+use crate::ipc::link::Link;
+use crate::ipc::os;
+use crate::ipc::wait::steps;
+use crate::ipc::wake::background;
+use crate::ipc::wake::doorbell::how;
+use crate::ipc::wake::kicks::Kicks;
 use crate::os::sys;
 
 /// In nanoseconds. Should a wake-up be lost, it is a delay and not the end.

@@ -11,21 +11,20 @@
 //!
 //! With none of them messages are streamed through the region, which is two copies.
 
-use super::across::Across;
-use super::blocks::BlockAddress;
-use super::claims::Role;
-use super::lock::Lock;
-use super::mappings::{Mapping, Mappings};
-use super::proof::{Failed, Page, Reached};
-use super::region::Side;
-use super::settings::Workers;
-use super::tally::{self, Means};
+pub mod across;
+pub mod proof;
+
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::libc as original;
-use crate::os::sys;
-use alloc::boxed::Box;
+use crate::ipc::claims::Role;
+use crate::ipc::copy::across::Across;
+use crate::ipc::copy::proof::{Failed, Page, Reached};
+use crate::ipc::memory::blocks::{BlockAddress, Mapping, PeerBlocks};
+use crate::ipc::os::{self, Fd};
+use crate::ipc::settings::Workers;
+use crate::ipc::tally::{self, Means};
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// How a piece ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,62 +38,29 @@ pub enum Outcome {
     Gone,
 }
 
-/// How proven peers cut messages: both sides must know the same.
+/// How proven peers cut messages: both sides must agree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
     /// Workers of either process copy large messages too.
     pub shares: bool,
 }
 
-/// What is known of the peer's rights.
-pub enum Trust {
-    /// Each side has said the other's secret (`proof`).
-    Proven(Box<Proven>),
-    /// No block, no address, no count is believed: messages go through the region.
-    Streamed,
-}
-
-impl Trust {
-    pub fn proven(&self) -> Option<&Proven> {
-        match self {
-            Trust::Proven(proven) => Some(proven),
-            Trust::Streamed => None,
-        }
-    }
-
-    pub fn terms(&self) -> Option<Terms> {
-        self.proven().map(|proven| proven.terms)
-    }
-}
-
-/// How long a proof is good for showing blocks, in ticks: about a second.
-const FRESH_TICKS: u64 = 3_000_000_000;
-
-/// The question that a peer is asked again: read the page once more.
-#[derive(Default)]
-struct Question {
-    number: u32,
-    open: bool,
-    proven_at: u64,
-}
-
 /// A peer that may reach our memory, and whose memory we may reach.
 pub struct Proven {
-    /// Ours; the peer reads it.
-    page: Page,
-    reached: Reached,
+    /// Ours, mapped while the peer may read it.
+    pub _page: Page,
+    pub reached: Reached,
+    /// Its folder in /proc: it belongs to its user, and has its blocks.
+    pub folder: Option<Fd>,
     pub terms: Terms,
-    /// By role: a writer pushes, by `process_vm_writev`, and a reader pulls.
-    allowed: [AtomicBool; 2],
-    /// What the peer could do at first, by its role.
-    pub others: [bool; 2],
+    /// We may call process_vm_readv and process_vm_writev.
+    pub calls: AtomicBool,
+    /// The peer could do that at first.
+    pub peer_calls: bool,
     pub across: Option<Across>,
     /// `None`: one of the sides does without blocks (ADMA_IPC_ENGINE).
-    pub mappings: Option<Mappings>,
+    pub blocks: Option<PeerBlocks>,
     pub workers: Option<Workers>,
-    question: Lock<Question>,
-    /// Number of the peer's question that we answered last.
-    answered: AtomicU32,
 }
 
 /// Size from which a message in blocks is written past the cache: it would not stay there, and
@@ -130,74 +96,14 @@ pub struct MessagePiece {
 }
 
 impl Proven {
-    /// `allowed`: what we may do, by role; `others`: what the peer says that it may.
-    pub fn new(
-        (page, reached): (Page, Reached),
-        allowed: [bool; 2],
-        others: [bool; 2],
-        terms: Terms,
-        blocks: bool,
-        across: Option<Across>,
-        workers: Option<Workers>,
-    ) -> Self {
-        let question = Question { proven_at: sys::ticks(), ..Question::default() };
-        Self {
-            page,
-            reached,
-            terms,
-            allowed: allowed.map(AtomicBool::new),
-            others,
-            across,
-            mappings: blocks.then(Mappings::default),
-            workers,
-            question: Lock::new(question),
-            answered: AtomicU32::new(0),
-        }
-    }
-
-    /// Returns whether the peer's proof is fresh. If not, the peer is asked to read the page again,
-    /// and the caller rings (`true` beside it): a process that has changed since cannot answer.
-    pub fn is_fresh(&self, mine: &Side, theirs: &Side) -> (bool, bool) {
-        let (mut question, now) = (self.question.lock(), sys::ticks());
-        if question.open && theirs.reply_to.load(Ordering::Acquire) == question.number {
-            let reply = theirs.reply.each_ref().map(|half| half.load(Relaxed));
-            question.open = false;
-            if self.page.is_proven_by(reply) {
-                question.proven_at = now;
-            }
-        }
-        let fresh = now.wrapping_sub(question.proven_at) < FRESH_TICKS;
-        let ask = !fresh && !question.open && self.page.renew();
-        if ask {
-            (question.number, question.open) = (question.number.wrapping_add(1).max(1), true);
-            mine.question.store(question.number, Ordering::Release);
-        }
-        (fresh, ask)
-    }
-
-    /// Answers the peer's question, if there is a new one. True: the caller rings.
-    #[inline]
-    pub fn reply(&self, mine: &Side, theirs: &Side) -> bool {
-        let asked = theirs.question.load(Ordering::Acquire);
-        asked != self.answered.load(Relaxed) && self.reply_to(asked, mine)
-    }
-
-    #[cold]
-    fn reply_to(&self, asked: u32, mine: &Side) -> bool {
-        if self.answered.swap(asked, Ordering::AcqRel) == asked {
-            return false; // another thread was faster
-        }
-        let Some(secret) = self.reached.read_secret() else { return false };
-        for (half, word) in mine.reply.iter().zip(secret) {
-            half.store(word, Relaxed);
-        }
-        mine.reply_to.store(asked, Ordering::Release);
-        true
+    /// Returns whether the peer has the user that it had when it was proven.
+    pub fn has_user(&self, uid: u32) -> bool {
+        self.folder.as_ref().is_none_or(|folder| os::owner_of(folder) == Some(uid))
     }
 
     /// Returns whether a message can be copied whose other buffer is this.
-    pub fn reaches(&self, role: Role, theirs: Remote) -> bool {
-        self.may(role) || (theirs.pin != 0 && self.across.is_some()) || self.maps(theirs)
+    pub fn reaches(&self, theirs: Remote) -> bool {
+        self.may_call() || (theirs.pin != 0 && self.across.is_some()) || self.maps(theirs)
     }
 
     fn maps(&self, theirs: Remote) -> bool {
@@ -205,13 +111,13 @@ impl Proven {
     }
 
     /// Returns whether a piece of this will be copied by a call that may wait for the peer's pages.
-    pub fn may_hang(&self, role: Role, theirs: Remote) -> bool {
-        self.may(role) && !self.maps(theirs)
+    pub fn may_hang(&self, theirs: Remote) -> bool {
+        self.may_call() && !self.maps(theirs)
     }
 
     /// Returns where a part of the peer's block is here.
     fn view(&self, place: BlockAddress, len: usize) -> Option<(Arc<Mapping>, usize)> {
-        let view = self.mappings.as_ref()?.find(place)?;
+        let view = self.blocks.as_ref()?.find(place.file, self.folder.as_ref()?)?;
         let at = view.at(place.offset, len)?;
         Some((view, at))
     }
@@ -219,15 +125,11 @@ impl Proven {
     /// Forgets descriptors that the program has closed, and may have reused.
     pub fn disown(&mut self) {
         self.across.iter_mut().for_each(Across::disown);
+        self.folder.iter_mut().for_each(Fd::disown);
     }
 
-    pub fn may(&self, role: Role) -> bool {
-        self.allowed[role as usize].load(Relaxed)
-    }
-
-    /// Notes that the system refuses this way now.
-    pub fn forget(&self, role: Role) {
-        self.allowed[role as usize].store(false, Relaxed);
+    pub fn may_call(&self) -> bool {
+        self.calls.load(Relaxed)
     }
 
     /// Copies one piece.
@@ -238,7 +140,7 @@ impl Proven {
     pub unsafe fn copy(&self, role: Role, piece: MessagePiece) -> Outcome {
         let MessagePiece { ours, theirs, len, .. } = piece;
         if let Some(across) = self.across.as_ref().filter(|_| theirs.pin != 0) {
-            let may = self.may(role) || theirs.block.is_some();
+            let may = self.may_call() || theirs.block.is_some();
             // SAFETY: the caller's promise.
             let copy = || unsafe { across.copy(role, ours, theirs.pin, theirs.offset, len) };
             if (across.is_on() || !may) && copy().is_ok() {
@@ -283,7 +185,7 @@ impl Proven {
 
     /// Returns whether this very thread may reach the peer by calls.
     pub fn shows_sign(&self, role: Role) -> bool {
-        self.may(role) && self.reached.probe(role).is_ok()
+        self.may_call() && self.reached.probe(role).is_ok()
     }
 
     /// Copies by `process_vm_readv` or `process_vm_writev`; does not allocate.
@@ -292,7 +194,7 @@ impl Proven {
     /// As `copy`.
     pub unsafe fn copy_by_calls(&self, role: Role, piece: MessagePiece, means: Means) -> Outcome {
         let MessagePiece { ours, theirs: Remote { addr: theirs, .. }, len, .. } = piece;
-        if !self.may(role) {
+        if !self.may_call() {
             return Outcome::Refused;
         }
         let mut done = 0;

@@ -4,7 +4,7 @@
 //! page may be a file of FUSE or handled by userfaultfd. A caller with a time limit leaves such calls
 //! to a thread, which keeps the buffers until the call has returned.
 
-use super::lock::Lock;
+use crate::os::lock::Lock;
 use crate::os::{sys, thread};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

@@ -5,10 +5,10 @@
 //! still; a field is read once, the value checked, and only that value used. What we have posted
 //! ourselves we remember in our own memory and do not read here.
 
-use super::blocks::BlockAddress;
-use super::claims::Role;
-use super::doorbell::Doorbell;
-use super::os::{self, Fd};
+use crate::ipc::claims::Role;
+use crate::ipc::memory::blocks::BlockAddress;
+use crate::ipc::os::{self, Fd};
+use crate::ipc::wake::doorbell::Doorbell;
 use crate::os::sys;
 use crate::plan::PAGE;
 use core::cell::UnsafeCell;
@@ -68,7 +68,7 @@ pub struct Descriptor {
     pub pin: AtomicU64,
     pub finished: AtomicU32,
     reserved: u32,
-    /// Serial of the block that the buffer lies in, if the peer has it, and the offset; 0: none.
+    /// File of the block that the buffer lies in, and the offset; 0: none.
     pub block: AtomicU64,
     pub block_offset: AtomicU64,
     reserved_too: u64,
@@ -79,13 +79,13 @@ pub struct Descriptor {
 impl Descriptor {
     pub fn set_block(&self, place: Option<BlockAddress>) {
         self.block_offset.store(place.map_or(0, |place| place.offset as u64), Relaxed);
-        self.block.store(place.map_or(0, |place| place.serial), Relaxed);
+        self.block.store(place.map_or(0, |place| place.file), Relaxed);
     }
 
     pub fn block(&self) -> Option<BlockAddress> {
-        let serial = self.block.load(Relaxed);
+        let file = self.block.load(Relaxed);
         let offset = self.block_offset.load(Relaxed) as usize;
-        (serial != 0).then_some(BlockAddress { serial, offset })
+        (file != 0).then_some(BlockAddress { file, offset })
     }
 }
 
@@ -168,13 +168,8 @@ pub struct Side {
     pub closed: CachePadded<AtomicU32>,
     /// CPU it last waited on, plus one; 0: not known.
     pub cpu: CachePadded<AtomicU32>,
-    /// Ways that the system has refused since the connection was made; bits by role.
+    /// 1: the system has refused it to copy by calls since the connection was made.
     pub lost: AtomicU32,
-    /// Number of the last question to the peer: read my page again (`engine::Proven`).
-    pub question: AtomicU32,
-    /// Number of the peer's question that `reply` answers.
-    pub reply_to: AtomicU32,
-    pub reply: [AtomicU64; 2],
 }
 
 #[repr(C)]

@@ -4,8 +4,8 @@
 //! Members are the doorbell sockets of connections that cannot go on alone (streamed messages), and
 //! the sockets of clients that are greeting.
 
-use super::lock::Lock;
-use super::os::{self, Epoll, Fd};
+use crate::ipc::os::{self, Epoll, Fd};
+use crate::os::lock::Lock;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};

@@ -3,7 +3,7 @@
 //! An epoll set of sockets that tell of the peer, and an eventfd that threads of this process ring.
 //! An epoll set can itself be polled, and is readable while one of its members is.
 
-use super::os::{self, Epoll, Fd};
+use crate::ipc::os::{self, Epoll, Fd};
 use crate::os::sys;
 use core::sync::atomic::{AtomicBool, Ordering};
 

@@ -8,8 +8,13 @@
 //! remembers. Regions are not inherited; descriptors are closed in the child, except some that
 //! another thread opens or closes in that very moment.
 
-use super::link::Link;
-use super::{accept, background, blocking, blocks, kicks, os};
+use crate::ipc::link::Link;
+use crate::ipc::memory::blocks;
+use crate::ipc::os;
+use crate::ipc::os::blocking;
+use crate::ipc::setup::accept;
+use crate::ipc::wake::background;
+use crate::ipc::wake::kicks;
 use crate::os::sys;
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -57,14 +62,6 @@ const BEGINNING: u64 = 1;
 /// A connection in use: closing waits for the drop.
 pub struct Used {
     place: &'static HandleSlot,
-}
-
-impl Used {
-    /// As a signal would.
-    #[cfg(test)]
-    pub fn wake_closer(&self) {
-        sys::futex_wake(self.place.users.as_ptr(), 1);
-    }
 }
 
 impl core::ops::Deref for Used {
@@ -153,7 +150,7 @@ pub fn enter(link: Box<Link>) -> os::Result<i32> {
         USED.fetch_max(index as u32 + 1, Ordering::AcqRel);
         let generation = place.generation.fetch_add(1, Ordering::Relaxed) % GENERATIONS;
         let handle = MARK | generation << PLACE_BITS | index as u32;
-        // SAFETY: just made from a box; nobody else knows it.
+        // SAFETY: just made from a box; no other thread knows it.
         let link = unsafe { &*link };
         place.handle.store(handle, Ordering::Release);
         link.enter(handle);

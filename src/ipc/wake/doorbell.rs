@@ -1,20 +1,19 @@
-//! Who sleeps and who wakes, without a system call while nobody sleeps.
+//! Sleeping and waking between processes, without a system call while no thread sleeps.
 //!
 //! Each process has one doorbell in the region. A sleeper announces itself, looks once more, and
-//! sleeps; who has changed something looks for announcements after it. Either the sleeper
+//! sleeps; a thread that has changed something looks for announcements after that. Either the sleeper
 //! sees the change or the changer sees the announcement.
 //!
 //! ```text
 //! sleeper                          other process
 //! seen = doorbell.announce(how)        publish
-//! look again                       doorbell.answer()  -> who has to be woken
+//! look again                       doorbell.answer()  -> wakes
 //! sleep while the word is `seen`
 //! ```
 //!
 //! The threads of the sleeper's own process answer as well, when they have done something for
-//! its message. The announcement is taken away by who answers it, and who answers it wakes all
-//! sleepers of that kind. One that is left over (its sleeper has
-//! seen the change in time) costs one idle wake-up.
+//! its message. Answering takes the announcement away and wakes all sleepers of that kind. One that is
+//! left over (its sleeper has seen the change in time) costs one idle wake-up.
 
 use crate::os::sync::{AtomicU32, Ordering, Sleepable, Woken, full_fence};
 
@@ -33,7 +32,7 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// Before the last look. What it answers is for `sleep`.
+    /// Announces a sleep, before the last look; returns the word for `sleep`.
     pub fn announce(&self, how: u32) -> u64 {
         let seen = self.word.atomic().load(Ordering::Acquire);
         self.announced.fetch_or(how, Ordering::SeqCst);
@@ -46,14 +45,14 @@ impl Doorbell {
         self.word.sleep_shared_while(seen, nanos)
     }
 
-    /// After a change: wakes who sleeps on the word; true: a byte is wanted too.
+    /// Wakes sleepers on the word, after a change; true: a byte is wanted too.
     #[inline]
     pub fn answer(&self) -> bool {
         full_fence();
         self.answer_after_fence()
     }
 
-    /// The same after a change and a full fence.
+    /// Like `answer`, after a change and a full fence.
     #[inline]
     pub fn answer_after_fence(&self) -> bool {
         self.announced.load(Ordering::Relaxed) != 0 && self.wake()
@@ -99,20 +98,7 @@ mod interleavings {
     }
 
     #[test]
-    fn sleeper_never_misses_a_change() {
-        explore(4, || {
-            let shared = Arc::new((Doorbell::new(), AtomicU32::new(0)));
-            let other = beside(&shared, |shared| {
-                shared.1.store(1, Ordering::Release);
-                shared.0.answer();
-            });
-            wait_for(&shared.0, || shared.1.load(Ordering::Acquire) == 1);
-            other.join().unwrap();
-        });
-    }
-
-    #[test]
-    fn two_sleepers_with_different_wishes_both_wake() {
+    fn two_sleepers_never_miss_a_change() {
         explore(3, || {
             let words = [AtomicU32::new(0), AtomicU32::new(0)];
             let shared = Arc::new((Doorbell::new(), words));
@@ -131,10 +117,10 @@ mod interleavings {
         });
     }
 
-    /// A neighbour ends the message of one sleeper while the other process ends that of another
-    /// one: each of the two may answer for both, and takes the announcements away.
+    /// A thread of the same process ends the message of one sleeper while the other process ends that
+    /// of another one: each of the two may answer for both, and takes the announcements away.
     #[test]
-    fn neighbour_and_other_process_wake_whoever_polls() {
+    fn neighbour_and_other_process_wake_all_that_poll() {
         explore(3, || {
             let words = [AtomicU32::new(0), AtomicU32::new(0)];
             // What pollers sleep on: a byte from the other process, or a kick from their own.

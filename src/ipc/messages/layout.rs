@@ -1,9 +1,9 @@
-//! How a message is cut into pieces; both sides compute the same.
+//! How a message is cut into pieces; both sides compute it alike.
 #![forbid(unsafe_code)]
 
 use crate::ipc::OFFLOAD;
 use crate::ipc::claims::MOST_PIECES;
-use crate::ipc::engine::Terms;
+use crate::ipc::copy::Terms;
 use crate::plan::PAGE;
 
 /// Size from which workers copy, too, unless a block or the helper is better: waking one takes some
@@ -162,28 +162,6 @@ mod tests {
                     assert!((source + at).is_multiple_of(cut), "{source} {count} {index}");
                 }
                 assert!(layout.piece(0).1 <= cut + cut / 4, "{source} {count}");
-            }
-        }
-    }
-
-    /// Those who pull lock tables of the source, those who push tables of the destination.
-    #[test]
-    fn pieces_claimed_one_after_the_other_lie_in_different_page_tables() {
-        const TABLE: usize = 2 << 20;
-        for source in [0usize, 4096, 300 << 10, (2 << 20) - 4096] {
-            for count in [4usize << 20, 6 << 20, (8 << 20) - 1] {
-                let layout = Layout::new(count, SHARED, false, source);
-                let table = |index: usize| (source + layout.piece(index).0) / TABLE;
-                let (tables, pieces) = (count / TABLE, layout.pieces());
-                for first in 0..pieces - tables {
-                    // A table that is only begun has fewer pieces.
-                    let mut used: Vec<_> = (first..first + tables).map(table).collect();
-                    used.sort();
-                    used.dedup();
-                    assert!(used.len() + 1 >= tables, "{source} {count} {first}");
-                }
-                assert_ne!(table(0), table(1), "{source} {count}");
-                assert_ne!(table(pieces - 1), table(pieces - 2), "{source} {count}");
             }
         }
     }

@@ -5,10 +5,9 @@
 
 use super::{Endpoint, Hint, OwnPost, Role, State};
 use crate::backend::libc as original;
-use crate::ipc::blocks::BlockAddress;
 use crate::ipc::claims::{self, Broken, Cursors, flag};
-use crate::ipc::engine::{MessagePiece, Outcome, Proven, Remote};
-use crate::ipc::region::{CHUNK, CHUNKS, Lane, kind};
+use crate::ipc::copy::{MessagePiece, Outcome, Proven, Remote};
+use crate::ipc::memory::region::{CHUNK, CHUNKS, Lane, kind};
 use crate::ipc::tally::{self, Means};
 use core::sync::atomic::Ordering;
 
@@ -21,21 +20,19 @@ pub enum Step {
     Copy(MessagePiece),
     /// Something has changed that the peer may wait for: a chunk went by.
     Moved,
-    /// The peer's buffer lies in a block that has not come yet: take packets in.
-    Fetch(BlockAddress),
     /// Either side has cancelled it, or closes; no process touches the buffers any more.
     Cancelled,
     Idle(Hint),
 }
 
 impl Endpoint {
-    /// Takes one message a step further. `other_may`: the peer may reach our buffer. `limited`: the
+    /// Takes one message a step further. `peer_calls`: the peer may reach our buffer. `limited`: the
     /// caller has a time limit and copies one piece at a time.
     pub fn advance(
         &mut self,
         lane: &Lane,
         proven: Option<&Proven>,
-        other_may: bool,
+        peer_calls: bool,
         limited: bool,
         number: u32,
     ) -> Result<Step, Broken> {
@@ -56,14 +53,8 @@ impl Endpoint {
         if own.is_streamed() {
             return self.judge(lane, number, true);
         }
-        let mappings = proven.and_then(|proven| proven.mappings.as_ref());
-        if let Some((place, mappings)) = own.theirs.block.zip(mappings)
-            && mappings.is_expected(place)
-        {
-            return Ok(Step::Fetch(place));
-        }
         let busy = limited && own.claimed > own.finished;
-        if !busy && proven.is_some_and(|proven| proven.reaches(role, own.theirs)) {
+        if !busy && proven.is_some_and(|proven| proven.reaches(own.theirs)) {
             if own.claimed == 0 {
                 // A left-over count may look like ours, of a message 65536 before.
                 claims::note_finished(own_finished, number, 0);
@@ -72,7 +63,7 @@ impl Endpoint {
             if let Some(index) = claims::claim(claims, number, role, own.claimed, pieces)? {
                 return Ok(Step::Copy(own.take_piece(index)));
             }
-        } else if !busy && !other_may && own.ours.pin == 0 {
+        } else if !busy && !peer_calls && own.ours.pin == 0 {
             // A reader can fetch it from a block that it has mapped.
             let shown = own.ours.block.is_some() && role == Role::Writer;
             if !shown {

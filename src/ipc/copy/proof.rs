@@ -3,8 +3,8 @@
 //! Each side lays down a page of its own at a random address. It holds a secret and the peer's nonce
 //! of this connection. The peer reads the page by process_vm_readv, for which the kernel demands
 //! PTRACE_MODE_ATTACH (user, capabilities, dumpable, Yama, Landlock and other LSMs, seccomp,
-//! namespaces), and says the secret. Who says our secret could trace us, and so could do anything to
-//! us; it is told addresses, gets blocks and is believed what it says to have copied. Where either
+//! namespaces), and says the secret. A peer that says our secret could trace us, and so could do
+//! anything to us; it is told addresses, gets blocks, and its counts are believed. Where either
 //! proof fails, nothing of the kind happens: messages are streamed.
 //!
 //! Why a read and not pidfd_getfd(2), which has the same rule: container runtimes forbid that call
@@ -21,13 +21,13 @@
 //! the program is another one, nothing else is transferred. The address is random so that no other
 //! program has a page there.
 
-use super::claims::Role;
-use super::os;
+use crate::ipc::claims::Role;
+use crate::ipc::os;
 use crate::os::{sys, text};
 use crate::plan::PAGE;
 use core::ffi::c_void;
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
 
 pub type Secret = [u64; 2];
 
@@ -43,7 +43,7 @@ struct Contents {
     sign: u64,
     /// Written before every push.
     mark: AtomicU64,
-    secret: [AtomicU64; 2],
+    secret: Secret,
 }
 
 /// Bytes of the page that are used; the kernel helper may export them for a trial.
@@ -70,11 +70,12 @@ impl Page {
         // Not all of the range is free in every program.
         let at = (0..4).find_map(|_| os::map_page_at(place()?).ok())?;
         let page = Self { at };
-        let (mark, secret) = (AtomicU64::new(0), [const { AtomicU64::new(0) }; 2]);
-        let contents = Contents { magic: MAGIC, nonce, sign: os::random().ok()?, mark, secret };
+        let [sign, one, two] = [os::random().ok()?, os::random().ok()?, os::random().ok()?];
+        let (mark, secret) = (AtomicU64::new(0), [one, two]);
+        let contents = Contents { magic: MAGIC, nonce, sign, mark, secret };
         // SAFETY: just mapped, writable, and known to this thread only.
         unsafe { (at as *mut Contents).write(contents) };
-        page.renew().then_some(page)
+        Some(page)
     }
 
     fn contents(&self) -> &Contents {
@@ -82,21 +83,9 @@ impl Page {
         unsafe { &*(self.at as *const Contents) }
     }
 
-    /// Lays down a new secret. False: there are no random numbers.
-    pub fn renew(&self) -> bool {
-        let [Ok(one), Ok(two)] = [os::random(), os::random()] else { return false };
-        self.contents().secret[0].store(one, Ordering::Relaxed);
-        self.contents().secret[1].store(two, Ordering::Release);
-        true
-    }
-
     /// Returns whether the peer has read the secret.
     pub fn is_proven_by(&self, told: Secret) -> bool {
-        told == self.secret()
-    }
-
-    fn secret(&self) -> Secret {
-        self.contents().secret.each_ref().map(|half| half.load(Ordering::Relaxed))
+        told == self.contents().secret
     }
 }
 
@@ -227,17 +216,6 @@ impl Reached {
         unsafe { self.copy(role, 0, 0, 0) }.map(drop)
     }
 
-    /// Reads the peer's secret once more.
-    pub fn read_secret(&self) -> Option<Secret> {
-        let mut secret: Secret = [0; 2];
-        let (here, len) = (&raw mut secret as usize, size_of::<Secret>());
-        let there = self.at + offset_of!(Contents, secret);
-        // SAFETY: a place of ours that only the kernel writes.
-        let got = unsafe { self.copy(Role::Reader, here, there, len) };
-        // SAFETY: as above.
-        (got == Ok(len)).then(|| unsafe { (&raw const secret).read_volatile() })
-    }
-
     /// Offsets of sign and mark in the page, and the sign; for a trial of the kernel helper.
     pub fn trial(&self) -> (usize, usize, u64) {
         (offset_of!(Contents, sign), offset_of!(Contents, mark), self.sign)
@@ -257,11 +235,9 @@ mod tests {
     #[test]
     fn secret_is_proven_by_reading_and_by_nothing_else() {
         let page = Page::new(NONCE).unwrap();
-        let (reached, secret) = read(page.at, NONCE).unwrap();
+        let (_, secret) = read(page.at, NONCE).unwrap();
         assert!(page.is_proven_by(secret) && !page.is_proven_by([0; 2]));
         assert_eq!(read(page.at, NONCE + 1).unwrap_err(), Failed::AnotherProgram, "another peer's");
-        assert!(page.renew() && !page.is_proven_by(secret), "asked again");
-        assert!(page.is_proven_by(reached.read_secret().unwrap()));
         let other = Page::new(NONCE).unwrap();
         assert!(other.at != page.at && !other.is_proven_by(secret));
     }

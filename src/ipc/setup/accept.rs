@@ -4,12 +4,12 @@
 //! `adma_check` and `adma_arm`: one that says nothing keeps no other out. A client of another user is
 //! closed at once, before anything of it is read. Nothing here blocks but `accept` itself.
 
-use super::background::{self, GREETING};
-use super::events::Events;
-use super::handshake::{self, Established, GreetingSide, Handshake};
-use super::lock::Lock;
-use super::os::{self, Fd};
-use super::settings::Settings;
+use crate::ipc::os::{self, Fd};
+use crate::ipc::settings::Settings;
+use crate::ipc::setup::handshake::{self, Established, GreetingSide, Handshake};
+use crate::ipc::wake::background::{self, GREETING};
+use crate::ipc::wake::events::Events;
+use crate::os::lock::Lock;
 use crate::os::sys;
 use crate::os::text;
 use alloc::sync::Arc;
@@ -50,7 +50,7 @@ static BACKLOG: Lock<Backlog> =
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
-/// Clients that are greeting, or nearly so many: threads look at the background set for them.
+/// Approximate count of clients that are greeting; not 0: threads look at the background set.
 pub static GREETINGS: AtomicU32 = AtomicU32::new(0);
 
 /// Takes a client out, to be dropped or gone on with while the lock is not held.
@@ -100,7 +100,7 @@ fn advance(mut incoming: Incoming) {
             polled.iter().for_each(|(_, events)| events.ring());
         }
         Some(Err(errno)) => {
-            if super::settings::settings().tell {
+            if crate::ipc::settings::settings().tell {
                 text::say(format_args!("client refused: {} (errno {errno})", text::meaning(errno)));
             }
         }

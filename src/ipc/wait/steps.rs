@@ -1,14 +1,14 @@
 //! Taking messages a step further: the caller's own, and those of other connections.
 
-use super::accept::{self, GREETINGS};
-use super::background::{self, AT_ONCE, CONNECTION, GREETING};
-use super::claims::Broken;
-use super::doorbell::how;
-use super::endpoint::{Endpoint, Hint, Role, Step};
-use super::kicks::NEEDY;
-use super::link::{Link, other};
-use super::lock::Held;
-use super::table;
+use crate::ipc::claims::Broken;
+use crate::ipc::handles;
+use crate::ipc::link::{Link, other};
+use crate::ipc::messages::{Endpoint, Hint, Role, Step};
+use crate::ipc::setup::accept::{self, GREETINGS};
+use crate::ipc::wake::background::{self, AT_ONCE, CONNECTION, GREETING};
+use crate::ipc::wake::doorbell::how;
+use crate::ipc::wake::kicks::{self, NEEDY};
+use crate::os::lock::Held;
 use core::sync::atomic::Ordering;
 
 /// Returns whether there is anything in the background but this connection.
@@ -28,7 +28,7 @@ pub fn serve_background(limited: bool) -> bool {
             done = true;
         } else if key & CONNECTION != 0 {
             // A connection that is being closed has left the set, or will.
-            done |= table::find(*key as i32).is_ok_and(|link| link.serve(limited));
+            done |= handles::find(*key as i32).is_ok_and(|link| link.serve(limited));
         }
     }
     done
@@ -41,7 +41,10 @@ impl Link {
         if !self.note_events(events) {
             background::forget(self.socket.raw()); // it would be ready for ever
         }
-        self.take_in();
+        self.drain();
+        // Threads that poll the socket may have been meant.
+        self.mine().doorbell.0.ring();
+        kicks::kick_all();
         let mut done = false;
         loop {
             self.mine().doorbell.0.announce(how::BYTE);
@@ -62,21 +65,14 @@ impl Link {
         mut endpoint: Held<'a, Endpoint>,
     ) -> Option<(Held<'a, Endpoint>, Result<Step, Broken>)> {
         let (_, lane) = self.endpoint(role);
-        let (proven, other_may) = (self.proven(), self.other_may(role));
-        match endpoint.advance(lane, proven, other_may, limited, number) {
+        let (proven, peer_calls) = (self.proven(), self.peer_calls());
+        match endpoint.advance(lane, proven, peer_calls, limited, number) {
             Ok(Step::Moved) => self.let_go(endpoint),
             Ok(Step::Copy(piece)) => {
                 drop(endpoint);
                 if let Some(proven) = proven {
                     self.copy_or_defer(proven, role, number, piece, limited);
                 }
-            }
-            Ok(Step::Fetch(place)) => {
-                drop(endpoint);
-                // It was sent before the message.
-                self.take_in();
-                let mappings = proven.and_then(|proven| proven.mappings.as_ref());
-                mappings.into_iter().for_each(|mappings| mappings.give_up(place));
             }
             step => return Some((endpoint, step)),
         }
@@ -88,7 +84,6 @@ impl Link {
     pub fn step(&self, role: Role, number: u32, limited: bool) -> Result<isize, Option<Hint>> {
         // Before looking: what the peer did before its end must be seen.
         let gone = self.end_of_other();
-        self.reply();
         let (endpoint, lane) = self.endpoint(role);
         let (mut endpoint, step) =
             self.go_on(role, number, limited, endpoint.lock()).ok_or(None)?;

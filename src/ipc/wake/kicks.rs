@@ -1,36 +1,36 @@
-//! Who is to be woken from long sleeps (`watch`), and whether any connection needs help.
+//! Waking threads of this process from long sleeps (`wait::long_sleep`), and the count of connections
+//! that need help.
 
-use super::lock::Lock;
-use super::os::{self, Fd};
+use crate::ipc::os::{self, Fd};
+use crate::os::lock::Lock;
 use crate::os::sync::full_fence;
 use crate::os::sys;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// Connections that go on only with our help, or nearly so many: a child made without fork
+/// Approximate count of connections that go on only with our help: a child made without fork
 /// handlers has its parent's, until it has a connection of its own.
 pub static NEEDY: AtomicU32 = AtomicU32::new(0);
 
-/// Where sleepers are kicked, and how many there are.
+/// Sockets of sleepers, and their number.
 static SLEEPERS: Lock<Vec<i32>> = Lock::new(Vec::new());
 static ASLEEP: AtomicU32 = AtomicU32::new(0);
 
-/// In a process that has no connections yet: what is here is its parent's.
+/// Forgets the parent's sleepers in a process that has no connections yet.
 pub fn forget_sleepers() {
     NEEDY.store(0, Ordering::Relaxed);
     ASLEEP.store(0, Ordering::Relaxed);
     SLEEPERS.renew();
 }
 
-/// Wakes who sleeps long: a connection that needs help has a new post, or one sleeper less.
+/// Wakes long sleepers: a connection that needs help has a new post, or one sleeper less.
 pub fn kick() {
     if NEEDY.load(Ordering::Relaxed) != 0 {
         kick_all();
     }
 }
 
-/// Wakes who sleeps long, and has not been told by the other side: something has been done for
-/// it here.
+/// Wakes long sleepers after a change that this process has made: the peer does not tell them.
 pub fn kick_all() {
     full_fence();
     if ASLEEP.load(Ordering::Relaxed) != 0 {
@@ -43,7 +43,7 @@ pub fn kick_all() {
 pub struct Kicks([Fd; 2]);
 
 impl Kicks {
-    /// None where there is nobody to kick, or no memory or descriptor to do it with.
+    /// `None`: there is no other thread, or no memory or descriptor.
     pub fn new() -> Option<Self> {
         if sys::has_one_thread() {
             return None;

@@ -1,6 +1,6 @@
 //! Large messages between any memory, shared with the worker threads of this process.
 //!
-//! The pieces of such a message keep to page tables (`endpoint::layout`). The two threads that wait,
+//! The pieces of such a message keep to page tables (`messages::layout`). The two threads that wait,
 //! one in each process, and the workers of both claim them one by one, so none waits for more than
 //! the last piece that another has begun.
 //!
@@ -8,15 +8,15 @@
 //! has not, so the thread makes such a call first. A piece that a worker could not copy is left to
 //! the thread, because finding out why may allocate.
 
-use super::blocking;
-use super::endpoint::{Role, SHARED_FROM, SPREAD_BELOW};
-use super::engine::{MessagePiece, Outcome, Proven};
-use super::link::Link;
-use super::lock::Lock;
-use super::settings::Workers;
-use super::table;
-use super::tally::Means;
 use crate::backend::threads::parallel;
+use crate::ipc::copy::{MessagePiece, Outcome, Proven};
+use crate::ipc::handles;
+use crate::ipc::link::Link;
+use crate::ipc::messages::{Role, SHARED_FROM, SPREAD_BELOW};
+use crate::ipc::os::blocking;
+use crate::ipc::settings::Workers;
+use crate::ipc::tally::Means;
+use crate::os::lock::Lock;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Most workers of one process that take part in a message.
@@ -49,11 +49,11 @@ impl Link {
         piece: MessagePiece,
         limited: bool,
     ) {
-        if !limited || !proven.may_hang(role, piece.theirs) {
+        if !limited || !proven.may_hang(piece.theirs) {
             return self.copy_with_workers(proven, role, number, piece);
         }
         let handle = self.handle.load(Ordering::Acquire) as i32;
-        let taken = table::find_any(handle).is_ok_and(|link| {
+        let taken = handles::find_any(handle).is_ok_and(|link| {
             blocking::run(move || {
                 let Some(proven) = link.proven() else { return };
                 let (mut next, left) = (Some(piece), AtomicUsize::new(AT_ONCE));
@@ -72,7 +72,7 @@ impl Link {
     /// Copies a claimed piece, with no lock held; of a large message as many more as there are, with
     /// workers.
     pub fn copy_with_workers(&self, proven: &Proven, role: Role, number: u32, piece: MessagePiece) {
-        let by_calls = proven.may_hang(role, piece.theirs) && piece.theirs.pin == 0;
+        let by_calls = proven.may_hang(piece.theirs) && piece.theirs.pin == 0;
         let (message, shares) = (piece.theirs.message, proven.terms.shares);
         let is_shared = by_calls && shares && message >= SHARED_FROM;
         let workers = proven.workers.filter(|_| is_shared);
@@ -94,7 +94,7 @@ impl Link {
             let mut next = first.lock().take();
             while let Some(piece) = next.or_else(|| self.claim(role, number, &left)) {
                 next = None;
-                // SAFETY: `endpoint` has handed out a part of both posts.
+                // SAFETY: `messages` has handed out a part of both posts.
                 let copied = unsafe { proven.copy_by_calls(role, piece, means) };
                 if copied != Outcome::Whole {
                     left.store(0, Ordering::Relaxed);

@@ -6,11 +6,11 @@
 //!
 //! Failure is not an error here: what the helper does not carry goes another way.
 
-use super::claims::Role;
-use super::os::Fd;
-use super::proof::Reached;
-use super::settings::HelperEngine;
 use crate::backend::ioat::{There, abi, helper};
+use crate::ipc::claims::Role;
+use crate::ipc::copy::proof::Reached;
+use crate::ipc::os::Fd;
+use crate::ipc::settings::HelperEngine;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// A connection by the helper.

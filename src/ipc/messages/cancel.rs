@@ -2,7 +2,7 @@
 
 use super::{Endpoint, OwnPost, Role, State};
 use crate::ipc::claims::{self, Cursors, flag};
-use crate::ipc::region::{Lane, kind};
+use crate::ipc::memory::region::{Lane, kind};
 use crate::os::sync::full_fence;
 use core::sync::atomic::Ordering;
 
@@ -115,81 +115,5 @@ impl Endpoint {
             self.end(lane, number, result);
         }
         settled
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::{AfterPost, Buffer};
-    use super::*;
-    use crate::ipc::engine::Terms;
-    use crate::ipc::os;
-    use crate::ipc::region::{MappedRegion, SIZE};
-
-    const LARGE: usize = 100_000;
-
-    fn buffer(len: usize) -> Buffer {
-        // An address that is never reached: these tests copy nothing.
-        Buffer { addr: 4096, len, ..Buffer::default() }
-    }
-
-    fn post(end: &mut Endpoint, lane: &Lane) -> u32 {
-        // SAFETY: no piece is copied.
-        let posted = unsafe {
-            match end.role {
-                Role::Reader => end.post_read(lane, buffer(LARGE), true),
-                Role::Writer => end.post_write(lane, buffer(LARGE), || true, true),
-            }
-        };
-        match posted.unwrap() {
-            AfterPost::Waits(number, _) => number,
-            AfterPost::Over(_) => panic!("over at once"),
-        }
-    }
-
-    /// For each side that cancels: the number of the next post, and what the peer's first post meets.
-    #[test]
-    fn latest_post_that_has_met_nothing_is_taken_back_and_others_keep_their_number() {
-        for role in Role::BOTH {
-            for later in [0, 1] {
-                let memory = os::sealed_memory(c"test", SIZE).unwrap();
-                let region = MappedRegion::new(&memory).unwrap();
-                let lane = &region.lanes[0];
-                let mut ours = Endpoint::new(role, Some(Terms::default()));
-                let mut theirs = Endpoint::new(role.other(), Some(Terms::default()));
-                let first = post(&mut ours, lane);
-                (0..later).for_each(|_| _ = post(&mut ours, lane));
-                assert_eq!(ours.withdraw(lane, first), Withdrawal::Withdrawn(0));
-                let next = post(&mut ours, lane);
-                assert_eq!(next, if later == 0 { first } else { 2 }, "{role:?} {later}");
-                let met = post(&mut theirs, lane);
-                assert_eq!(theirs.is_matched(lane, met), Ok(true));
-                // Nothing can be claimed of what was withdrawn; of the new post everything.
-                let claimed = theirs.claim_next(lane, met).is_some();
-                assert_eq!(claimed, later == 0, "{role:?} {later}");
-                ours.sweep_withdrawn(lane);
-                let unfinished: Vec<u32> = ours.unfinished().collect();
-                assert_eq!(unfinished, if later == 0 { vec![0] } else { vec![1, 2] });
-            }
-        }
-    }
-
-    #[test]
-    fn withdrawn_message_waits_for_a_piece_that_the_peer_has_begun() {
-        for role in Role::BOTH {
-            let memory = os::sealed_memory(c"test", SIZE).unwrap();
-            let region = MappedRegion::new(&memory).unwrap();
-            let lane = &region.lanes[0];
-            let mut ours = Endpoint::new(role, Some(Terms::default()));
-            let mut theirs = Endpoint::new(role.other(), Some(Terms::default()));
-            let (number, met) = (post(&mut ours, lane), post(&mut theirs, lane));
-            assert_eq!(theirs.is_matched(lane, met), Ok(true));
-            theirs.claim_next(lane, met).unwrap();
-            assert_eq!(ours.withdraw(lane, number), Withdrawal::Wait);
-            assert!(theirs.claim_next(lane, met).is_none());
-            theirs.copied(lane, met, crate::ipc::engine::Outcome::Whole);
-            assert_eq!(ours.withdraw(lane, number), Withdrawal::Over);
-            assert_eq!(ours.collect(number).0, -libc::ECANCELED as isize);
-        }
     }
 }

@@ -1,9 +1,12 @@
 //! Finding each other: listening under a name, and connecting to it. Accepting is in `accept`.
 
-use super::handshake::{self, Established, GreetingSide, Handshake};
-use super::os::{self, Fd, Result};
-use super::settings::Settings;
+pub mod accept;
+pub mod handshake;
+
+use crate::ipc::os::{self, Fd, Result};
+use crate::ipc::settings::Settings;
 use crate::os::sys;
+use handshake::{Established, GreetingSide, Handshake};
 
 /// Listens at a path or abstract name. A lock on the folder keeps a second listener from taking the
 /// socket file of the first for a left-over one while that is being made.
@@ -21,7 +24,7 @@ pub fn listen(path: &[u8]) -> Result<Fd> {
         }
         answer => answer?,
     }
-    // Inherited by clients' sockets: a descriptor that is never taken cannot block who closes it.
+    // Inherited by clients' sockets: closing a descriptor can block, unless it is never taken.
     os::take_descriptors(socket.raw(), false);
     os::listen(&socket)?;
     Ok(socket)

@@ -1,9 +1,10 @@
 //! One direction of a connection as one process sees it: its posts, and how they match the peer's.
-//! `progress`: what is done next; `cancel`: giving a message up; `layout`: how messages are cut.
+//! `eager`: short ones; `progress`: what is done next; `cancel`: giving a message up; `layout`: how messages are cut.
 //!
 //! Nothing here waits. The lock of an endpoint is held during every call.
 
 mod cancel;
+mod eager;
 mod layout;
 mod progress;
 
@@ -11,28 +12,28 @@ pub use cancel::Withdrawal;
 pub use layout::{SHARED_FROM, SPREAD_BELOW};
 pub use progress::Step;
 
-use super::MOST_EAGER;
-use super::blocks::BlockAddress;
-use super::claims::{self, Broken, Cursors};
-use super::engine::{Proven, Remote, Terms};
-use super::region::{self, Descriptor, EAGER_ROOM, Lane, SHORT, WINDOW, kind};
-use super::tally::{self, Means, Regime};
 use crate::backend::libc as original;
+use crate::ipc::MOST_EAGER;
+use crate::ipc::claims::{self, Broken, Cursors};
+use crate::ipc::copy::{Proven, Remote, Terms};
+use crate::ipc::memory::blocks::BlockAddress;
+use crate::ipc::memory::region::{self, Descriptor, Lane, SHORT, WINDOW, kind};
+use crate::ipc::tally::{self, Means, Regime};
 use crate::os::sync::{fetch, full_fence};
 use alloc::boxed::Box;
 use alloc::vec;
-use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
+use eager::{eager_count, take_eager};
 use layout::Layout;
 
-pub use super::claims::Role;
+pub use crate::ipc::claims::Role;
 
 /// What became of a post.
 pub enum AfterPost {
     /// It is over with this count, and nothing of it is remembered.
     Over(usize),
     /// It has this number. A read that has met nothing: until this changes there is nothing to do,
-    /// for who writes looks for it.
+    /// because the writer looks for it.
     Waits(u32, Option<Hint>),
 }
 
@@ -90,8 +91,7 @@ pub struct Buffer {
     pub len: usize,
     /// What the kernel helper knows it by; 0: it does not.
     pub pin: u64,
-    pub in_block: bool,
-    /// Block and offset of the buffer, if the peer has that block.
+    /// Block and offset of the buffer, if it lies in one.
     pub block: Option<BlockAddress>,
 }
 
@@ -226,25 +226,6 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Takes room for an eager message, if it needs any; returns its place.
-    fn take_room(&mut self, lane: &Lane, len: usize) -> Result<Option<usize>, Broken> {
-        if len <= SHORT {
-            return Ok(Some(0));
-        }
-        let (room, need) = (EAGER_ROOM as u64, region::room_of(len) as u64);
-        let at = self.room_head % room;
-        let skipped = if at + need > room { room - at } else { 0 };
-        let head = self.room_head + skipped + need;
-        if head - self.room_tail > room {
-            self.look_how_far(lane)?;
-            if head - self.room_tail > room {
-                return Ok(None);
-            }
-        }
-        self.room_head = head;
-        Ok(Some(((head - need) % room) as usize))
-    }
-
     /// Notes a post as the next message.
     fn remember(&mut self, ours: Buffer, kind: u32, cookie: bool) -> u32 {
         let (number, room_end) = (self.next, self.room_head);
@@ -256,19 +237,6 @@ impl Endpoint {
         (own.claimed, own.finished, own.stream_at) = (0, 0, 0);
         self.next = number.wrapping_add(1);
         number
-    }
-
-    /// Ends a message with its post, which has no cookie and is not remembered.
-    #[inline(always)]
-    fn pass(&mut self, lane: &Lane, role: Role, count: usize) -> AfterPost {
-        let (number, room_end) = (self.next, self.room_head);
-        if role == Role::Writer {
-            self.own(number).room_end = room_end;
-        }
-        self.next = number.wrapping_add(1);
-        self.note_done(lane, role);
-        tally::note_message(role == Role::Reader, Regime::Eager, count);
-        AfterPost::Over(count)
     }
 
     /// Posts a write. The caller rings. An eager one is over at once, unless there is a cookie, which
@@ -315,16 +283,6 @@ impl Endpoint {
         Ok(self.pass(lane, Role::Writer, count))
     }
 
-    /// Returns the room that the next write will fill if it is as long as the last, once after every
-    /// write: a waiting thread fetches its lines. (Measured: 0.86 of the
-    /// time of 1 KiB and 0.89 of 4 KiB.)
-    pub fn room_ahead(&mut self, lane: &Lane) -> Range<usize> {
-        let (len, at) = (core::mem::take(&mut self.last), self.room_head as usize % EAGER_ROOM);
-        let at = if at + region::room_of(len) <= EAGER_ROOM { at } else { 0 };
-        let room = lane.eager(self.next, at, len).filter(|_| len > SHORT);
-        room.map_or(0..0, |start| start..start + region::room_of(len))
-    }
-
     /// Posts a read; it is over at once if an eager message is there.
     ///
     /// # Safety
@@ -368,22 +326,6 @@ impl Endpoint {
         there.then(|| desc.len.load(Ordering::Relaxed))
     }
 
-    /// Ends a blocking read with an eager message, if that has come; returns its result. Most of a
-    /// short message's time is spent here, so it does as little as possible.
-    #[inline(always)]
-    pub fn take_short(&mut self, lane: &Lane, number: u32) -> Option<isize> {
-        let own = self.own(number);
-        if own.state != State::Posted || own.matched {
-            return None; // another thread was faster
-        }
-        // SAFETY: the promise of `post_read`. A bad post is found by the wait.
-        let (count, too_long) = unsafe { take_eager(lane, number, own.ours) }.ok()??;
-        own.state = State::Free;
-        self.note_done(lane, Role::Reader);
-        tally::note_message(true, Regime::Eager, count);
-        Some(if too_long { -libc::EMSGSIZE as isize } else { count as isize })
-    }
-
     /// Looks whether the peer has posted its part. Eager messages are over with that.
     #[inline]
     fn is_matched(&mut self, lane: &Lane, number: u32) -> Result<bool, Broken> {
@@ -420,11 +362,11 @@ impl Endpoint {
             (kind::DIRECT | kind::STREAMED, _) => {
                 at.checked_add(len).ok_or(Broken)?;
                 let (pin, block) = (theirs.pin.load(Ordering::Relaxed), theirs.block());
-                // Both sides know the same of both buffers, and cut alike.
+                // Both sides know both posts, and cut alike.
                 let blocks = shown && block.is_some();
                 let source = if role == Role::Writer { own.ours.addr } else { at };
                 own.layout = Layout::new(count, terms.unwrap_or_default(), blocks, source);
-                let block = block.filter(|_| own.ours.in_block);
+                let block = block.filter(|_| shown);
                 own.theirs = Remote { addr: at, pin, offset: 0, block, message: count };
                 over = count == 0;
             }
@@ -495,7 +437,6 @@ impl Endpoint {
             self.wants_room = false;
             return true;
         }
-        let role = self.role;
         let first = self.next.wrapping_sub(WINDOW as u32);
         (0..WINDOW as u32).map(|offset| first.wrapping_add(offset)).any(|number| {
             let own = self.own(number);
@@ -510,7 +451,7 @@ impl Endpoint {
             let (pieces, theirs) = (own.layout.pieces(), own.theirs);
             let view = claims::cursors(lane.claims(number), number);
             idle && view.front + view.back < pieces
-                && proven.is_some_and(|proven| proven.reaches(role, theirs))
+                && proven.is_some_and(|proven| proven.reaches(theirs))
         })
     }
 
@@ -584,39 +525,6 @@ impl Endpoint {
 /// The part of a message's number that fits into a cookie.
 pub const NUMBER_BITS: u32 = 0x7fff_ffff;
 
-/// Returns the count of an eager write if its read is there.
-#[inline]
-fn eager_count(lane: &Lane, number: u32, len: usize) -> Option<usize> {
-    let read = lane.desc(Role::Reader, number);
-    let there = read.number.load(Ordering::Acquire) == number.wrapping_add(1);
-    there.then(|| len.min(read.len.load(Ordering::Relaxed) as usize))
-}
-
-/// Takes the bytes of an eager message, if there is one; returns the count, and whether it is longer.
-///
-/// # Safety
-/// As `post_read`.
-#[inline(always)]
-unsafe fn take_eager(
-    lane: &Lane,
-    number: u32,
-    ours: Buffer,
-) -> Result<Option<(usize, bool)>, Broken> {
-    let desc = lane.desc(Role::Writer, number);
-    if desc.number.load(Ordering::Acquire) != number.wrapping_add(1)
-        || desc.kind.load(Ordering::Relaxed) != kind::EAGER
-    {
-        return Ok(None);
-    }
-    let (at, len) = (desc.at.load(Ordering::Relaxed), desc.len.load(Ordering::Relaxed));
-    let from = lane.eager(number, at as usize, len as usize).ok_or(Broken)?;
-    let count = ours.len.min(len as usize);
-    // SAFETY: it lies there; the destination is the caller's promise.
-    unsafe { original::copy(ours.addr, from, count) };
-    tally::note_copied(Means::SharedMemory, count);
-    Ok(Some((count, len as usize > count)))
-}
-
 fn describe(desc: &Descriptor, kind: u32, len: usize, at: usize) {
     desc.kind.store(kind, Ordering::Relaxed);
     desc.len.store(len as u64, Ordering::Relaxed);
@@ -633,7 +541,7 @@ mod tests {
     use super::*;
 
     impl Endpoint {
-        /// As if so many messages had gone by.
+        /// As if messages up to this number had gone by.
         pub fn begin_at(&mut self, lane: &Lane, number: u32) {
             (self.next, self.done, self.other_done) = (number, number, number);
             lane.done.iter().for_each(|done| done.0.store(number, Ordering::Release));

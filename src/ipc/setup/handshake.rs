@@ -22,15 +22,16 @@
 //! The doorbell socket is the library's own and is closed when its process ends or executes another
 //! program, whatever becomes of the socket the greetings went over. That one is left as it was.
 
-use super::across::{Across, Pinned};
-use super::blocking;
-use super::claims::Role;
-use super::engine::{Proven, Terms, Trust};
-use super::lock::Lock;
-use super::os::{self, Beside, Credentials, Fd, Result, SwitchedOn};
-use super::proof::{Claimed, Page, Reached, SIGN, Secret};
-use super::region::{self, MappedRegion};
-use super::settings::{Engines, Settings};
+use crate::ipc::claims::Role;
+use crate::ipc::copy::across::{Across, Pinned};
+use crate::ipc::copy::proof::{Claimed, Failed, Page, Reached, SIGN, Secret};
+use crate::ipc::copy::{Proven, Terms};
+use crate::ipc::memory::blocks::PeerBlocks;
+use crate::ipc::memory::region::{self, MappedRegion};
+use crate::ipc::os::blocking;
+use crate::ipc::os::{self, Beside, Credentials, Fd, Result, SwitchedOn};
+use crate::ipc::settings::{Engines, Settings};
+use crate::os::lock::Lock;
 use crate::os::sys;
 use alloc::boxed::Box;
 use alloc::format;
@@ -40,10 +41,11 @@ use alloc::vec::Vec;
 use core::ffi::CStr;
 use core::future::poll_fn;
 use core::pin::Pin;
+use core::sync::atomic::AtomicBool;
 use core::task::{Context, Poll, Waker};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"adma-ipc");
-const VERSION: u32 = 14;
+const VERSION: u32 = 15;
 
 /// Plain numbers without gaps, so any bytes are one and one is bytes. 0: no, or not known yet.
 #[repr(C)]
@@ -71,10 +73,8 @@ const DONE: u32 = 4;
 mod flag {
     /// Both proofs are good as far as I can tell.
     pub const PROVEN: u32 = 1;
-    /// I may write your memory, too.
-    pub const PUSH: u32 = 2;
-    /// I use blocks.
-    pub const BLOCKS: u32 = 4;
+    /// I copy by calls and use blocks, where the proofs are good.
+    pub const CALLS: u32 = 4;
     /// I have workers for large messages.
     pub const WORKERS: u32 = 8;
     /// The kernel helper has copied to and from your page.
@@ -91,6 +91,10 @@ impl Greeting {
 
     fn has(&self, flag: u32) -> bool {
         self.flags & flag != 0
+    }
+
+    fn add(&mut self, flag: u32, wanted: bool) {
+        self.flags |= if wanted { flag } else { 0 };
     }
 }
 
@@ -115,9 +119,8 @@ pub struct Established {
     pub peer: Credentials,
     /// A pidfd; `None` where the kernel gives none, or the process cannot be seen from here.
     pub process: Option<Fd>,
-    /// Its folder in /proc, whose owner is its user.
-    pub folder: Option<Fd>,
-    pub trust: Trust,
+    /// `None`: no block, no address, no count is believed, and messages go through the region.
+    pub proven: Option<Box<Proven>>,
     /// Which engine, and why, in one line.
     pub story: String,
 }
@@ -125,10 +128,8 @@ pub struct Established {
 impl Established {
     /// Forgets descriptors that the program has closed, and may have reused.
     pub fn disown(&mut self) {
-        self.process.iter_mut().chain(&mut self.folder).for_each(Fd::disown);
-        if let Trust::Proven(proven) = &mut self.trust {
-            proven.disown();
-        }
+        self.process.iter_mut().for_each(Fd::disown);
+        self.proven.iter_mut().for_each(|proven| proven.disown());
     }
 }
 
@@ -233,20 +234,12 @@ async fn greet(mut talk: Talk, settings: Settings, wanted: GreetingSide) -> Resu
     if !is_own_user(peer.uid) {
         return Err(libc::EACCES);
     }
-    let is_host = match (wanted as u32, theirs.side) {
-        (mine, theirs) if mine == theirs && mine != GreetingSide::Either as u32 => {
-            return Err(libc::EPROTO);
-        }
-        (mine, theirs)
-            if mine == GreetingSide::Host as u32 || theirs == GreetingSide::Guest as u32 =>
-        {
-            true
-        }
-        (mine, theirs)
-            if mine == GreetingSide::Guest as u32 || theirs == GreetingSide::Host as u32 =>
-        {
-            false
-        }
+    let [either, guest, host] =
+        [GreetingSide::Either, GreetingSide::Guest, GreetingSide::Host].map(|side| side as u32);
+    let is_host = match [wanted as u32, theirs.side] {
+        [mine, theirs] if mine == theirs && mine != either => return Err(libc::EPROTO),
+        [mine, theirs] if mine == host || theirs == guest => true,
+        [mine, theirs] if mine == guest || theirs == host => false,
         _ => nonce > theirs.nonce,
     };
     // A client's socket that another process speaks over may be held by a third one.
@@ -258,7 +251,8 @@ async fn greet(mut talk: Talk, settings: Settings, wanted: GreetingSide) -> Resu
     let wants_proof = settings.engines != Engines::SharedMemory && is_direct;
     let page = if wants_proof { Page::new(theirs.nonce) } else { None };
     mine.page = page.as_ref().map_or(0, |page| page.at as u64);
-    let (theirs, _) = talk.exchange(&mut mine, PAGE).await?;
+    talk.say(&mut mine, PAGE, &[]).await?;
+    let (theirs, _) = talk.hear(PAGE, 0).await?;
     let claimed = Claimed::new(peer.pid, theirs.page, nonce).filter(|_| page.is_some());
     let why_not = match () {
         () if settings.engines == Engines::SharedMemory => "not wanted (ADMA_IPC_ENGINE)",
@@ -266,14 +260,14 @@ async fn greet(mut talk: Talk, settings: Settings, wanted: GreetingSide) -> Resu
         () if page.is_none() => "this process does not let itself be reached",
         () => "the other process does not let itself be reached",
     };
-    let mut rights = Rights { pull: Err(why_not.to_string()), push: Err(why_not.to_string()) };
-    let mut reached = None;
-    let is_auto = settings.engines == Engines::Auto;
+    let may_not_reach_us = || Err("the other process may not reach this one".to_string());
+    let has_read =
+        |theirs: &Greeting| page.as_ref().is_some_and(|page| page.is_proven_by(theirs.secret));
     let workers = (settings.workers)();
+    mine.add(flag::CALLS, settings.engines == Engines::Auto);
     // With two CPUs the other one has the other process on it, which copies as well.
-    let shares = workers.is_some_and(|workers| workers.cpus > 2);
-    mine.flags = if is_auto { flag::BLOCKS } else { 0 } | if shares { flag::WORKERS } else { 0 };
-    let across = match settings.engines {
+    mine.add(flag::WORKERS, workers.is_some_and(|workers| workers.cpus > 2));
+    let mut across = match settings.engines {
         Engines::SharedMemory => None,
         Engines::Auto | Engines::Helper => Across::new(settings.helper),
     };
@@ -282,102 +276,93 @@ async fn greet(mut talk: Talk, settings: Settings, wanted: GreetingSide) -> Resu
     // A /proc of another pid namespace tells of another process.
     let folder = folder.filter(|folder| os::owner_of(folder) == Some(peer.uid));
 
+    // The host reads nothing of a guest that has not read its page.
+    let guest_proven = is_host && has_read(&talk.hear(PROOF, 0).await?.0);
+    let mut reached = match claimed {
+        None => Err(why_not.to_string()),
+        Some(_) if is_host && !guest_proven => may_not_reach_us(),
+        Some(claimed) => talk.reach(claimed).await,
+    };
+    mine.secret = reached.as_ref().map_or([0; 2], |(_, secret)| *secret);
+    let (region, mut bell, mut theirs, port, proven);
     if is_host {
-        let (theirs, _) = talk.hear(PROOF, 0).await?;
-        let has_proven = page.as_ref().is_some_and(|page| page.is_proven_by(theirs.secret));
-        if let Some(claimed) = claimed.filter(|_| has_proven) {
-            (reached, mine.secret) = talk.read(claimed, &mut rights).await;
-        } else if claimed.is_some() {
-            rights.refuse("the other process may not reach this one");
-        }
-        let proven = reached.is_some() && has_proven;
-        mine.flags |= proof_flags(proven, &rights);
+        let both = guest_proven && reached.is_ok();
         let memory = os::sealed_memory(c"adma", region::SIZE)?;
-        let [mut bell, others] = os::unix_pair()?;
-        bell.shut_on_drop = true;
-        let region = MappedRegion::new(&memory)?;
+        let [ours, others] = os::unix_pair()?;
+        (region, bell) = (MappedRegion::new(&memory)?, ours);
         region.find_pages()?;
-        let across = across.filter(|_| proven);
+        across = across.filter(|_| both);
         let pinned = exported(across.as_ref(), page.as_ref());
         mine.pin = pinned.pin;
+        mine.add(flag::PROVEN, both);
         let mut fds: Vec<i32> = [memory.raw(), others.raw()].into();
         if let Some(across) = &across {
             os::take_descriptors(socket, true);
             fds.push(across.port());
         }
         talk.say(&mut mine, PROOF, &fds).await?;
-        drop(others);
-        let (theirs_done, mut beside) = talk.hear(DONE, 1).await?;
-        let proven = proven && theirs_done.has(flag::PROVEN);
-        let port = beside.fds.pop().filter(|_| proven && beside.fds.is_empty());
-        let port = port.and_then(|port| port.trusted().ok());
-        drop(pinned);
-        let mut across = across.zip(port).map(|(across, port)| across.with(port));
-        let works = helper_works(across.as_ref(), theirs_done.pin, reached.as_ref());
-        if works {
-            mine.flags |= flag::HELPER;
+        let mut beside;
+        (theirs, beside) = talk.hear(DONE, 1).await?;
+        proven = both && theirs.has(flag::PROVEN);
+        port = beside.fds.pop();
+    } else {
+        talk.say(&mut mine, PROOF, &[]).await?;
+        let mut beside;
+        (theirs, beside) = talk.hear(PROOF, 3).await?;
+        if beside.cut && beside.fds.len() < 2 {
+            return Err(libc::EMFILE);
         }
-        talk.say(&mut mine, DONE, &[]).await?;
-        across = across.filter(|_| works && theirs_done.has(flag::HELPER));
-        let theirs = Greeting { flags: theirs.flags | theirs_done.flags, ..theirs_done };
-        let greeted = Greeted { mine, theirs, across, rights, yama, let_in, workers };
-        let proof = page.zip(reached).filter(|_| proven);
-        let (trust, story) = greeted.trust(settings, proof);
-        return Ok(Established {
-            socket: bell,
-            side: 0,
-            settings,
-            region,
-            peer,
-            process,
-            folder,
-            trust,
-            story,
-        });
+        proven = reached.is_ok() && has_read(&theirs) && theirs.has(flag::PROVEN);
+        mine.add(flag::PROVEN, proven);
+        port = if beside.fds.len() == 3 { beside.fds.pop() } else { None };
+        let [socket, memory] = [beside.fds.pop(), beside.fds.pop()];
+        let memory = memory.ok_or(libc::EPROTO)?.into_memory()?;
+        bell = socket.ok_or(libc::EPROTO)?.into_socket()?;
+        region = MappedRegion::new(&memory)?;
+        region.find_pages()?;
     }
-
-    if let Some(claimed) = claimed {
-        (reached, mine.secret) = talk.read(claimed, &mut rights).await;
-    }
-    mine.flags |= proof_flags(false, &rights);
-    talk.say(&mut mine, PROOF, &[]).await?;
-    let (theirs, mut beside) = talk.hear(PROOF, 3).await?;
-    if beside.cut && beside.fds.len() < 2 {
-        return Err(libc::EMFILE);
-    }
-    let host_proven = page.as_ref().is_some_and(|page| page.is_proven_by(theirs.secret));
-    let proven = reached.is_some() && host_proven && theirs.has(flag::PROVEN);
-    if reached.is_some() && !proven {
-        rights.refuse("the other process may not reach this one");
-    }
-    let port = if beside.fds.len() == 3 { beside.fds.pop() } else { None };
-    let port = port.filter(|_| proven).and_then(|port| port.trusted().ok());
-    let [bell, memory] = [beside.fds.pop(), beside.fds.pop()];
-    let memory = memory.ok_or(libc::EPROTO)?.into_memory()?;
-    let mut bell = bell.ok_or(libc::EPROTO)?.into_socket()?;
     bell.shut_on_drop = true;
-    let region = MappedRegion::new(&memory)?;
-    region.find_pages()?;
-    let offered = port.is_some();
-    let mut across = across.zip(port).map(|(across, port)| across.with(port));
-    let pinned = exported(across.as_ref(), page.as_ref());
-    mine.pin = pinned.pin;
-    let works = helper_works(across.as_ref(), theirs.pin, reached.as_ref());
-    mine.flags |= proof_flags(proven, &rights) | if works { flag::HELPER } else { 0 };
-    let fds: Vec<i32> = across.iter().filter(|_| offered).map(Across::port).collect();
-    talk.say(&mut mine, DONE, &fds).await?;
-    let (theirs_done, _) = talk.hear(DONE, 0).await?;
-    drop(pinned); // the host has tried it by now
-    across = across.filter(|_| works && theirs_done.has(flag::HELPER));
-    let theirs = Greeting { flags: theirs.flags | theirs_done.flags, ..theirs };
-    let greeted = Greeted { mine, theirs, across, rights, yama, let_in, workers };
-    let (trust, story) = greeted.trust(settings, page.zip(reached).filter(|_| proven));
-    Ok(Established { socket: bell, side: 1, settings, region, peer, process, folder, trust, story })
-}
+    if reached.is_ok() && !proven {
+        reached = may_not_reach_us();
+    }
+    let port = port.filter(|_| proven).and_then(|port| port.trusted().ok());
+    across = across.zip(port).map(|(across, port)| across.with(port));
+    let works = helper_works(across.as_ref(), theirs.pin, &reached);
+    mine.add(flag::HELPER, works);
+    if is_host {
+        talk.say(&mut mine, DONE, &[]).await?;
+    } else {
+        let pinned = exported(across.as_ref(), page.as_ref());
+        mine.pin = pinned.pin;
+        let fds: Vec<i32> = across.iter().map(Across::port).collect();
+        talk.say(&mut mine, DONE, &fds).await?;
+        theirs.flags |= talk.hear(DONE, 0).await?.0.flags;
+    }
+    across = across.filter(|_| works && theirs.has(flag::HELPER));
 
-fn proof_flags(proven: bool, rights: &Rights) -> u32 {
-    let proven = if proven { flag::PROVEN } else { 0 };
-    proven | if rights.push.is_ok() { flag::PUSH } else { 0 }
+    let [calls, peer_calls] = [&mine, &theirs].map(|side| proven && side.has(flag::CALLS));
+    let helper = across.is_some();
+    let mut story = story(helper, [calls, peer_calls], reached.as_ref().err(), yama, let_in);
+    if settings.engines == Engines::Helper && !helper {
+        story += "; not both sides have the kernel helper";
+    }
+    // What the helper carries has other pieces.
+    let shares = !helper && (mine.has(flag::WORKERS) || theirs.has(flag::WORKERS));
+    let proven = reached.ok().zip(page).map(|((reached, _), page)| {
+        Box::new(Proven {
+            _page: page,
+            reached,
+            folder,
+            terms: Terms { shares },
+            calls: AtomicBool::new(calls),
+            peer_calls,
+            across,
+            blocks: (calls && peer_calls).then(PeerBlocks::default),
+            workers,
+        })
+    });
+    let side = usize::from(!is_host);
+    Ok(Established { settings, region, side, socket: bell, peer, process, proven, story })
 }
 
 /// Exports our page for a trial of the kernel helper.
@@ -388,81 +373,32 @@ fn exported<'a>(across: Option<&'a Across>, page: Option<&Page>) -> Pinned<'a> {
     }
 }
 
-fn helper_works(across: Option<&Across>, pin: u64, reached: Option<&Reached>) -> bool {
-    let tried = across.zip(reached).filter(|_| pin != 0);
-    tried.is_some_and(|(across, reached)| across.probe(pin, reached).is_ok())
+fn helper_works(across: Option<&Across>, pin: u64, reached: &ReachResult) -> bool {
+    let tried = across.zip(reached.as_ref().ok()).filter(|_| pin != 0);
+    tried.is_some_and(|(across, (reached, _))| across.probe(pin, reached).is_ok())
 }
 
-/// What we may do to the other side by calls, or why not.
-struct Rights {
-    pull: core::result::Result<(), String>,
-    push: core::result::Result<(), String>,
-}
+/// The peer's page and secret, or why there is no way to them.
+type ReachResult = core::result::Result<(Reached, Secret), String>;
 
-impl Rights {
-    fn refuse(&mut self, why: &str) {
-        (self.pull, self.push) = (Err(why.to_string()), Err(why.to_string()));
-    }
-}
-
-/// What both sides have said in the end.
-struct Greeted {
-    mine: Greeting,
-    theirs: Greeting,
-    across: Option<Across>,
-    rights: Rights,
-    yama: u8,
-    let_in: bool,
-    workers: Option<super::settings::Workers>,
-}
-
-impl Greeted {
-    /// Returns how far the other side is trusted, and the line that tells of it.
-    fn trust(self, settings: Settings, proof: Option<(Page, Reached)>) -> (Trust, String) {
-        let Self { mine, theirs, across, rights, yama, let_in, workers } = self;
-        let proven = proof.is_some();
-        let both = |flag: u32| mine.has(flag) && theirs.has(flag);
-        let by_calls = settings.engines == Engines::Auto && proven;
-        let allowed = [rights.push.is_ok(), rights.pull.is_ok()].map(|may| may && by_calls);
-        // A side that uses no blocks uses no calls either (ADMA_IPC_ENGINE=helper).
-        let others_call = theirs.has(flag::BLOCKS) && proven;
-        let others = [theirs.has(flag::PUSH) && others_call, others_call];
-        let helper = across.is_some();
-        let mut story = story(helper, allowed, others, rights, yama, let_in);
-        if settings.engines == Engines::Helper && !helper {
-            story += "; not both sides have the kernel helper";
-        }
-        let Some(proof) = proof else { return (Trust::Streamed, story) };
-        // What the helper carries has other pieces.
-        let shares = !helper && (mine.has(flag::WORKERS) || theirs.has(flag::WORKERS));
-        let blocks = both(flag::BLOCKS);
-        let proven = Proven::new(proof, allowed, others, Terms { shares }, blocks, across, workers);
-        (Trust::Proven(Box::new(proven)), story)
-    }
-}
-
+/// Returns the line that tells how messages will be copied. `calls`: our side and the peer's.
 fn story(
     helper: bool,
-    allowed: [bool; 2],
-    others: [bool; 2],
-    Rights { pull, push }: Rights,
+    calls: [bool; 2],
+    refused: Option<&String>,
     yama: u8,
     let_in: bool,
 ) -> String {
     let mut text = if helper { "helper, one copy by the engine; else " } else { "" }.to_string();
-    text += match allowed.iter().chain(&others).filter(|&&way| way).count() {
-        4 => "process_vm, one copy, both processes copy",
-        0 => "shared memory, two copies",
-        _ => "process_vm, one copy, not every way is allowed",
+    text += match calls {
+        [true, true] => "process_vm, one copy, both processes copy",
+        [false, false] => "shared memory, two copies",
+        _ => "process_vm, one copy, one process copies",
     };
-    let failed = pull.is_err();
-    text += &match (pull, push) {
-        (Ok(()), Ok(())) => String::new(),
-        (Err(why), Err(other)) if why == other => format!("; process_vm: {why}"),
-        (Err(why), _) => format!("; process_vm_readv: {why}"),
-        (Ok(()), Err(why)) => format!("; process_vm_writev: {why}"),
-    };
-    if failed && yama > 0 {
+    if let Some(why) = refused {
+        text += &format!("; process_vm: {why}");
+    }
+    if refused.is_some() && yama > 0 {
         text += &format!("; Yama is at {yama}");
         if yama == 1 && !let_in {
             text += ", ADMA_IPC_PTRACER=1 on both sides would let them";
@@ -502,27 +438,16 @@ impl Talk {
         .await
     }
 
-    /// Reads the other side's page and tries to write it, by a helper thread: its memory may block.
-    async fn read(&self, claimed: Claimed, rights: &mut Rights) -> (Option<Reached>, Secret) {
+    /// Reads the other side's page and writes its mark, by a helper thread: its memory may block.
+    async fn reach(&self, claimed: Claimed) -> ReachResult {
         let work = move || {
             let (reached, secret) = claimed.read()?;
-            Ok((reached, secret, reached.probe(Role::Writer)))
+            reached.probe(Role::Writer)?;
+            Ok((reached, secret))
         };
         match self.leave_to_thread(work).await {
-            Some(Ok((reached, secret, push))) => {
-                rights.pull = Ok(());
-                rights.push = push.map_err(|why| why.to_string());
-                (Some(reached), secret)
-            }
-            Some(Err(why)) => {
-                let why: super::proof::Failed = why;
-                rights.refuse(&why.to_string());
-                (None, [0; 2])
-            }
-            None => {
-                rights.refuse("there is no thread to try it");
-                (None, [0; 2])
-            }
+            Some(tried) => tried.map_err(|why: Failed| why.to_string()),
+            None => Err("there is no thread to try it".to_string()),
         }
     }
 
@@ -541,11 +466,6 @@ impl Talk {
         });
         let look = || result.lock().take().ok_or(libc::EAGAIN);
         if taken { self.when_ready(here.raw(), libc::POLLIN, look).await.ok() } else { None }
-    }
-
-    async fn exchange(&mut self, mine: &mut Greeting, step: u32) -> Result<(Greeting, Beside)> {
-        self.say(mine, step, &[]).await?;
-        self.hear(step, 0).await
     }
 
     async fn say(&mut self, mine: &mut Greeting, step: u32, fds: &[i32]) -> Result<()> {
