@@ -11,6 +11,11 @@
 #define list_lru_del_obj	list_lru_del
 #endif
 
+#ifndef ADMA_HAS_PIN_WITHOUT_VMAS
+#define pin_user_pages(start, nr, flags, pages) \
+	(pin_user_pages)(start, nr, flags, pages, NULL)
+#endif
+
 #ifndef ADMA_HAS_VM_FLAGS_MOD
 static inline void vm_flags_mod(struct vm_area_struct *vma, vm_flags_t set,
 				vm_flags_t clear)

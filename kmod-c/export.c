@@ -87,7 +87,8 @@ static int adma_buf_pin(struct adma_buf *buf)
 		part = min_t(u64, adma_range_rest(addr), end - addr);
 		range = adma_range_get(&buf->file->mem, addr, part,
 				       buf->flags & ADMA_EXPORT_WRITE,
-				       ADMA_EVERY_DEVICE, &pinned);
+				       ADMA_EVERY_DEVICE, GFP_KERNEL_ACCOUNT,
+				       &pinned);
 		if (IS_ERR(range))
 			return range == ERR_PTR(-EBUSY) ? -EFAULT : PTR_ERR(range);
 		buf->range[buf->nr++] = range;

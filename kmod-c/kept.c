@@ -98,25 +98,24 @@ struct adma_range *adma_range_find(struct adma_mem *mem, u64 addr, size_t len,
 
 /* Returns a range of the table, or a new one, with a reference. */
 static struct adma_range *adma_range_of_table(struct adma_mem *mem, u64 index,
-					      bool write)
+					      bool write, gfp_t gfp)
 {
 	struct adma_range *range;
 
 	if (!adma_keeps(mem))
-		return adma_range_new(mem, index, write);
+		return adma_range_new(mem, index, write, gfp);
 	range = adma_range_lookup(mem, index, write);
 	adma_count_for(mem, range ? ADMA_STAT_HITS : ADMA_STAT_MISSES);
 	if (range)
 		return range;
-	range = adma_range_new(mem, index, write);
+	range = adma_range_new(mem, index, write, gfp);
 	if (IS_ERR(range))
 		return range;
 	/* All before it is in the table: taking it out undoes it. */
 	kref_get(&range->kref);
 	list_lru_add_obj(&adma_lru, &range->lru);
 	atomic_inc(&mem->kept);
-	if (xa_insert(&mem->table, adma_key(index, write), range,
-		      GFP_KERNEL_ACCOUNT)) {
+	if (xa_insert(&mem->table, adma_key(index, write), range, gfp)) {
 		/* No memory; or another thread was quicker, and this is ours alone. */
 		list_lru_del_obj(&adma_lru, &range->lru);
 		atomic_dec(&mem->kept);
@@ -212,15 +211,16 @@ static void adma_make_room(struct adma_mem *mem, unsigned int pages, bool of_use
 
 /*
  * Bytes of one range, pinned and mapped.
+ * @gfp: where this does not allow to wait, pages that are not there are refused
  * @pinned: increased by the pages that this has pinned
  *
- * May wait for a page for as long as its provider likes.
+ * May otherwise wait for a page for as long as its provider likes.
  *
  * Returns their range with a reference: one that is kept, or another for the
  * caller alone. -EBUSY if the mapping changes all the time.
  */
 struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr, size_t len,
-				  bool write, unsigned int device,
+				  bool write, unsigned int device, gfp_t gfp,
 				  unsigned int *pinned)
 {
 	unsigned int pages = adma_page_of(addr + len - 1) - adma_page_of(addr) + 1;
@@ -229,14 +229,15 @@ struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr, size_t len,
 	int ret, tries;
 
 	for (tries = 0; tries < ADMA_TRIES; tries++) {
-		range = alone ? adma_range_new(mem, adma_range_of(addr), write) :
-				adma_range_of_table(mem, adma_range_of(addr), write);
+		range = alone ? adma_range_new(mem, adma_range_of(addr), write, gfp) :
+				adma_range_of_table(mem, adma_range_of(addr), write, gfp);
 		if (IS_ERR(range))
 			return range;
-		ret = adma_range_fill(range, addr, len, device, pinned);
+		ret = adma_range_fill(range, addr, len, device, gfp, pinned);
 		if (!ret)
 			return range;
-		if ((ret == -ENOMEM || ret == -EAGAIN) && tries < 2) {
+		if ((ret == -ENOMEM || ret == -EAGAIN) && tries < 2 &&
+		    gfpflags_allow_blocking(gfp)) {
 			/* Its other pages may be in the way. */
 			adma_range_retire(range);
 			adma_range_put(range);

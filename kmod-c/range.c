@@ -67,8 +67,27 @@ static bool adma_page_sealable(struct page *page)
 	return !(seals & F_SEAL_SEAL);
 }
 
+/*
+ * Pins pages, or where @gfp does not allow to wait those that are there: neither a
+ * page nor mmap_lock is waited for then.
+ */
+static long adma_pin(unsigned long addr, int count, unsigned int flags,
+		     struct page **pages, gfp_t gfp)
+{
+	long got;
+
+	if (gfpflags_allow_blocking(gfp))
+		return pin_user_pages_fast(addr, count, flags, pages);
+	if (!mmap_read_trylock(current->mm))
+		return -EAGAIN;
+	got = pin_user_pages(addr, count, flags | FOLL_NOFAULT, pages);
+	mmap_read_unlock(current->mm);
+	return got;
+}
+
 /* Returns -ESTALE if the range has died, or its mapping changes all the time. */
-static int adma_range_pin(struct adma_range *range, unsigned int at, int count)
+static int adma_range_pin(struct adma_range *range, unsigned int at, int count,
+			  gfp_t gfp)
 {
 	unsigned long addr = adma_range_start(range) + at * PAGE_SIZE;
 	/* For long, always: a silent channel may keep any pin for good. */
@@ -83,7 +102,7 @@ static int adma_range_pin(struct adma_range *range, unsigned int at, int count)
 	/* To unshare a page that the child of a fork has changes the mapping. */
 	do {
 		seq = mmu_interval_read_begin(&range->notifier);
-		got = pin_user_pages_fast(addr, count, flags, pages);
+		got = adma_pin(addr, count, flags, pages, gfp);
 		if (got < count) {
 			/* A partial pin is still a pin. */
 			if (got > 0)
@@ -227,7 +246,7 @@ bool adma_range_ready(struct adma_range *range, u64 addr, size_t len,
  * only the caller can provide (userfaultfd).
  */
 int adma_range_fill(struct adma_range *range, u64 addr, size_t len,
-		    unsigned int device, unsigned int *pinned)
+		    unsigned int device, gfp_t gfp, unsigned int *pinned)
 {
 	unsigned int first = adma_page_of(addr), end = adma_page_of(addr + len - 1) + 1;
 	unsigned int i, at = first, stop;
@@ -236,7 +255,7 @@ int adma_range_fill(struct adma_range *range, u64 addr, size_t len,
 	if (!mutex_trylock(&range->fill))
 		return -EBUSY;
 	for_each_clear_bitrange_from(at, stop, range->pinned, end) {
-		ret = adma_range_pin(range, at, stop - at);
+		ret = adma_range_pin(range, at, stop - at, gfp);
 		if (ret)
 			break;
 		*pinned += stop - at;
@@ -478,13 +497,14 @@ static const struct mmu_interval_notifier_ops adma_range_ops = {
 	.invalidate = adma_range_invalidate,
 };
 
-struct adma_range *adma_range_new(struct adma_mem *mem, u64 index, bool write)
+struct adma_range *adma_range_new(struct adma_mem *mem, u64 index, bool write,
+				  gfp_t gfp)
 {
 	struct adma_range *range;
 	int ret;
 
 	range = kmem_cache_alloc_lru(adma_range_slab, &adma_lru,
-				     GFP_KERNEL_ACCOUNT | __GFP_ZERO);
+				     gfp | __GFP_ZERO);
 	if (!range)
 		return ERR_PTR(-ENOMEM);
 	kref_init(&range->kref);

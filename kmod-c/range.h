@@ -162,13 +162,14 @@ void adma_words_unmap(struct adma_mem *mem);
 void adma_mems_unmap(unsigned int device);
 void adma_ranges_reap(struct adma_mem *mem);
 void adma_ranges_reap_all(struct adma_mem *mem);
-struct adma_range *adma_range_new(struct adma_mem *mem, u64 index, bool write);
+struct adma_range *adma_range_new(struct adma_mem *mem, u64 index, bool write,
+				  gfp_t gfp);
 void adma_range_put(struct adma_range *range);
 bool adma_range_retire(struct adma_range *range);
 bool adma_range_ready(struct adma_range *range, u64 addr, size_t len,
 		      unsigned int device);
 int adma_range_fill(struct adma_range *range, u64 addr, size_t len,
-		    unsigned int device, unsigned int *pinned);
+		    unsigned int device, gfp_t gfp, unsigned int *pinned);
 int adma_wait_for_flight(const struct adma_flight *what, long timeout,
 			 bool interruptible);
 
@@ -178,7 +179,7 @@ void adma_kept_exit(void);
 struct adma_range *adma_range_find(struct adma_mem *mem, u64 addr, size_t len,
 				   bool write, unsigned int device);
 struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr, size_t len,
-				  bool write, unsigned int device,
+				  bool write, unsigned int device, gfp_t gfp,
 				  unsigned int *pinned);
 void adma_ranges_retire(struct adma_mem *mem);
 void adma_ranges_trim(struct adma_mem *mem);

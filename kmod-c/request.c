@@ -2,9 +2,9 @@
 /*
  * One request, from the caller's pieces to the last byte.
  *
- * A place of a channel (chan_req) is held only while nothing can fault: what is
- * not found pinned is pinned after all open parts were closed. So no user keeps
- * others out by pages that never come.
+ * A place of a channel (chan_req) is held only while nothing can fault: a page
+ * that is not there is waited for after all open parts were closed. So no user
+ * keeps others out by pages that never come.
  */
 #include <linux/nospec.h>
 #include <linux/poll.h>
@@ -317,20 +317,21 @@ static int adma_request_reserve(struct adma_request *req, unsigned int more)
 /* Gives the places on all channels back: something may fault now. */
 static void adma_request_yield(struct adma_request *req)
 {
+	unsigned long open = req->open;
 	unsigned int i;
 	bool sent;
 
-	for (i = 0; i < adma_nr_channels; i++) {
-		if (!req->part[i])
-			continue;
+	for_each_set_bit(i, &open, ADMA_MAX_CHANNELS) {
 		sent = req->part[i]->sent;
 		/* Without order a later part's end proves nothing about this one. */
 		if (!adma_chan_req_close(req->part[i], false) ||
 		    !adma_channels[i].ordered)
 			req->doubt |= sent;
-		req->part[i] = NULL;
 	}
+	req->open = 0;
 }
+
+#define ADMA_GFP_NOWAIT	(GFP_NOWAIT | __GFP_ACCOUNT | __GFP_NOWARN)
 
 /* Adds the ranges of one side; there is room for them. */
 static int adma_side_pin(struct adma_request *req, u64 addr, u64 len, bool write,
@@ -344,10 +345,13 @@ static int adma_side_pin(struct adma_request *req, u64 addr, u64 len, bool write
 	for (; addr < end; addr += part) {
 		part = min_t(u64, adma_range_rest(addr), end - addr);
 		range = adma_range_find(mem, addr, part, write, device);
-		if (!range) {
+		if (!range && req->open)
+			range = adma_range_get(mem, addr, part, write, device,
+					       ADMA_GFP_NOWAIT, &req->pinned);
+		if (IS_ERR_OR_NULL(range)) {
 			adma_request_yield(req);
 			range = adma_range_get(mem, addr, part, write, device,
-					       &req->pinned);
+					       GFP_KERNEL_ACCOUNT, &req->pinned);
 		}
 		if (IS_ERR(range))
 			return PTR_ERR(range);
@@ -410,12 +414,14 @@ static int adma_piece_across(struct adma_request *req,
 /* Opens a part of the request on a channel; -EBUSY if it has no place. */
 static int adma_part_open(struct adma_request *req, unsigned int channel)
 {
-	if (!req->part[channel])
+	if (!(req->open & BIT(channel))) {
 		req->part[channel] =
 			adma_chan_req_begin(&adma_channels[channel], &req->job);
+		if (!req->part[channel])
+			return -EBUSY;
+		req->open |= BIT(channel);
+	}
 	req->cr = req->part[channel];
-	if (!req->cr)
-		return -EBUSY;
 	if (!req->used)
 		req->begun = jiffies;
 	return 0;
@@ -469,27 +475,38 @@ static unsigned int adma_request_prepare(struct adma_request *req,
 					 int *ret)
 {
 	u32 wanted = req->push ? ADMA_EXPORT_WRITE : ADMA_EXPORT_READ;
+	const struct adma_piece *piece = req->piece;
+	unsigned int i, charged, ranges = 0;
 	struct adma_buf *buf;
-	unsigned int i;
 
 	*ret = adma_pieces_read(arg, req->piece);
-	if (*ret)
-		return 0;
-	for (i = 0; i < arg->count; i++) {
-		const struct adma_piece *piece = &req->piece[i];
-		u64 own = req->push ? piece->src : piece->dst;
-
-		*ret = adma_charge_bytes(req, piece->len);
-		if (arg->flags && !*ret)
-			*ret = adma_request_reserve(req, adma_ranges_of(own, piece->len));
-		if (arg->flags && !*ret)
-			*ret = adma_side_pin(req, own, piece->len, !req->push,
-					     ADMA_EVERY_DEVICE);
+	for (i = 0; i < arg->count && !*ret; i++) {
+		*ret = adma_charge_bytes(req, piece[i].len);
 		if (*ret)
 			break;
+		if (!req->push)
+			ranges += adma_ranges_of(piece[i].dst, piece[i].len);
+		if (!(arg->flags & ADMA_SUBMIT_PULL))
+			ranges += adma_ranges_of(piece[i].src, piece[i].len);
 	}
-	if (!arg->flags || !i)
-		return i;
+	charged = i;
+	if (charged && adma_request_reserve(req, ranges)) {
+		*ret = -ENOMEM;
+		return 0;
+	}
+	if (!arg->flags || !charged)
+		return charged;
+	for (i = 0; i < charged; i++) {
+		int err = adma_side_pin(req, req->push ? piece[i].src : piece[i].dst,
+					piece[i].len, !req->push, ADMA_EVERY_DEVICE);
+
+		if (err) {
+			*ret = err;
+			break;
+		}
+	}
+	if (!i)
+		return 0;
 	buf = adma_buf_enter(port, arg->port, arg->export, wanted);
 	if (IS_ERR(buf)) {
 		*ret = PTR_ERR(buf);
@@ -508,18 +525,14 @@ static u32 adma_request_close(struct adma_request *req)
 
 	for (i = 0; i < adma_nr_channels; i++) {
 		if (!(req->used & BIT(i))) {
-			if (req->part[i])
+			if (req->open & BIT(i))
 				adma_chan_req_close(req->part[i], false);
-			continue;
-		}
-		/* A part that was closed before has no word yet. */
-		if (!req->part[i])
-			req->part[i] = adma_chan_req_begin(&adma_channels[i],
-							   &req->job);
-		if (req->part[i])
-			req->doubt |= !adma_chan_req_close(req->part[i], true);
-		else
+		} else if (adma_part_open(req, i)) {
 			req->doubt = true;
+		} else {
+			/* Also of parts that were closed before: they had no word. */
+			req->doubt |= !adma_chan_req_close(req->cr, true);
+		}
 	}
 	if (req->doubt || !adma_is_recent(req->begun))
 		return 0;

@@ -34,7 +34,8 @@ struct adma_request {
 	unsigned long begun;	/* jiffies of the first part */
 	u32 used;		/* mask of channels */
 	bool doubt;		/* words would not prove that all data has come */
-	struct adma_chan_req *part[ADMA_MAX_CHANNELS];	/* open ones */
+	u32 open;		/* mask of channels with a part that is not closed */
+	struct adma_chan_req *part[ADMA_MAX_CHANNELS];	/* of those */
 	unsigned int nr_ranges;
 	unsigned int pinned;	/* pages */
 
