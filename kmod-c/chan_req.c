@@ -10,6 +10,7 @@
  * the word is written here.
  */
 #include <linux/mm.h>
+#include <linux/module.h>
 
 #include "channel.h"
 #include "stats.h"
@@ -41,6 +42,10 @@ static_assert(ADMA_MAX_CHANNELS <= BIT(5) && ADMA_CHAN_REQS <= BIT(8) &&
  * transfer was submitted, or that was long ago: data may have been lost.
  */
 #define ADMA_TRUSTED_MS		50
+
+static unsigned long adma_depth = 16UL << 20;
+module_param_named(depth, adma_depth, ulong, 0644);
+MODULE_PARM_DESC(depth, "bytes queued on one channel at most (default 16 MiB)");
 
 bool adma_is_recent(unsigned long when)
 {

@@ -7,6 +7,7 @@
 #include "channel.h"
 #include "stats.h"
 
+DEFINE_PER_CPU(s64[ADMA_STATS], adma_counters);	/* stats.c shows them */
 struct adma_channel adma_channels[ADMA_MAX_CHANNELS];
 unsigned int adma_nr_channels;
 struct workqueue_struct *adma_workqueue;	/* ends of requests, watches */

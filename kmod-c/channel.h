@@ -120,9 +120,6 @@ struct adma_flight {
 
 extern struct adma_channel adma_channels[ADMA_MAX_CHANNELS];
 extern unsigned int adma_nr_channels;
-extern unsigned int adma_timeout_ms;
-extern bool adma_selftests;
-extern unsigned long adma_depth;
 extern struct workqueue_struct *adma_workqueue;
 extern struct srcu_struct adma_srcu;
 

@@ -10,12 +10,15 @@
 #include <linux/cred.h>
 #include <linux/hugetlb.h>
 #include <linux/memcontrol.h>
+#include <linux/module.h>
 #include <linux/sched/signal.h>
 #include <linux/sched/user.h>
 
 #include "range.h"
 
-unsigned long adma_max_pages = 2 * ((64UL << 20) / PAGE_SIZE + ADMA_MAX_PIECES);
+static unsigned long adma_max_pages = 2 * ((64UL << 20) / PAGE_SIZE + ADMA_MAX_PIECES);
+module_param_named(max_pages, adma_max_pages, ulong, 0644);
+MODULE_PARM_DESC(max_pages, "pages pinned for one open file at most (default: enough for 64 MiB)");
 
 /* Part of a control group's memory that one file may pin. */
 #define ADMA_MEMCG_PART	8

@@ -40,8 +40,6 @@ static inline struct adma_file *adma_file_of(struct adma_mem *mem)
 	return container_of(mem, struct adma_file, mem);
 }
 
-extern unsigned long adma_max_files;
-
 int adma_file_open(struct inode *inode, struct file *filp);
 int adma_file_release(struct inode *inode, struct file *filp);
 

@@ -17,6 +17,7 @@
  */
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
+#include <linux/module.h>
 
 #include "channel.h"
 #include "stats.h"
@@ -30,6 +31,14 @@
 #define ADMA_PASSED_OVER	2
 #define ADMA_MAX_ERRORS		7
 #define ADMA_REST_MS		1000
+
+static bool adma_selftests;
+module_param_named(selftest, adma_selftests, bool, 0444);
+MODULE_PARM_DESC(selftest, "at load, see what channels do behind an error; may crash (default no)");
+
+static unsigned int adma_timeout_ms = 1000;
+module_param_named(timeout_ms, adma_timeout_ms, uint, 0644);
+MODULE_PARM_DESC(timeout_ms, "how long a channel may be silent before it is put aside (default 1000)");
 
 /* Returns how long a channel may be silent. */
 static unsigned long adma_timeout(void)

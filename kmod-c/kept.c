@@ -24,8 +24,6 @@
 /* How long a copy that finds no room waits for its own file's works. */
 #define ADMA_ROOM_MS	20
 
-unsigned long adma_keep_pages = (64UL << 20) / PAGE_SIZE;
-
 /* Set once the lists are there: kernels before 6.7 register the shrinker first. */
 static bool adma_lru_ready;
 

@@ -30,12 +30,9 @@
 
 struct adma_device adma_devices[ADMA_MAX_CHANNELS];
 unsigned int adma_nr_devices;
-LIST_HEAD(adma_mems);
-DEFINE_MUTEX(adma_mems_lock);	/* of the list, of words, of users' files */
 struct kmem_cache *adma_range_slab;
 struct list_lru adma_lru;	/* kept ranges, by memory control group */
-struct workqueue_struct *adma_reaper;	/* of ranges that need no page lock */
-struct workqueue_struct *adma_dirty_reaper;	/* of the others; may wait long */
+struct workqueue_struct *adma_reapers[2];	/* see struct adma_reaper */
 
 static unsigned long adma_range_start(const struct adma_range *range)
 {
@@ -147,7 +144,7 @@ static int adma_range_pin(struct adma_range *range, unsigned int at, int count,
  * costs more than the engine saves. Before 6.10 dma_need_sync() says no to
  * everything behind an IOMMU.
  */
-static bool adma_reaches(struct device *dev, dma_addr_t addr, struct page *page)
+bool adma_reaches(struct device *dev, dma_addr_t addr, struct page *page)
 {
 	struct iommu_domain *domain = iommu_get_domain_for_dev(dev);
 
@@ -166,7 +163,7 @@ static void adma_unmap(struct adma_range *range, unsigned int device,
 }
 
 /* Nothing in flight touches what is mapped for the device. */
-static void adma_range_unmap(struct adma_range *range, unsigned int device)
+void adma_range_unmap(struct adma_range *range, unsigned int device)
 {
 	struct adma_mapping *map = &range->mapping[device];
 	unsigned int at;
@@ -293,7 +290,7 @@ static bool adma_range_needs_lock(const struct adma_range *range)
 	return false;
 }
 
-static void adma_range_reap(struct adma_range *range)
+void adma_range_reap(struct adma_range *range)
 {
 	bool locks = adma_range_needs_lock(range);
 	struct adma_mem *mem = range->mem;
@@ -319,73 +316,17 @@ static void adma_range_reap(struct adma_range *range)
 	adma_mem_put(mem);
 }
 
-/* Caller has a reference to @mem. */
-static void adma_list_reap(struct adma_mem *mem, struct list_head *list)
-{
-	struct adma_range *range, *next;
-	LIST_HEAD(gone);
-
-	spin_lock(&mem->lock);
-	list_splice_init(list, &gone);
-	spin_unlock(&mem->lock);
-	list_for_each_entry_safe(range, next, &gone, lru)
-		adma_range_reap(range);
-	wake_up_all(&mem->wait);
-}
-
-/*
- * Unpin ranges that nothing refers to any more.
- *
- * Waits for the locks of their pages, and for munmap(): never inside the
- * notifier, which may be called with these held, and never for another process's
- * pages.
- */
-void adma_ranges_reap(struct adma_mem *mem)
-{
-	adma_list_reap(mem, &mem->gone);
-	adma_list_reap(mem, &mem->dirty);
-}
-
-/* Waits for the works, too: nothing refers to the memory's ranges any more. */
-void adma_ranges_reap_all(struct adma_mem *mem)
-{
-	/* They may be queued behind those of others. Caller has a reference. */
-	if (cancel_work_sync(&mem->reap))
-		adma_mem_put(mem);
-	if (cancel_work_sync(&mem->reap_dirty))
-		adma_mem_put(mem);
-	adma_ranges_reap(mem);
-}
-
-/* One for each file and not for each range: munmap() gives up hundreds. */
-static void adma_reap_work(struct work_struct *work)
-{
-	struct adma_mem *mem = container_of(work, struct adma_mem, reap);
-
-	adma_list_reap(mem, &mem->gone);
-	adma_mem_put(mem);
-}
-
-static void adma_reap_dirty_work(struct work_struct *work)
-{
-	struct adma_mem *mem = container_of(work, struct adma_mem, reap_dirty);
-
-	adma_list_reap(mem, &mem->dirty);
-	adma_mem_put(mem);
-}
-
 static void adma_range_release(struct kref *kref)
 {
 	struct adma_range *range = container_of(kref, struct adma_range, kref);
-	bool dirty = adma_range_needs_lock(range);
+	bool locks = adma_range_needs_lock(range);
 	struct adma_mem *mem = range->mem;
 
 	spin_lock(&mem->lock);
-	list_add_tail(&range->lru, dirty ? &mem->dirty : &mem->gone);
+	list_add_tail(&range->lru, &mem->reaper[locks].ranges);
 	atomic_inc(&mem->leaving);
 	/* The work's own reference; it cannot get past the lock before. */
-	if (dirty ? queue_work(adma_dirty_reaper, &mem->reap_dirty) :
-		    queue_work(adma_reaper, &mem->reap))
+	if (queue_work(adma_reapers[locks], &mem->reaper[locks].work))
 		kref_get(&mem->kref);
 	spin_unlock(&mem->lock);
 }
@@ -526,105 +467,4 @@ struct adma_range *adma_range_new(struct adma_mem *mem, u64 index, bool write,
 	list_add(&range->all, &mem->ranges);
 	spin_unlock(&mem->lock);
 	return range;
-}
-
-/*
- * Memory of one file
- */
-
-void adma_mem_init(struct adma_mem *mem)
-{
-	kref_init(&mem->kref);
-	mem->mm = current->mm;
-	mmgrab(mem->mm);
-	mem->cred = get_current_cred();
-	init_waitqueue_head(&mem->wait);
-	spin_lock_init(&mem->lock);
-	INIT_LIST_HEAD(&mem->ranges);
-	INIT_LIST_HEAD(&mem->gone);
-	INIT_LIST_HEAD(&mem->dirty);
-	INIT_LIST_HEAD(&mem->all);
-	INIT_WORK(&mem->reap, adma_reap_work);
-	INIT_WORK(&mem->reap_dirty, adma_reap_dirty_work);
-	xa_init_flags(&mem->table, XA_FLAGS_ACCOUNT);
-	xa_init_flags(&mem->folios, XA_FLAGS_ACCOUNT);
-	mem->keep_pages = READ_ONCE(adma_keep_pages);
-}
-
-static void adma_words_unmap_one(struct adma_mem *mem, unsigned int channel)
-{
-	struct adma_words *words = &mem->words[channel];
-
-	lockdep_assert_held(&adma_mems_lock);
-	if (words->mapped)
-		dma_unmap_page(adma_channels[channel].dev, words->dma, PAGE_SIZE,
-			       DMA_BIDIRECTIONAL);
-	words->mapped = false;
-}
-
-/* No request of the file uses them any more. */
-void adma_words_unmap(struct adma_mem *mem)
-{
-	unsigned int i;
-
-	for (i = 0; i < adma_nr_channels; i++)
-		adma_words_unmap_one(mem, i);
-}
-
-/* Maps the words, and lets a device that goes find what is mapped for it. */
-void adma_mem_list(struct adma_mem *mem)
-{
-	unsigned int i;
-
-	lockdep_assert_held(&adma_mems_lock);
-	list_add_tail(&mem->all, &adma_mems);
-	for (i = 0; i < adma_nr_channels; i++) {
-		const struct adma_channel *ch = &adma_channels[i];
-		struct adma_words *words = &mem->words[i];
-
-		if (READ_ONCE(adma_devices[ch->device].gone))
-			continue;
-		words->dma = dma_map_page(ch->dev, words->page, 0, PAGE_SIZE,
-					  DMA_BIDIRECTIONAL);
-		words->mapped = !dma_mapping_error(ch->dev, words->dma);
-		/* Without words only ADMA_IOC_WAIT tells of the end. */
-		if (words->mapped && !adma_reaches(ch->dev, words->dma, words->page))
-			adma_words_unmap_one(mem, i);
-	}
-}
-
-/* Nothing refers to it any more. */
-void adma_mem_exit(struct adma_mem *mem)
-{
-	mutex_lock(&adma_mems_lock);
-	list_del(&mem->all);
-	mutex_unlock(&adma_mems_lock);
-	xa_destroy(&mem->table);
-	xa_destroy(&mem->folios);
-	put_cred(mem->cred);
-	mmdrop(mem->mm);
-}
-
-/* The device goes. Nothing in flight touches any of its mappings. */
-void adma_mems_unmap(unsigned int device)
-{
-	struct adma_range *range;
-	struct adma_mem *mem;
-	unsigned int i;
-
-	mutex_lock(&adma_mems_lock);
-	list_for_each_entry(mem, &adma_mems, all) {
-		spin_lock(&mem->lock);
-		list_for_each_entry(range, &mem->ranges, all) {
-			spin_lock(&range->lock);
-			adma_range_unmap(range, device);
-			spin_unlock(&range->lock);
-		}
-		spin_unlock(&mem->lock);
-		for (i = 0; i < adma_nr_channels; i++) {
-			if (adma_channels[i].device == device)
-				adma_words_unmap_one(mem, i);
-		}
-	}
-	mutex_unlock(&adma_mems_lock);
 }

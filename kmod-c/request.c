@@ -6,6 +6,7 @@
  * that is not there is waited for after all open parts were closed. So no user
  * keeps others out by pages that never come.
  */
+#include <linux/module.h>
 #include <linux/nospec.h>
 #include <linux/poll.h>
 #include <linux/sched/signal.h>
@@ -28,6 +29,8 @@
 #define ADMA_FORK_MS	100
 
 unsigned long adma_max_bytes = 64UL << 20;
+module_param_named(max_bytes, adma_max_bytes, ulong, 0644);
+MODULE_PARM_DESC(max_bytes, "bytes in flight of one user at most (default 64 MiB)");
 
 static void adma_request_end(struct work_struct *work)
 {

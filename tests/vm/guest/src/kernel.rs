@@ -11,7 +11,7 @@ use std::path::Path;
 /// For everybody.
 pub const STATISTICS: &str = "/sys/class/misc/adma/stats";
 /// For root.
-pub const ALL_STATISTICS: &str = "/sys/kernel/debug/adma/stats";
+pub const ALL_STATISTICS: &str = "/sys/class/misc/adma/stats/all";
 
 /// A kernel built to find mistakes, and slow.
 pub fn has_checkers() -> bool {
