@@ -23,7 +23,9 @@ MODULE_PARM_DESC(max_pages, "pages pinned for one open file at most (default: en
 /* Part of a control group's memory that one file may pin. */
 #define ADMA_MEMCG_PART	8
 
-/*
+/**
+ * adma_page_limit() - pages that the caller may have pinned for one file
+ *
  * Pages in flight cannot be swapped: where they are most of what a control group
  * may have, the next page fault kills.
  */
@@ -97,8 +99,11 @@ void adma_uncharge(struct adma_mem *mem, struct page **pages, unsigned int nr)
 	adma_add_held(mem, -held);
 }
 
-/*
- * Charge pages that were just pinned.
+/**
+ * adma_charge() - charge pages that were just pinned
+ * @mem: memory that they are part of
+ * @pages: the pages
+ * @nr: number of them
  *
  * Returns -EAGAIN at the file's limit, -ENOMEM at the user's.
  */

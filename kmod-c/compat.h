@@ -11,9 +11,14 @@
 #define list_lru_del_obj	list_lru_del
 #endif
 
-#ifndef ADMA_HAS_PIN_WITHOUT_VMAS
-#define pin_user_pages(start, nr, flags, pages) \
-	(pin_user_pages)(start, nr, flags, pages, NULL)
+#ifdef ADMA_HAS_PIN_WITHOUT_VMAS
+#define adma_pin_user_pages	pin_user_pages
+#else
+static inline long adma_pin_user_pages(unsigned long start, unsigned long nr,
+				       unsigned int flags, struct page **pages)
+{
+	return pin_user_pages(start, nr, flags, pages, NULL);
+}
 #endif
 
 #ifndef ADMA_HAS_VM_FLAGS_MOD

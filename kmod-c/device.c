@@ -194,7 +194,7 @@ static __poll_t adma_poll(struct file *filp, struct poll_table_struct *table)
 	if (current->mm != file->mem.mm)
 		return EPOLLERR;
 	poll_wait(filp, &file->mem.wait, table);
-	return adma_requests_poll(file);
+	return adma_requests_poll(file, U64_MAX);
 }
 
 static const struct file_operations adma_fops = {

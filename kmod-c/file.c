@@ -16,7 +16,7 @@ static unsigned long adma_max_files = 1024;
 module_param_named(files, adma_max_files, ulong, 0644);
 MODULE_PARM_DESC(files, "open files of one user at most (default 1024)");
 
-/* Adds it to the files of its user, who is known by the other files. */
+/* Adds it to the files of its user, found through the other files. */
 static int adma_file_list(struct adma_file *file)
 {
 	/* Not with the lock, which is everybody's: it may take long. */

@@ -220,7 +220,11 @@ static bool adma_channel_wanted(struct dma_chan *chan, void *param)
 	       search->seen++ == search->skip;
 }
 
-/* Returns -ENODEV if there is none. */
+/**
+ * adma_channels_request() - hold all channels of known drivers that work
+ *
+ * Returns -ENODEV if there is none.
+ */
 int adma_channels_request(void)
 {
 	struct adma_search search = {};

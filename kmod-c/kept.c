@@ -66,15 +66,9 @@ static struct adma_range *adma_range_lookup(struct adma_mem *mem, u64 index,
 	return range;
 }
 
-/*
- * Find bytes of one range pinned and mapped.
- *
- * Neither sleeps nor allocates.
- *
- * Returns their range with a reference, or NULL.
- */
-struct adma_range *adma_range_find(struct adma_mem *mem, u64 addr, size_t len,
-				   bool write, unsigned int device)
+/* Returns the range of bytes that are pinned and mapped, with a reference, or NULL. */
+static struct adma_range *adma_range_find(struct adma_mem *mem, u64 addr, size_t len,
+					  bool write, unsigned int device)
 {
 	struct adma_range *range;
 	int for_write;
@@ -207,8 +201,13 @@ static void adma_make_room(struct adma_mem *mem, unsigned int pages, bool of_use
 				    msecs_to_jiffies(ADMA_ROOM_MS));
 }
 
-/*
- * Bytes of one range, pinned and mapped.
+/**
+ * adma_range_get() - bytes of one range, pinned and mapped
+ * @mem: memory of the caller's process
+ * @addr: address of the first byte
+ * @len: bytes, all of one range
+ * @write: whether they are written
+ * @device: number of the device that they are mapped for, or ADMA_EVERY_DEVICE
  * @gfp: where this does not allow to wait, pages that are not there are refused
  * @pinned: increased by the pages that this has pinned
  *
@@ -226,6 +225,9 @@ struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr, size_t len,
 	bool alone = false;
 	int ret, tries;
 
+	range = adma_range_find(mem, addr, len, write, device);
+	if (range)
+		return range;
 	for (tries = 0; tries < ADMA_TRIES; tries++) {
 		range = alone ? adma_range_new(mem, adma_range_of(addr), write, gfp) :
 				adma_range_of_table(mem, adma_range_of(addr), write, gfp);
@@ -251,7 +253,12 @@ struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr, size_t len,
 	return ERR_PTR(-EBUSY);
 }
 
-/* Down to the mark, in ranges: one may have few pages, or none yet. */
+/**
+ * adma_ranges_trim() - evict ranges down to what may be kept
+ * @mem: memory of a file
+ *
+ * Counts ranges: one may have few pages, or none yet.
+ */
 void adma_ranges_trim(struct adma_mem *mem)
 {
 	while (atomic_read(&mem->kept) * ADMA_RANGE_PAGES >
@@ -259,13 +266,16 @@ void adma_ranges_trim(struct adma_mem *mem)
 		;
 }
 
-/* Nothing is kept from now on. */
+/**
+ * adma_ranges_retire() - keep nothing from now on
+ * @mem: memory of a file
+ */
 void adma_ranges_retire(struct adma_mem *mem)
 {
 	struct adma_range *range;
 	unsigned long index;
 
-	/* With the lock: who adds one after that sees it, adma_range_of_table(). */
+	/* With the lock: a thread that adds one later sees it, adma_range_of_table(). */
 	xa_lock(&mem->table);
 	WRITE_ONCE(mem->keep_pages, 0);
 	xa_unlock(&mem->table);

@@ -122,7 +122,12 @@ void adma_words_unmap(struct adma_mem *mem, unsigned int device)
 	}
 }
 
-/* Maps the words, and lets a device that goes find what is mapped for it. */
+/**
+ * adma_mem_list() - map the words of a file
+ * @mem: memory of the file; the caller holds adma_mems_lock
+ *
+ * A device that goes finds what is mapped for it.
+ */
 void adma_mem_list(struct adma_mem *mem)
 {
 	unsigned int i;

@@ -77,7 +77,7 @@ static long adma_pin(unsigned long addr, int count, unsigned int flags,
 		return pin_user_pages_fast(addr, count, flags, pages);
 	if (!mmap_read_trylock(current->mm))
 		return -EAGAIN;
-	got = pin_user_pages(addr, count, flags | FOLL_NOFAULT, pages);
+	got = adma_pin_user_pages(addr, count, flags | FOLL_NOFAULT, pages);
 	mmap_read_unlock(current->mm);
 	return got;
 }
@@ -139,10 +139,14 @@ static int adma_range_pin(struct adma_range *range, unsigned int at, int count,
  * Mapping
  */
 
-/*
- * Whether the device reaches the page itself and not a bounce buffer, which
- * costs more than the engine saves. Before 6.10 dma_need_sync() says no to
- * everything behind an IOMMU.
+/**
+ * adma_reaches() - whether a device reaches a page itself
+ * @dev: device
+ * @addr: what the page is mapped to
+ * @page: the page
+ *
+ * A bounce buffer costs more than the engine saves. Before 6.10 dma_need_sync()
+ * says no to everything behind an IOMMU.
  */
 bool adma_reaches(struct device *dev, dma_addr_t addr, struct page *page)
 {
@@ -162,7 +166,11 @@ static void adma_unmap(struct adma_range *range, unsigned int device,
 			     DMA_ATTR_SKIP_CPU_SYNC);
 }
 
-/* Nothing in flight touches what is mapped for the device. */
+/**
+ * adma_range_unmap() - unmap a range for one device
+ * @range: range; the caller holds its lock
+ * @device: number; nothing in flight touches what is mapped for it
+ */
 void adma_range_unmap(struct adma_range *range, unsigned int device)
 {
 	struct adma_mapping *map = &range->mapping[device];
@@ -219,7 +227,15 @@ static int adma_range_map(struct adma_range *range, unsigned int at,
 	return 0;
 }
 
-/* Whether bytes are pinned, and mapped for a device. Takes no lock. */
+/**
+ * adma_range_ready() - whether bytes of a range are pinned and mapped
+ * @range: range
+ * @addr: address of the first byte
+ * @len: bytes
+ * @device: number of the device, or ADMA_EVERY_DEVICE
+ *
+ * Takes no lock.
+ */
 bool adma_range_ready(struct adma_range *range, u64 addr, size_t len,
 		      unsigned int device)
 {
@@ -236,8 +252,14 @@ bool adma_range_ready(struct adma_range *range, u64 addr, size_t len,
 	return true;
 }
 
-/*
- * Pin and map what is not.
+/**
+ * adma_range_fill() - pin and map what is not
+ * @range: range of the caller's process
+ * @addr: address of the first byte
+ * @len: bytes
+ * @device: number of the device, or ADMA_EVERY_DEVICE
+ * @gfp: whether to wait for pages
+ * @pinned: increased by the pages that this has pinned
  *
  * Returns -EBUSY if another thread is at it: it may be waiting for a page that
  * only the caller can provide (userfaultfd).
@@ -336,7 +358,12 @@ void adma_range_put(struct adma_range *range)
 	kref_put(&range->kref, adma_range_release);
 }
 
-/* Takes it out of the table. Returns whether it was there. */
+/**
+ * adma_range_retire() - take a range out of the table
+ * @range: range, which stays while it is used
+ *
+ * Returns whether it was there.
+ */
 bool adma_range_retire(struct adma_range *range)
 {
 	struct adma_mem *mem = range->mem;
@@ -354,11 +381,11 @@ bool adma_range_retire(struct adma_range *range)
  * A change of the mapping
  */
 
-/*
- * Wait until no such transfer is in flight.
- * @timeout: jiffies
- *
- * The caller has made sure that none begins any more, but for a full barrier.
+/**
+ * adma_wait_for_flight() - wait until no such transfer is in flight
+ * @what: which transfers; none begins any more
+ * @timeout: jiffies; 0: only looks
+ * @interruptible: whether signals end the wait
  *
  * Returns what is left of @timeout, 0 if it has passed, or -ERESTARTSYS.
  */

@@ -184,8 +184,6 @@ int adma_wait_for_flight(const struct adma_flight *what, long timeout,
 /* kept.c */
 int adma_kept_init(void);
 void adma_kept_exit(void);
-struct adma_range *adma_range_find(struct adma_mem *mem, u64 addr, size_t len,
-				   bool write, unsigned int device);
 struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr, size_t len,
 				  bool write, unsigned int device, gfp_t gfp,
 				  unsigned int *pinned);
