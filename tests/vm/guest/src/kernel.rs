@@ -200,13 +200,20 @@ impl Pagemap {
 
     /// Whether the kernel has to write the page somewhere before it can take it.
     pub fn is_dirty(&self, address: u64) -> Outcome<bool> {
+        Ok(self.flags(address)? & 1 << 4 != 0)
+    }
+
+    pub fn is_locked(&self, address: u64) -> Outcome<bool> {
+        Ok(self.flags(address)? & 1 != 0)
+    }
+
+    fn flags(&self, address: u64) -> Outcome<u64> {
         const FLAGS: &str = "/proc/kpageflags";
-        const DIRTY: u64 = 1 << 4;
         let Some(physical) = self.physical(address) else { fail!("no page at {address:#x}") };
         let mut bytes = [0; 8];
         let at = physical / PAGE as u64 * 8;
         File::open(FLAGS).and_then(|file| file.read_exact_at(&mut bytes, at)).context(FLAGS)?;
-        Ok(u64::from_le_bytes(bytes) & DIRTY != 0)
+        Ok(u64::from_le_bytes(bytes))
     }
 
     /// How many descriptors the pieces need at least: stretches that are contiguous on both
