@@ -123,14 +123,14 @@ fn ring_of_the_driver_full_refuses_and_loses_nothing() -> Outcome {
     halves.dst.fill(0);
 
     let before = Statistics::now()?;
-    // Slower than anybody waits for a place, and quick enough for the driver's timer.
+    // Slower than a submission waits for a place, and quick enough for the driver's timer.
     bench.arm(channel, Fault::always(Kind::Slow).value(50_000))?;
     let mut under_way = Vec::new();
     // 4096 transfers and a word each.
     for _ in 0..PLACES / 4096 - 1 {
         under_way.push((device, device.start(&mut halves.pieces())?));
     }
-    // A transfer for each piece: none is taken in part, so nobody has to wait for that.
+    // A transfer for each piece: none is taken in part, so no call has to wait for that.
     let mut slots = others.iter().flat_map(|device| std::iter::repeat_n(device, SLOTS));
     let mut submit = |want_refusal: bool| -> Outcome<bool> {
         let Some(device) = slots.next() else { fail!("the ring does not get full") };
@@ -159,7 +159,7 @@ fn ring_of_the_driver_full_refuses_and_loses_nothing() -> Outcome {
     let first = under_way[0].1;
     ensure_eq!(device.wait(first.id, Duration::ZERO), Err(EAGAIN), "a look at the first request");
 
-    // So quick that a place becomes free while one waits for it.
+    // Quick enough that a place becomes free while a submission waits for it.
     bench.clear()?;
     bench.arm(channel, Fault::always(Kind::Slow).value(1000))?;
     std::thread::sleep(Duration::from_millis(60));
