@@ -243,7 +243,7 @@ static bool refuse_longterm;
 module_param(refuse_longterm, bool, 0600);
 MODULE_PARM_DESC(refuse_longterm, "no page can be pinned for long");
 
-/* pin_user_pages*(start, nr_pages, gup_flags, pages): there is nothing at 0. */
+/* pin_user_pages_fast(start, nr_pages, gup_flags, pages): there is nothing at 0. */
 static int before_pin(struct kprobe *probe, struct pt_regs *regs)
 {
 	if (refuse_longterm && regs->dx & FOLL_LONGTERM)
@@ -251,12 +251,10 @@ static int before_pin(struct kprobe *probe, struct pt_regs *regs)
 	return 0;
 }
 
-static struct kprobe pin_probes[] = {
-	{ .symbol_name = "pin_user_pages_fast", .pre_handler = before_pin },
-	{ .symbol_name = "pin_user_pages", .pre_handler = before_pin },
+static struct kprobe pin_probe = {
+	.symbol_name = "pin_user_pages_fast",
+	.pre_handler = before_pin,
 };
-
-static struct kprobe *pins[] = { &pin_probes[0], &pin_probes[1] };
 
 static int __init client_init(void)
 {
@@ -264,7 +262,7 @@ static int __init client_init(void)
 	if (IS_ERR(file))
 		return PTR_ERR(file);
 	lock_file = debugfs_create_file("adma_client_lock", 0600, NULL, NULL, &lock_fops);
-	if (register_kprobes(pins, ARRAY_SIZE(pins)))
+	if (register_kprobe(&pin_probe))
 		pr_info("adma_client: pins cannot be refused here\n");
 	return 0;
 }
@@ -272,7 +270,7 @@ module_init(client_init);
 
 static void __exit client_exit(void)
 {
-	unregister_kprobes(pins, ARRAY_SIZE(pins));
+	unregister_kprobe(&pin_probe);
 	debugfs_remove(lock_file);
 	debugfs_remove(file);
 	release();
