@@ -32,7 +32,7 @@ pub fn announce(regex: &str) {
 /// A page that is the destination of two transfers at once: our nonsense, not the module's,
 /// but a kernel that checks mappings has to say so, with the place of each.
 pub fn announce_overlap() {
-    announce("overlapping mappings aren't supported");
+    announce("overlapping mappings (aren't supported|of cacheline)");
     announce("^DMA-API: Mapped at:");
     announce(r"^ [a-z_0-9.]+\+0x[0-9a-f]+/0x[0-9a-f]+( |$)");
 }
