@@ -93,7 +93,7 @@ struct adma_piece {
 	__aligned_u64 dst;	/* address, a multiple of ADMA_ALIGN */
 	__aligned_u64 src;	/* address, a multiple of adma_info.src_align */
 	__aligned_u64 len;	/* bytes, a multiple of ADMA_ALIGN, not 0 */
-	/* A number or ADMA_CHANNEL_ANY; out: who got it, if that is put aside. */
+	/* A number or ADMA_CHANNEL_ANY; out: the channel that took it. */
 	__u32 channel;
 	__u32 flags;		/* 0 */
 };

@@ -10,6 +10,7 @@
  * the word is written here.
  */
 #include <linux/mm.h>
+#include <linux/module.h>
 
 #include "channel.h"
 #include "stats.h"
@@ -42,6 +43,10 @@ static_assert(ADMA_MAX_CHANNELS <= BIT(5) && ADMA_CHAN_REQS <= BIT(8) &&
  */
 #define ADMA_TRUSTED_MS		50
 
+static unsigned long adma_depth = 16UL << 20;
+module_param_named(depth, adma_depth, ulong, 0644);
+MODULE_PARM_DESC(depth, "bytes queued on one channel at most (default 16 MiB)");
+
 bool adma_is_recent(unsigned long when)
 {
 	return time_before(jiffies, when + msecs_to_jiffies(ADMA_TRUSTED_MS));
@@ -60,10 +65,12 @@ static u32 adma_chan_req_left(const struct adma_chan_req *cr)
 	return READ_ONCE(cr->sent) - (u32)atomic64_read(&cr->done);
 }
 
-/*
- * Whether a channel may still carry out such transfers.
+/**
+ * adma_in_flight() - look for transfers that a channel may still carry out
+ * @ch: channel; ch->wait is woken when the answer changes
+ * @what: which transfers
  *
- * ch->wait is woken when that changes.
+ * Returns whether there are any.
  */
 bool adma_in_flight(struct adma_channel *ch, const struct adma_flight *what)
 {
@@ -100,7 +107,12 @@ void adma_job_put(struct adma_job *job)
  * Completion
  */
 
-/* What was lost is not queued any more; its completion would come too late. */
+/**
+ * adma_chan_req_next_turn() - forget what a chan_req has in flight
+ * @cr: chan_req; the caller holds cr->ch->lock
+ *
+ * Its transfers are not queued any more, and their completions come too late.
+ */
 void adma_chan_req_next_turn(struct adma_chan_req *cr)
 {
 	u64 next = (u64)(adma_chan_req_turn(cr) + 1) << 32;
@@ -118,7 +130,12 @@ static struct adma_words *adma_words_of(struct adma_chan_req *cr)
 	return &cr->job->words[cr->ch - adma_channels];
 }
 
-/* The request may be gone afterwards. */
+/**
+ * adma_chan_req_over() - end a chan_req
+ * @cr: closed chan_req of a request; the caller holds cr->ch->lock
+ *
+ * The request may be gone afterwards.
+ */
 void adma_chan_req_over(struct adma_chan_req *cr)
 {
 	struct adma_channel *ch = cr->ch;
@@ -141,7 +158,12 @@ void adma_chan_req_over(struct adma_chan_req *cr)
 	wake_up_all(&ch->wait);
 }
 
-/* ioatdma resets a channel that is given back, idxd does when its DSA goes. */
+/**
+ * adma_chan_req_over_if_complete() - end a chan_req of which nothing is in flight
+ * @cr: chan_req of a request; the caller holds cr->ch->lock
+ *
+ * ioatdma resets a channel that is given back, idxd does when its DSA goes.
+ */
 void adma_chan_req_over_if_complete(struct adma_chan_req *cr)
 {
 	bool lost = !READ_ONCE(cr->ch->chan) &&
@@ -151,7 +173,10 @@ void adma_chan_req_over_if_complete(struct adma_chan_req *cr)
 		adma_chan_req_over(cr);
 }
 
-/* The channel was given back: what is in flight never completes. */
+/**
+ * adma_chan_reqs_abandon() - end what never completes
+ * @ch: channel that was given back
+ */
 void adma_chan_reqs_abandon(struct adma_channel *ch)
 {
 	struct adma_chan_req *cr, *next;
@@ -241,10 +266,13 @@ static bool adma_queue_enter(struct adma_chan_req *cr)
 				  msecs_to_jiffies(ADMA_QUEUE_WAIT_MS));
 }
 
-/*
- * Submit one transfer, which has been charged.
- *
- * Caller is inside adma_srcu and has seen ch->chan.
+/**
+ * adma_chan_req_transfer() - submit one transfer, which has been charged
+ * @cr: its chan_req; the caller is inside adma_srcu and has seen ch->chan
+ * @dst: where it writes
+ * @src: where it reads
+ * @len: bytes
+ * @flags: of dmaengine; DMA_PREP_INTERRUPT marks the last one
  *
  * Returns its cookie or an error.
  */
@@ -295,7 +323,13 @@ err_leave_queue:
 	return ret;
 }
 
-/* Returns NULL if the channel has too many in flight. */
+/**
+ * adma_chan_req_begin() - take a place of a channel
+ * @ch: channel
+ * @job: request, which has a reference more until the chan_req is over
+ *
+ * Returns the chan_req, or NULL if the channel has too many in flight.
+ */
 struct adma_chan_req *adma_chan_req_begin(struct adma_channel *ch,
 					  struct adma_job *job)
 {
@@ -319,7 +353,11 @@ struct adma_chan_req *adma_chan_req_begin(struct adma_channel *ch,
 	return cr;
 }
 
-/* From here on units are in flight; less than 0: they were not submitted. */
+/**
+ * adma_chan_req_charge() - count units as in flight
+ * @cr: chan_req
+ * @units: about to be submitted; less than 0: they were not
+ */
 void adma_chan_req_charge(struct adma_chan_req *cr, s32 units)
 {
 	struct adma_channel *ch = cr->ch;
@@ -396,8 +434,11 @@ static int adma_chan_req_send_locked(struct adma_chan_req *cr,
 	return ret;
 }
 
-/*
- * Submit a batch of transfers.
+/**
+ * adma_chan_req_send() - submit a batch of transfers
+ * @cr: chan_req that is not closed
+ * @xfer: transfers
+ * @nr: number of them
  * @stale: whether what they are made of is not valid any more
  *
  * Returns -ESTALE if it is, -EBUSY if the channel has no room or goes away.
@@ -450,8 +491,9 @@ static bool adma_chan_req_send_last(struct adma_chan_req *cr, bool word)
 	return true;
 }
 
-/*
- * No transfer follows.
+/**
+ * adma_chan_req_close() - let a chan_req end with what was submitted
+ * @cr: chan_req; not to be used afterwards
  * @word: whether this is the request's last part on the channel
  *
  * The request may be over unless the caller has a part of its own.

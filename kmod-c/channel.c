@@ -7,6 +7,7 @@
 #include "channel.h"
 #include "stats.h"
 
+DEFINE_PER_CPU(s64[ADMA_STATS], adma_counters);	/* stats.c shows them */
 struct adma_channel adma_channels[ADMA_MAX_CHANNELS];
 unsigned int adma_nr_channels;
 struct workqueue_struct *adma_workqueue;	/* ends of requests, watches */
@@ -33,8 +34,13 @@ DEFINE_SRCU(adma_srcu);
  */
 #define ADMA_RING_TRIES		50
 
-/* Makes the driver tell what has completed; a channel that is aside, now and then. */
-void adma_channel_poll(struct adma_channel *ch)
+/**
+ * adma_channel_issue() - start what was submitted to a channel
+ * @ch: channel
+ * @poll: make the driver tell what has completed, too; a channel that is aside is
+ * asked now and then only
+ */
+void adma_channel_issue(struct adma_channel *ch, bool poll)
 {
 	int idx = srcu_read_lock(&adma_srcu);
 	struct dma_chan *chan = READ_ONCE(ch->chan);
@@ -42,24 +48,13 @@ void adma_channel_poll(struct adma_channel *ch)
 	if (!chan)
 		goto out_unlock;
 	dma_async_issue_pending(chan);
-	if (READ_ONCE(ch->health) != ADMA_UP &&
-	    time_before(jiffies, READ_ONCE(ch->asked) +
-			msecs_to_jiffies(ADMA_QUIET_MS)))
+	if (!poll || (READ_ONCE(ch->health) != ADMA_UP &&
+		      time_before(jiffies, READ_ONCE(ch->asked) +
+				  msecs_to_jiffies(ADMA_QUIET_MS))))
 		goto out_unlock;
 	WRITE_ONCE(ch->asked, jiffies);
 	dma_async_is_tx_complete(chan, READ_ONCE(chan->cookie), NULL, NULL);
 out_unlock:
-	srcu_read_unlock(&adma_srcu, idx);
-}
-
-/* Starts what was submitted. */
-void adma_channel_issue(struct adma_channel *ch)
-{
-	int idx = srcu_read_lock(&adma_srcu);
-	struct dma_chan *chan = READ_ONCE(ch->chan);
-
-	if (chan)
-		dma_async_issue_pending(chan);
 	srcu_read_unlock(&adma_srcu, idx);
 }
 
@@ -71,7 +66,13 @@ void adma_channels_poll(void)
 		adma_channel_poll(&adma_channels[i]);
 }
 
-/* Waits for room; returns -EBUSY when there was none for too long. */
+/**
+ * adma_channel_retry() - wait for room on a channel
+ * @ch: channel
+ * @tries: how often this was called before
+ *
+ * Returns -EBUSY when there was none for too long.
+ */
 int adma_channel_retry(struct adma_channel *ch, int tries)
 {
 	if (!tries)
@@ -83,8 +84,9 @@ int adma_channel_retry(struct adma_channel *ch, int tries)
 	return 0;
 }
 
-/*
- * What we may rely on with a driver.
+/**
+ * adma_order_of() - what may be relied on with a driver
+ * @device: of the driver
  *
  * Ordered (1): transfers of a channel are carried out in order, complete in
  * order, and none is carried out after one that failed until all before it have
@@ -140,8 +142,8 @@ static int adma_node_of(u64 addr)
 	return node;
 }
 
-/*
- * Choose a channel for a piece.
+/**
+ * adma_channel_pick() - choose a channel for a piece
  * @wanted: the one that was asked for, or ADMA_CHANNEL_ANY
  * @addr: a page of the caller's, to which it should be near
  * @first: decides among equals

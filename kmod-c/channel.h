@@ -120,9 +120,6 @@ struct adma_flight {
 
 extern struct adma_channel adma_channels[ADMA_MAX_CHANNELS];
 extern unsigned int adma_nr_channels;
-extern unsigned int adma_timeout_ms;
-extern bool adma_selftests;
-extern unsigned long adma_depth;
 extern struct workqueue_struct *adma_workqueue;
 extern struct srcu_struct adma_srcu;
 
@@ -156,13 +153,17 @@ static inline void adma_watch_soon(struct adma_channel *ch)
 
 /* channel.c */
 int adma_order_of(struct dma_device *device);
-void adma_channel_poll(struct adma_channel *ch);
-void adma_channel_issue(struct adma_channel *ch);
+void adma_channel_issue(struct adma_channel *ch, bool poll);
 void adma_channels_poll(void);
 int adma_channel_retry(struct adma_channel *ch, int tries);
 unsigned int adma_channels_usable(void);
 bool adma_several_nodes(void);
 int adma_channel_pick(u32 wanted, u64 addr, u64 first);
+
+static inline void adma_channel_poll(struct adma_channel *ch)
+{
+	adma_channel_issue(ch, true);
+}
 
 /* chan_req.c */
 struct adma_chan_req *adma_chan_req_begin(struct adma_channel *ch,

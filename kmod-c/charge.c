@@ -10,17 +10,22 @@
 #include <linux/cred.h>
 #include <linux/hugetlb.h>
 #include <linux/memcontrol.h>
+#include <linux/module.h>
 #include <linux/sched/signal.h>
 #include <linux/sched/user.h>
 
 #include "range.h"
 
-unsigned long adma_max_pages = 2 * ((64UL << 20) / PAGE_SIZE + ADMA_MAX_PIECES);
+static unsigned long adma_max_pages = 2 * ((64UL << 20) / PAGE_SIZE + ADMA_MAX_PIECES);
+module_param_named(max_pages, adma_max_pages, ulong, 0644);
+MODULE_PARM_DESC(max_pages, "pages pinned for one open file at most (default: enough for 64 MiB)");
 
 /* Part of a control group's memory that one file may pin. */
 #define ADMA_MEMCG_PART	8
 
-/*
+/**
+ * adma_page_limit() - pages that the caller may have pinned for one file
+ *
  * Pages in flight cannot be swapped: where they are most of what a control group
  * may have, the next page fault kills.
  */
@@ -94,8 +99,11 @@ void adma_uncharge(struct adma_mem *mem, struct page **pages, unsigned int nr)
 	adma_add_held(mem, -held);
 }
 
-/*
- * Charge pages that were just pinned.
+/**
+ * adma_charge() - charge pages that were just pinned
+ * @mem: memory that they are part of
+ * @pages: the pages
+ * @nr: number of them
  *
  * Returns -EAGAIN at the file's limit, -ENOMEM at the user's.
  */

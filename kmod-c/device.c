@@ -14,38 +14,6 @@
 #include "hold.h"
 #include "request.h"
 
-static unsigned int adma_most_channels;
-module_param_named(channels, adma_most_channels, uint, 0444);
-MODULE_PARM_DESC(channels, "channels to hold at most; 0: all (default)");
-
-static int adma_node = NUMA_NO_NODE;
-module_param_named(node, adma_node, int, 0444);
-MODULE_PARM_DESC(node, "only channels of this NUMA node; -1: any (default)");
-
-bool adma_selftests;
-module_param_named(selftest, adma_selftests, bool, 0444);
-MODULE_PARM_DESC(selftest, "at load, see what channels do behind an error; may crash (default no)");
-
-unsigned int adma_timeout_ms = 1000;
-module_param_named(timeout_ms, adma_timeout_ms, uint, 0644);
-MODULE_PARM_DESC(timeout_ms, "how long a channel may be silent before it is put aside (default 1000)");
-
-module_param_named(max_bytes, adma_max_bytes, ulong, 0644);
-MODULE_PARM_DESC(max_bytes, "bytes in flight of one user at most (default 64 MiB)");
-
-unsigned long adma_depth = 16UL << 20;
-module_param_named(depth, adma_depth, ulong, 0644);
-MODULE_PARM_DESC(depth, "bytes queued on one channel at most (default 16 MiB)");
-
-module_param_named(max_pages, adma_max_pages, ulong, 0644);
-MODULE_PARM_DESC(max_pages, "pages pinned for one open file at most (default: enough for 64 MiB)");
-
-module_param_named(keep_pages, adma_keep_pages, ulong, 0644);
-MODULE_PARM_DESC(keep_pages, "pages that stay pinned between copies, for each open file (default 64 MiB)");
-
-module_param_named(files, adma_max_files, ulong, 0644);
-MODULE_PARM_DESC(files, "open files of one user at most (default 1024)");
-
 static int adma_info(struct adma_file *file, struct adma_info *arg)
 {
 	struct adma_mem *mem = &file->mem;
@@ -226,7 +194,7 @@ static __poll_t adma_poll(struct file *filp, struct poll_table_struct *table)
 	if (current->mm != file->mem.mm)
 		return EPOLLERR;
 	poll_wait(filp, &file->mem.wait, table);
-	return adma_requests_poll(file);
+	return adma_requests_poll(file, U64_MAX);
 }
 
 static const struct file_operations adma_fops = {
@@ -265,10 +233,10 @@ static struct miscdevice adma_device = {
 
 static void adma_workqueues_destroy(void)
 {
-	if (adma_dirty_reaper)
-		destroy_workqueue(adma_dirty_reaper);
-	if (adma_reaper)
-		destroy_workqueue(adma_reaper);
+	if (adma_reapers[true])
+		destroy_workqueue(adma_reapers[true]);
+	if (adma_reapers[false])
+		destroy_workqueue(adma_reapers[false]);
 	if (adma_workqueue)
 		destroy_workqueue(adma_workqueue);
 }
@@ -276,14 +244,13 @@ static void adma_workqueues_destroy(void)
 /* In the reverse order. */
 static void adma_cleanup(void)
 {
-	adma_stats_exit();
 	/*
 	 * No file is open, but the end of its last request may still run, and
 	 * the end of its last range after that.
 	 */
 	flush_workqueue(adma_workqueue);
-	flush_workqueue(adma_dirty_reaper);
-	flush_workqueue(adma_reaper);
+	flush_workqueue(adma_reapers[true]);
+	flush_workqueue(adma_reapers[false]);
 	adma_kept_exit();
 	adma_channels_release();
 	adma_workqueues_destroy();
@@ -295,13 +262,13 @@ static int __init adma_init(void)
 
 	adma_workqueue = alloc_workqueue("adma", WQ_UNBOUND, 0);
 	/* Memory may be short because of the pages that these unpin. */
-	adma_reaper = alloc_workqueue("adma_reaper",
-				      WQ_UNBOUND | WQ_MEM_RECLAIM, 0);
-	adma_dirty_reaper = alloc_workqueue("adma_dirty_reaper",
-					    WQ_UNBOUND | WQ_MEM_RECLAIM, 0);
-	if (!adma_workqueue || !adma_reaper || !adma_dirty_reaper)
+	adma_reapers[false] = alloc_workqueue("adma_reaper",
+					      WQ_UNBOUND | WQ_MEM_RECLAIM, 0);
+	adma_reapers[true] = alloc_workqueue("adma_dirty_reaper",
+					     WQ_UNBOUND | WQ_MEM_RECLAIM, 0);
+	if (!adma_workqueue || !adma_reapers[false] || !adma_reapers[true])
 		goto err_destroy_workqueues;
-	ret = adma_channels_request(adma_most_channels, adma_node);
+	ret = adma_channels_request();
 	if (ret) {
 		pr_err("no usable DMA_MEMCPY channel; is the driver (ioatdma, idxd) loaded, and a queue of idxd configured?\n");
 		goto err_destroy_workqueues;
@@ -309,7 +276,6 @@ static int __init adma_init(void)
 	ret = adma_kept_init();
 	if (ret)
 		goto err_release_channels;
-	adma_stats_init();
 	ret = misc_register(&adma_device);
 	if (ret)
 		adma_cleanup();

@@ -41,7 +41,11 @@ static struct adma_buf *adma_buf_find(struct file *port, u64 id)
 	return buf && buf->id == id && buf->port == port ? buf : NULL;
 }
 
-/* A range has died, and with it what is exported of it. */
+/**
+ * adma_exports_void() - let nothing reach the exports of a range that has died
+ * @mem: memory of their owner
+ * @range: the range
+ */
 void adma_exports_void(struct adma_mem *mem, struct adma_range *range)
 {
 	struct adma_file *file = adma_file_of(mem);
@@ -60,7 +64,11 @@ void adma_exports_void(struct adma_mem *mem, struct adma_range *range)
 	xa_unlock(&file->exports);
 }
 
-/* Nothing is reached through @port any more; NULL: nor through any other. */
+/**
+ * adma_exports_close() - take all exports back, without waiting
+ * @file: file of their owner
+ * @port: of this port only; NULL: of all, and nothing is exported any more
+ */
 void adma_exports_close(struct adma_file *file, const struct file *port)
 {
 	struct adma_buf *buf;
@@ -87,7 +95,8 @@ static int adma_buf_pin(struct adma_buf *buf)
 		part = min_t(u64, adma_range_rest(addr), end - addr);
 		range = adma_range_get(&buf->file->mem, addr, part,
 				       buf->flags & ADMA_EXPORT_WRITE,
-				       ADMA_EVERY_DEVICE, &pinned);
+				       ADMA_EVERY_DEVICE, GFP_KERNEL_ACCOUNT,
+				       &pinned);
 		if (IS_ERR(range))
 			return range == ERR_PTR(-EBUSY) ? -EFAULT : PTR_ERR(range);
 		buf->range[buf->nr++] = range;
@@ -146,18 +155,20 @@ int adma_export(struct file *port, struct adma_export *arg)
 	return ret;
 }
 
-/*
- * Take a buffer back.
+/**
+ * adma_unexport() - take a buffer back
+ * @port: port that it is exported through
+ * @arg: its number, and how long to wait
  *
- * Waits for transfers, and not for their submitter, who may have no processor for
+ * Waits for transfers, and not for their submitter, which may have no processor for
  * as long as its control group likes: it sees @refuse before it submits more.
  */
 int adma_unexport(struct file *port, struct adma_wait *arg)
 {
 	struct adma_file *file = port->private_data;
 	struct adma_flight what = {};
+	long limit = adma_timeout_of(arg);
 	struct adma_buf *buf;
-	u64 limit = 0;
 	int left;
 
 	arg->failed = 0;
@@ -170,8 +181,6 @@ int adma_unexport(struct file *port, struct adma_wait *arg)
 	xa_unlock(&file->exports);
 	if (!buf)
 		return -ENOENT;
-	if (arg->timeout_ns)
-		limit = min_t(u64, nsecs_to_jiffies64(arg->timeout_ns) + 1, INT_MAX);
 	what.buf = buf;
 	what.begun_by = jiffies;
 	left = adma_wait_for_flight(&what, limit, true);
@@ -189,11 +198,14 @@ int adma_unexport(struct file *port, struct adma_wait *arg)
 	return limit ? -ETIMEDOUT : -EAGAIN;
 }
 
-/*
- * A buffer, for one request.
+/**
+ * adma_buf_enter() - use an export for one request
  * @fops: of ports
+ * @fd: descriptor of the port
+ * @id: number of the export
+ * @wanted: ADMA_EXPORT_READ or ADMA_EXPORT_WRITE
  *
- * Until adma_buf_leave() its ranges stay.
+ * Returns the buffer, whose ranges stay until adma_buf_leave(), or an error.
  */
 struct adma_buf *adma_buf_enter(const struct file_operations *fops, int fd,
 				u64 id, u32 wanted)

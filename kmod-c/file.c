@@ -12,9 +12,11 @@
 /* How long a close waits for transfers in flight before it leaves them alone. */
 #define ADMA_DRAIN_MS	10000
 
-unsigned long adma_max_files = 1024;
+static unsigned long adma_max_files = 1024;
+module_param_named(files, adma_max_files, ulong, 0644);
+MODULE_PARM_DESC(files, "open files of one user at most (default 1024)");
 
-/* Adds it to the files of its user, who is known by the other files. */
+/* Adds it to the files of its user, found through the other files. */
 static int adma_file_list(struct adma_file *file)
 {
 	/* Not with the lock, which is everybody's: it may take long. */
@@ -48,7 +50,7 @@ static int adma_file_list(struct adma_file *file)
 static void adma_file_shut(struct adma_file *file)
 {
 	mutex_lock(&adma_mems_lock);
-	adma_words_unmap(&file->mem);
+	adma_words_unmap(&file->mem, ADMA_EVERY_DEVICE);
 	if (!--file->user->files)
 		kfree(file->user);
 	file->user = NULL;
@@ -113,7 +115,7 @@ int adma_file_release(struct inode *inode, struct file *filp)
 	if (task_tgid(current) == file->owner)
 		adma_file_drain(&file->drain);
 	else
-		queue_work(adma_dirty_reaper, &file->drain);
+		queue_work(adma_reapers[true], &file->drain);
 	return 0;
 }
 

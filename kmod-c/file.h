@@ -40,7 +40,13 @@ static inline struct adma_file *adma_file_of(struct adma_mem *mem)
 	return container_of(mem, struct adma_file, mem);
 }
 
-extern unsigned long adma_max_files;
+/* Returns how long a call may wait, in jiffies; 0: not at all. */
+static inline long adma_timeout_of(const struct adma_wait *arg)
+{
+	if (!arg->timeout_ns)
+		return 0;
+	return min_t(u64, nsecs_to_jiffies64(arg->timeout_ns) + 1, INT_MAX);
+}
 
 int adma_file_open(struct inode *inode, struct file *filp);
 int adma_file_release(struct inode *inode, struct file *filp);

@@ -17,6 +17,7 @@
  */
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
+#include <linux/module.h>
 
 #include "channel.h"
 #include "stats.h"
@@ -30,6 +31,14 @@
 #define ADMA_PASSED_OVER	2
 #define ADMA_MAX_ERRORS		7
 #define ADMA_REST_MS		1000
+
+static bool adma_selftests;
+module_param_named(selftest, adma_selftests, bool, 0444);
+MODULE_PARM_DESC(selftest, "at load, see what channels do behind an error; may crash (default no)");
+
+static unsigned int adma_timeout_ms = 1000;
+module_param_named(timeout_ms, adma_timeout_ms, uint, 0644);
+MODULE_PARM_DESC(timeout_ms, "how long a channel may be silent before it is put aside (default 1000)");
 
 /* Returns how long a channel may be silent. */
 static unsigned long adma_timeout(void)
@@ -46,21 +55,30 @@ static unsigned long adma_timeout(void)
 /* Repetitions of one that failed. */
 #define ADMA_PROBES		3
 
-/* Returns -EIO if it completed with an error, -ETIMEDOUT if nothing is known. */
-static int adma_probe(struct adma_channel *ch)
+static struct adma_chan_req *adma_probe_begin(struct adma_channel *ch, s32 units)
 {
-	unsigned long irq, end = jiffies + adma_timeout();
 	struct adma_chan_req *cr = adma_probe_of(ch);
 	u8 *page = ch->probe_page;
-	unsigned int sent = 0;
-	u32 came;
+	unsigned long irq;
 
 	spin_lock_irqsave(&ch->lock, irq);
 	adma_chan_req_next_turn(cr);
 	spin_unlock_irqrestore(&ch->lock, irq);
-	adma_chan_req_charge(cr, 2);
+	adma_chan_req_charge(cr, units);
 	memset(page, 0x40 + adma_chan_req_turn(cr) % 128, ADMA_PROBE_LEN);
-	memset(page + ADMA_PROBE_LEN, 0, 2 * ADMA_PROBE_LEN);
+	memset(page + ADMA_PROBE_LEN, 0, 3 * ADMA_PROBE_LEN);
+	return cr;
+}
+
+/* Returns -EIO if it completed with an error, -ETIMEDOUT if nothing is known. */
+static int adma_probe(struct adma_channel *ch)
+{
+	struct adma_chan_req *cr = adma_probe_begin(ch, 2);
+	unsigned long end = jiffies + adma_timeout();
+	u8 *page = ch->probe_page;
+	unsigned int sent = 0;
+	u32 came;
+
 	while (sent < 2) {
 		dma_addr_t dst = ch->probe_dma + (sent + 1) * ADMA_PROBE_LEN;
 		dma_cookie_t cookie;
@@ -245,18 +263,12 @@ out_unlock:
  */
 static void adma_selftest(struct adma_channel *ch)
 {
-	unsigned long irq, end = jiffies + 4 * HZ;
-	struct adma_chan_req *cr = adma_probe_of(ch);
+	struct adma_chan_req *cr = adma_probe_begin(ch, 3);
+	unsigned long end = jiffies + 4 * HZ;
 	u8 *page = ch->probe_page;
 	bool before, after;
 	unsigned int i;
 
-	spin_lock_irqsave(&ch->lock, irq);
-	adma_chan_req_next_turn(cr);
-	spin_unlock_irqrestore(&ch->lock, irq);
-	adma_chan_req_charge(cr, 3);
-	memset(page, 0x5a, ADMA_PROBE_LEN);
-	memset(page + ADMA_PROBE_LEN, 0, 3 * ADMA_PROBE_LEN);
 	for (i = 0; i < 3; i++)
 		adma_chan_req_transfer(cr, ch->probe_dma + (i + 1) * ADMA_PROBE_LEN,
 				       i == 1 ? BIT_ULL(45) : ch->probe_dma,

@@ -208,35 +208,33 @@ static bool adma_channel_refused(struct dma_chan *chan, void *last)
 }
 
 struct adma_search {
-	int node;
 	unsigned int skip;	/* channels that cannot be had */
 	unsigned int seen;	/* but for those that we hold */
 };
 
 static bool adma_channel_wanted(struct dma_chan *chan, void *param)
 {
-	struct dma_device *device = chan->device;
 	struct adma_search *search = param;
 
-	if (adma_order_of(device) < 0 || (search->node != NUMA_NO_NODE &&
-					  search->node != dev_to_node(device->dev)))
-		return false;
-	return search->seen++ == search->skip;
+	return adma_order_of(chan->device) >= 0 &&
+	       search->seen++ == search->skip;
 }
 
-/* Returns -ENODEV if there is none. */
-int adma_channels_request(unsigned int most, int node)
+/**
+ * adma_channels_request() - hold all channels of known drivers that work
+ *
+ * Returns -ENODEV if there is none.
+ */
+int adma_channels_request(void)
 {
-	struct adma_search search = { .node = node };
+	struct adma_search search = {};
 	struct dma_device *refused = NULL;
 	dma_cap_mask_t mask;
 
 	dma_cap_zero(mask);
 	dma_cap_set(DMA_MEMCPY, mask);
-	most = min_t(unsigned int, most ?: ADMA_MAX_CHANNELS,
-		     ADMA_MAX_CHANNELS);
 	dma_request_channel(mask, adma_channel_refused, &refused);
-	while (adma_nr_channels < most) {
+	while (adma_nr_channels < ADMA_MAX_CHANNELS) {
 		struct adma_channel *ch = &adma_channels[adma_nr_channels];
 		struct dma_chan *chan;
 

@@ -4,7 +4,7 @@
 
 extern unsigned int adma_align;	/* of transfers, for all channels */
 
-int adma_channels_request(unsigned int most, int node);
+int adma_channels_request(void);
 void adma_channels_release(void);
 
 #endif /* ADMA_HOLD_H */

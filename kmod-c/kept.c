@@ -24,8 +24,6 @@
 /* How long a copy that finds no room waits for its own file's works. */
 #define ADMA_ROOM_MS	20
 
-unsigned long adma_keep_pages = (64UL << 20) / PAGE_SIZE;
-
 /* Set once the lists are there: kernels before 6.7 register the shrinker first. */
 static bool adma_lru_ready;
 
@@ -68,15 +66,9 @@ static struct adma_range *adma_range_lookup(struct adma_mem *mem, u64 index,
 	return range;
 }
 
-/*
- * Find bytes of one range pinned and mapped.
- *
- * Neither sleeps nor allocates.
- *
- * Returns their range with a reference, or NULL.
- */
-struct adma_range *adma_range_find(struct adma_mem *mem, u64 addr, size_t len,
-				   bool write, unsigned int device)
+/* Returns the range of bytes that are pinned and mapped, with a reference, or NULL. */
+static struct adma_range *adma_range_find(struct adma_mem *mem, u64 addr, size_t len,
+					  bool write, unsigned int device)
 {
 	struct adma_range *range;
 	int for_write;
@@ -98,25 +90,24 @@ struct adma_range *adma_range_find(struct adma_mem *mem, u64 addr, size_t len,
 
 /* Returns a range of the table, or a new one, with a reference. */
 static struct adma_range *adma_range_of_table(struct adma_mem *mem, u64 index,
-					      bool write)
+					      bool write, gfp_t gfp)
 {
 	struct adma_range *range;
 
 	if (!adma_keeps(mem))
-		return adma_range_new(mem, index, write);
+		return adma_range_new(mem, index, write, gfp);
 	range = adma_range_lookup(mem, index, write);
 	adma_count_for(mem, range ? ADMA_STAT_HITS : ADMA_STAT_MISSES);
 	if (range)
 		return range;
-	range = adma_range_new(mem, index, write);
+	range = adma_range_new(mem, index, write, gfp);
 	if (IS_ERR(range))
 		return range;
 	/* All before it is in the table: taking it out undoes it. */
 	kref_get(&range->kref);
 	list_lru_add_obj(&adma_lru, &range->lru);
 	atomic_inc(&mem->kept);
-	if (xa_insert(&mem->table, adma_key(index, write), range,
-		      GFP_KERNEL_ACCOUNT)) {
+	if (xa_insert(&mem->table, adma_key(index, write), range, gfp)) {
 		/* No memory; or another thread was quicker, and this is ours alone. */
 		list_lru_del_obj(&adma_lru, &range->lru);
 		atomic_dec(&mem->kept);
@@ -210,17 +201,23 @@ static void adma_make_room(struct adma_mem *mem, unsigned int pages, bool of_use
 				    msecs_to_jiffies(ADMA_ROOM_MS));
 }
 
-/*
- * Bytes of one range, pinned and mapped.
+/**
+ * adma_range_get() - bytes of one range, pinned and mapped
+ * @mem: memory of the caller's process
+ * @addr: address of the first byte
+ * @len: bytes, all of one range
+ * @write: whether they are written
+ * @device: number of the device that they are mapped for, or ADMA_EVERY_DEVICE
+ * @gfp: where this does not allow to wait, pages that are not there are refused
  * @pinned: increased by the pages that this has pinned
  *
- * May wait for a page for as long as its provider likes.
+ * May otherwise wait for a page for as long as its provider likes.
  *
  * Returns their range with a reference: one that is kept, or another for the
  * caller alone. -EBUSY if the mapping changes all the time.
  */
 struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr, size_t len,
-				  bool write, unsigned int device,
+				  bool write, unsigned int device, gfp_t gfp,
 				  unsigned int *pinned)
 {
 	unsigned int pages = adma_page_of(addr + len - 1) - adma_page_of(addr) + 1;
@@ -228,15 +225,19 @@ struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr, size_t len,
 	bool alone = false;
 	int ret, tries;
 
+	range = adma_range_find(mem, addr, len, write, device);
+	if (range)
+		return range;
 	for (tries = 0; tries < ADMA_TRIES; tries++) {
-		range = alone ? adma_range_new(mem, adma_range_of(addr), write) :
-				adma_range_of_table(mem, adma_range_of(addr), write);
+		range = alone ? adma_range_new(mem, adma_range_of(addr), write, gfp) :
+				adma_range_of_table(mem, adma_range_of(addr), write, gfp);
 		if (IS_ERR(range))
 			return range;
-		ret = adma_range_fill(range, addr, len, device, pinned);
+		ret = adma_range_fill(range, addr, len, device, gfp, pinned);
 		if (!ret)
 			return range;
-		if ((ret == -ENOMEM || ret == -EAGAIN) && tries < 2) {
+		if ((ret == -ENOMEM || ret == -EAGAIN) && tries < 2 &&
+		    gfpflags_allow_blocking(gfp)) {
 			/* Its other pages may be in the way. */
 			adma_range_retire(range);
 			adma_range_put(range);
@@ -252,7 +253,12 @@ struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr, size_t len,
 	return ERR_PTR(-EBUSY);
 }
 
-/* Down to the mark, in ranges: one may have few pages, or none yet. */
+/**
+ * adma_ranges_trim() - evict ranges down to what may be kept
+ * @mem: memory of a file
+ *
+ * Counts ranges: one may have few pages, or none yet.
+ */
 void adma_ranges_trim(struct adma_mem *mem)
 {
 	while (atomic_read(&mem->kept) * ADMA_RANGE_PAGES >
@@ -260,13 +266,16 @@ void adma_ranges_trim(struct adma_mem *mem)
 		;
 }
 
-/* Nothing is kept from now on. */
+/**
+ * adma_ranges_retire() - keep nothing from now on
+ * @mem: memory of a file
+ */
 void adma_ranges_retire(struct adma_mem *mem)
 {
 	struct adma_range *range;
 	unsigned long index;
 
-	/* With the lock: who adds one after that sees it, adma_range_of_table(). */
+	/* With the lock: a thread that adds one later sees it, adma_range_of_table(). */
 	xa_lock(&mem->table);
 	WRITE_ONCE(mem->keep_pages, 0);
 	xa_unlock(&mem->table);

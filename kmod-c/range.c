@@ -30,12 +30,9 @@
 
 struct adma_device adma_devices[ADMA_MAX_CHANNELS];
 unsigned int adma_nr_devices;
-LIST_HEAD(adma_mems);
-DEFINE_MUTEX(adma_mems_lock);	/* of the list, of words, of users' files */
 struct kmem_cache *adma_range_slab;
 struct list_lru adma_lru;	/* kept ranges, by memory control group */
-struct workqueue_struct *adma_reaper;	/* of ranges that need no page lock */
-struct workqueue_struct *adma_dirty_reaper;	/* of the others; may wait long */
+struct workqueue_struct *adma_reapers[2];	/* see struct adma_reaper */
 
 static unsigned long adma_range_start(const struct adma_range *range)
 {
@@ -67,8 +64,27 @@ static bool adma_page_sealable(struct page *page)
 	return !(seals & F_SEAL_SEAL);
 }
 
+/*
+ * Pins pages, or where @gfp does not allow to wait those that are there: neither a
+ * page nor mmap_lock is waited for then.
+ */
+static long adma_pin(unsigned long addr, int count, unsigned int flags,
+		     struct page **pages, gfp_t gfp)
+{
+	long got;
+
+	if (gfpflags_allow_blocking(gfp))
+		return pin_user_pages_fast(addr, count, flags, pages);
+	if (!mmap_read_trylock(current->mm))
+		return -EAGAIN;
+	got = adma_pin_user_pages(addr, count, flags | FOLL_NOFAULT, pages);
+	mmap_read_unlock(current->mm);
+	return got;
+}
+
 /* Returns -ESTALE if the range has died, or its mapping changes all the time. */
-static int adma_range_pin(struct adma_range *range, unsigned int at, int count)
+static int adma_range_pin(struct adma_range *range, unsigned int at, int count,
+			  gfp_t gfp)
 {
 	unsigned long addr = adma_range_start(range) + at * PAGE_SIZE;
 	/* For long, always: a silent channel may keep any pin for good. */
@@ -83,7 +99,7 @@ static int adma_range_pin(struct adma_range *range, unsigned int at, int count)
 	/* To unshare a page that the child of a fork has changes the mapping. */
 	do {
 		seq = mmu_interval_read_begin(&range->notifier);
-		got = pin_user_pages_fast(addr, count, flags, pages);
+		got = adma_pin(addr, count, flags, pages, gfp);
 		if (got < count) {
 			/* A partial pin is still a pin. */
 			if (got > 0)
@@ -123,12 +139,16 @@ static int adma_range_pin(struct adma_range *range, unsigned int at, int count)
  * Mapping
  */
 
-/*
- * Whether the device reaches the page itself and not a bounce buffer, which
- * costs more than the engine saves. Before 6.10 dma_need_sync() says no to
- * everything behind an IOMMU.
+/**
+ * adma_reaches() - whether a device reaches a page itself
+ * @dev: device
+ * @addr: what the page is mapped to
+ * @page: the page
+ *
+ * A bounce buffer costs more than the engine saves. Before 6.10 dma_need_sync()
+ * says no to everything behind an IOMMU.
  */
-static bool adma_reaches(struct device *dev, dma_addr_t addr, struct page *page)
+bool adma_reaches(struct device *dev, dma_addr_t addr, struct page *page)
 {
 	struct iommu_domain *domain = iommu_get_domain_for_dev(dev);
 
@@ -146,8 +166,12 @@ static void adma_unmap(struct adma_range *range, unsigned int device,
 			     DMA_ATTR_SKIP_CPU_SYNC);
 }
 
-/* Nothing in flight touches what is mapped for the device. */
-static void adma_range_unmap(struct adma_range *range, unsigned int device)
+/**
+ * adma_range_unmap() - unmap a range for one device
+ * @range: range; the caller holds its lock
+ * @device: number; nothing in flight touches what is mapped for it
+ */
+void adma_range_unmap(struct adma_range *range, unsigned int device)
 {
 	struct adma_mapping *map = &range->mapping[device];
 	unsigned int at;
@@ -203,7 +227,15 @@ static int adma_range_map(struct adma_range *range, unsigned int at,
 	return 0;
 }
 
-/* Whether bytes are pinned, and mapped for a device. Takes no lock. */
+/**
+ * adma_range_ready() - whether bytes of a range are pinned and mapped
+ * @range: range
+ * @addr: address of the first byte
+ * @len: bytes
+ * @device: number of the device, or ADMA_EVERY_DEVICE
+ *
+ * Takes no lock.
+ */
 bool adma_range_ready(struct adma_range *range, u64 addr, size_t len,
 		      unsigned int device)
 {
@@ -220,14 +252,20 @@ bool adma_range_ready(struct adma_range *range, u64 addr, size_t len,
 	return true;
 }
 
-/*
- * Pin and map what is not.
+/**
+ * adma_range_fill() - pin and map what is not
+ * @range: range of the caller's process
+ * @addr: address of the first byte
+ * @len: bytes
+ * @device: number of the device, or ADMA_EVERY_DEVICE
+ * @gfp: whether to wait for pages
+ * @pinned: increased by the pages that this has pinned
  *
  * Returns -EBUSY if another thread is at it: it may be waiting for a page that
  * only the caller can provide (userfaultfd).
  */
 int adma_range_fill(struct adma_range *range, u64 addr, size_t len,
-		    unsigned int device, unsigned int *pinned)
+		    unsigned int device, gfp_t gfp, unsigned int *pinned)
 {
 	unsigned int first = adma_page_of(addr), end = adma_page_of(addr + len - 1) + 1;
 	unsigned int i, at = first, stop;
@@ -236,7 +274,7 @@ int adma_range_fill(struct adma_range *range, u64 addr, size_t len,
 	if (!mutex_trylock(&range->fill))
 		return -EBUSY;
 	for_each_clear_bitrange_from(at, stop, range->pinned, end) {
-		ret = adma_range_pin(range, at, stop - at);
+		ret = adma_range_pin(range, at, stop - at, gfp);
 		if (ret)
 			break;
 		*pinned += stop - at;
@@ -274,7 +312,7 @@ static bool adma_range_needs_lock(const struct adma_range *range)
 	return false;
 }
 
-static void adma_range_reap(struct adma_range *range)
+void adma_range_reap(struct adma_range *range)
 {
 	bool locks = adma_range_needs_lock(range);
 	struct adma_mem *mem = range->mem;
@@ -300,73 +338,17 @@ static void adma_range_reap(struct adma_range *range)
 	adma_mem_put(mem);
 }
 
-/* Caller has a reference to @mem. */
-static void adma_list_reap(struct adma_mem *mem, struct list_head *list)
-{
-	struct adma_range *range, *next;
-	LIST_HEAD(gone);
-
-	spin_lock(&mem->lock);
-	list_splice_init(list, &gone);
-	spin_unlock(&mem->lock);
-	list_for_each_entry_safe(range, next, &gone, lru)
-		adma_range_reap(range);
-	wake_up_all(&mem->wait);
-}
-
-/*
- * Unpin ranges that nothing refers to any more.
- *
- * Waits for the locks of their pages, and for munmap(): never inside the
- * notifier, which may be called with these held, and never for another process's
- * pages.
- */
-void adma_ranges_reap(struct adma_mem *mem)
-{
-	adma_list_reap(mem, &mem->gone);
-	adma_list_reap(mem, &mem->dirty);
-}
-
-/* Waits for the works, too: nothing refers to the memory's ranges any more. */
-void adma_ranges_reap_all(struct adma_mem *mem)
-{
-	/* They may be queued behind those of others. Caller has a reference. */
-	if (cancel_work_sync(&mem->reap))
-		adma_mem_put(mem);
-	if (cancel_work_sync(&mem->reap_dirty))
-		adma_mem_put(mem);
-	adma_ranges_reap(mem);
-}
-
-/* One for each file and not for each range: munmap() gives up hundreds. */
-static void adma_reap_work(struct work_struct *work)
-{
-	struct adma_mem *mem = container_of(work, struct adma_mem, reap);
-
-	adma_list_reap(mem, &mem->gone);
-	adma_mem_put(mem);
-}
-
-static void adma_reap_dirty_work(struct work_struct *work)
-{
-	struct adma_mem *mem = container_of(work, struct adma_mem, reap_dirty);
-
-	adma_list_reap(mem, &mem->dirty);
-	adma_mem_put(mem);
-}
-
 static void adma_range_release(struct kref *kref)
 {
 	struct adma_range *range = container_of(kref, struct adma_range, kref);
-	bool dirty = adma_range_needs_lock(range);
+	bool locks = adma_range_needs_lock(range);
 	struct adma_mem *mem = range->mem;
 
 	spin_lock(&mem->lock);
-	list_add_tail(&range->lru, dirty ? &mem->dirty : &mem->gone);
+	list_add_tail(&range->lru, &mem->reaper[locks].ranges);
 	atomic_inc(&mem->leaving);
 	/* The work's own reference; it cannot get past the lock before. */
-	if (dirty ? queue_work(adma_dirty_reaper, &mem->reap_dirty) :
-		    queue_work(adma_reaper, &mem->reap))
+	if (queue_work(adma_reapers[locks], &mem->reaper[locks].work))
 		kref_get(&mem->kref);
 	spin_unlock(&mem->lock);
 }
@@ -376,7 +358,12 @@ void adma_range_put(struct adma_range *range)
 	kref_put(&range->kref, adma_range_release);
 }
 
-/* Takes it out of the table. Returns whether it was there. */
+/**
+ * adma_range_retire() - take a range out of the table
+ * @range: range, which stays while it is used
+ *
+ * Returns whether it was there.
+ */
 bool adma_range_retire(struct adma_range *range)
 {
 	struct adma_mem *mem = range->mem;
@@ -394,11 +381,11 @@ bool adma_range_retire(struct adma_range *range)
  * A change of the mapping
  */
 
-/*
- * Wait until no such transfer is in flight.
- * @timeout: jiffies
- *
- * The caller has made sure that none begins any more, but for a full barrier.
+/**
+ * adma_wait_for_flight() - wait until no such transfer is in flight
+ * @what: which transfers; none begins any more
+ * @timeout: jiffies; 0: only looks
+ * @interruptible: whether signals end the wait
  *
  * Returns what is left of @timeout, 0 if it has passed, or -ERESTARTSYS.
  */
@@ -478,13 +465,14 @@ static const struct mmu_interval_notifier_ops adma_range_ops = {
 	.invalidate = adma_range_invalidate,
 };
 
-struct adma_range *adma_range_new(struct adma_mem *mem, u64 index, bool write)
+struct adma_range *adma_range_new(struct adma_mem *mem, u64 index, bool write,
+				  gfp_t gfp)
 {
 	struct adma_range *range;
 	int ret;
 
 	range = kmem_cache_alloc_lru(adma_range_slab, &adma_lru,
-				     GFP_KERNEL_ACCOUNT | __GFP_ZERO);
+				     gfp | __GFP_ZERO);
 	if (!range)
 		return ERR_PTR(-ENOMEM);
 	kref_init(&range->kref);
@@ -506,105 +494,4 @@ struct adma_range *adma_range_new(struct adma_mem *mem, u64 index, bool write)
 	list_add(&range->all, &mem->ranges);
 	spin_unlock(&mem->lock);
 	return range;
-}
-
-/*
- * Memory of one file
- */
-
-void adma_mem_init(struct adma_mem *mem)
-{
-	kref_init(&mem->kref);
-	mem->mm = current->mm;
-	mmgrab(mem->mm);
-	mem->cred = get_current_cred();
-	init_waitqueue_head(&mem->wait);
-	spin_lock_init(&mem->lock);
-	INIT_LIST_HEAD(&mem->ranges);
-	INIT_LIST_HEAD(&mem->gone);
-	INIT_LIST_HEAD(&mem->dirty);
-	INIT_LIST_HEAD(&mem->all);
-	INIT_WORK(&mem->reap, adma_reap_work);
-	INIT_WORK(&mem->reap_dirty, adma_reap_dirty_work);
-	xa_init_flags(&mem->table, XA_FLAGS_ACCOUNT);
-	xa_init_flags(&mem->folios, XA_FLAGS_ACCOUNT);
-	mem->keep_pages = READ_ONCE(adma_keep_pages);
-}
-
-static void adma_words_unmap_one(struct adma_mem *mem, unsigned int channel)
-{
-	struct adma_words *words = &mem->words[channel];
-
-	lockdep_assert_held(&adma_mems_lock);
-	if (words->mapped)
-		dma_unmap_page(adma_channels[channel].dev, words->dma, PAGE_SIZE,
-			       DMA_BIDIRECTIONAL);
-	words->mapped = false;
-}
-
-/* No request of the file uses them any more. */
-void adma_words_unmap(struct adma_mem *mem)
-{
-	unsigned int i;
-
-	for (i = 0; i < adma_nr_channels; i++)
-		adma_words_unmap_one(mem, i);
-}
-
-/* Maps the words, and lets a device that goes find what is mapped for it. */
-void adma_mem_list(struct adma_mem *mem)
-{
-	unsigned int i;
-
-	lockdep_assert_held(&adma_mems_lock);
-	list_add_tail(&mem->all, &adma_mems);
-	for (i = 0; i < adma_nr_channels; i++) {
-		const struct adma_channel *ch = &adma_channels[i];
-		struct adma_words *words = &mem->words[i];
-
-		if (READ_ONCE(adma_devices[ch->device].gone))
-			continue;
-		words->dma = dma_map_page(ch->dev, words->page, 0, PAGE_SIZE,
-					  DMA_BIDIRECTIONAL);
-		words->mapped = !dma_mapping_error(ch->dev, words->dma);
-		/* Without words only ADMA_IOC_WAIT tells of the end. */
-		if (words->mapped && !adma_reaches(ch->dev, words->dma, words->page))
-			adma_words_unmap_one(mem, i);
-	}
-}
-
-/* Nothing refers to it any more. */
-void adma_mem_exit(struct adma_mem *mem)
-{
-	mutex_lock(&adma_mems_lock);
-	list_del(&mem->all);
-	mutex_unlock(&adma_mems_lock);
-	xa_destroy(&mem->table);
-	xa_destroy(&mem->folios);
-	put_cred(mem->cred);
-	mmdrop(mem->mm);
-}
-
-/* The device goes. Nothing in flight touches any of its mappings. */
-void adma_mems_unmap(unsigned int device)
-{
-	struct adma_range *range;
-	struct adma_mem *mem;
-	unsigned int i;
-
-	mutex_lock(&adma_mems_lock);
-	list_for_each_entry(mem, &adma_mems, all) {
-		spin_lock(&mem->lock);
-		list_for_each_entry(range, &mem->ranges, all) {
-			spin_lock(&range->lock);
-			adma_range_unmap(range, device);
-			spin_unlock(&range->lock);
-		}
-		spin_unlock(&mem->lock);
-		for (i = 0; i < adma_nr_channels; i++) {
-			if (adma_channels[i].device == device)
-				adma_words_unmap_one(mem, i);
-		}
-	}
-	mutex_unlock(&adma_mems_lock);
 }

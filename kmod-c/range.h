@@ -37,6 +37,13 @@ struct adma_device {
 	bool gone;		/* nothing is mapped, nor will be */
 };
 
+/* Unpins ranges that nothing refers to; mem->lock protects the list. */
+struct adma_reaper {
+	struct adma_mem *mem;
+	struct list_head ranges;
+	struct work_struct work;
+};
+
 /* What we hold of a process's memory, for one open file. */
 struct adma_mem {
 	struct kref kref;	/* the file, its requests, ports and ranges */
@@ -54,10 +61,8 @@ struct adma_mem {
 
 	spinlock_t lock;	/* protects the lists */
 	struct list_head ranges;	/* all of them, to unmap a device's */
-	struct list_head gone;	/* to be reaped */
-	struct list_head dirty;	/* ... waiting for page locks */
-	struct work_struct reap;
-	struct work_struct reap_dirty;
+	/* The second one unpins ranges whose pages have to be locked for it. */
+	struct adma_reaper reaper[2];
 	struct xarray table;	/* kept ranges, by adma_key() */
 	struct xarray folios;	/* pins of each large folio, by frame number */
 	struct adma_words *words;	/* adma_mems_lock protects their mapping */
@@ -85,7 +90,7 @@ struct adma_range {
 
 	struct mmu_interval_notifier notifier;
 	struct list_head all;	/* of mem->ranges */
-	struct list_head lru;	/* of its control group, then mem->gone or ->dirty */
+	struct list_head lru;	/* of its control group, then of a reaper */
 	struct rcu_head rcu;
 
 	spinlock_t lock;	/* protects dead, mappings, and adding to pinned */
@@ -104,13 +109,11 @@ struct adma_range {
 extern struct adma_device adma_devices[ADMA_MAX_CHANNELS];
 extern unsigned int adma_nr_devices;
 extern unsigned long adma_keep_pages;
-extern unsigned long adma_max_pages;
 extern struct list_head adma_mems;
 extern struct mutex adma_mems_lock;
 extern struct kmem_cache *adma_range_slab;
 extern struct list_lru adma_lru;
-extern struct workqueue_struct *adma_reaper;
-extern struct workqueue_struct *adma_dirty_reaper;
+extern struct workqueue_struct *adma_reapers[2];
 
 static inline u64 adma_range_of(u64 addr)
 {
@@ -154,31 +157,35 @@ int adma_charge(struct adma_mem *mem, struct page **pages, unsigned int nr);
 void adma_uncharge(struct adma_mem *mem, struct page **pages, unsigned int nr);
 unsigned long adma_page_limit(void);
 
-/* range.c */
+/* mem.c */
 void adma_mem_init(struct adma_mem *mem);
 void adma_mem_list(struct adma_mem *mem);
 void adma_mem_exit(struct adma_mem *mem);
-void adma_words_unmap(struct adma_mem *mem);
+void adma_words_unmap(struct adma_mem *mem, unsigned int device);
 void adma_mems_unmap(unsigned int device);
 void adma_ranges_reap(struct adma_mem *mem);
 void adma_ranges_reap_all(struct adma_mem *mem);
-struct adma_range *adma_range_new(struct adma_mem *mem, u64 index, bool write);
+
+/* range.c */
+bool adma_reaches(struct device *dev, dma_addr_t addr, struct page *page);
+void adma_range_unmap(struct adma_range *range, unsigned int device);
+void adma_range_reap(struct adma_range *range);
+struct adma_range *adma_range_new(struct adma_mem *mem, u64 index, bool write,
+				  gfp_t gfp);
 void adma_range_put(struct adma_range *range);
 bool adma_range_retire(struct adma_range *range);
 bool adma_range_ready(struct adma_range *range, u64 addr, size_t len,
 		      unsigned int device);
 int adma_range_fill(struct adma_range *range, u64 addr, size_t len,
-		    unsigned int device, unsigned int *pinned);
+		    unsigned int device, gfp_t gfp, unsigned int *pinned);
 int adma_wait_for_flight(const struct adma_flight *what, long timeout,
 			 bool interruptible);
 
 /* kept.c */
 int adma_kept_init(void);
 void adma_kept_exit(void);
-struct adma_range *adma_range_find(struct adma_mem *mem, u64 addr, size_t len,
-				   bool write, unsigned int device);
 struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr, size_t len,
-				  bool write, unsigned int device,
+				  bool write, unsigned int device, gfp_t gfp,
 				  unsigned int *pinned);
 void adma_ranges_retire(struct adma_mem *mem);
 void adma_ranges_trim(struct adma_mem *mem);

@@ -1,33 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
-/*
- * One request, from the caller's pieces to the last byte.
- *
- * A place of a channel (chan_req) is held only while nothing can fault: what is
- * not found pinned is pinned after all open parts were closed. So no user keeps
- * others out by pages that never come.
- */
-#include <linux/nospec.h>
-#include <linux/poll.h>
+/* Requests: their slots, their end, and waiting for it. */
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
-#include <linux/uaccess.h>
 
-#include "hold.h"
 #include "request.h"
 
 /* Requests of one user: leaves places of every channel to others. */
 #define ADMA_USER_REQUESTS	(ADMA_CHAN_REQS / 2)
-
-/* How often a piece is begun whose mapping changes, before it is refused. */
-#define ADMA_PIECE_TRIES	8
 
 /* How long a submission that finds no room waits for requests of its own file. */
 #define ADMA_CATCH_UP_MS	20
 
 /* ... and one that is about to fork, for requests and pages of it. */
 #define ADMA_FORK_MS	100
-
-unsigned long adma_max_bytes = 64UL << 20;
 
 static void adma_request_end(struct work_struct *work)
 {
@@ -65,10 +50,6 @@ static void adma_job_end(struct adma_job *job)
 	queue_work(adma_workqueue, &req->end);
 }
 
-/*
- * Slots
- */
-
 /* Returns the request of a slot, made when it is first asked for. */
 static struct adma_request *adma_request_of(struct adma_file *file,
 					    unsigned int slot)
@@ -92,8 +73,13 @@ static struct adma_request *adma_request_of(struct adma_file *file,
 	return first ?: req;
 }
 
-/* Takes a free slot; returns -EAGAIN if there is none. */
-static struct adma_request *adma_request_take(struct adma_file *file)
+/**
+ * adma_request_take() - take a free slot
+ * @file: file of the caller
+ *
+ * Returns its request, -EAGAIN if there is none, or -ENOMEM.
+ */
+struct adma_request *adma_request_take(struct adma_file *file)
 {
 	struct adma_request *req;
 	int i, ret = -EAGAIN;
@@ -139,24 +125,15 @@ void adma_requests_free(struct adma_file *file)
 	}
 }
 
-/* Whether one of the file's requests up to that one is not over. */
-bool adma_requests_busy(struct adma_file *file, u64 sequence)
-{
-	bool busy = false;
-	unsigned int i;
-
-	spin_lock(&file->lock);
-	for (i = 0; i < ADMA_SLOTS; i++) {
-		struct adma_request *req = READ_ONCE(file->slot[i]);
-
-		busy |= req && req->state == ADMA_BUSY &&
-			req->job.id / ADMA_SLOTS <= sequence;
-	}
-	spin_unlock(&file->lock);
-	return busy;
-}
-
-__poll_t adma_requests_poll(struct adma_file *file)
+/**
+ * adma_requests_poll() - look at the requests of a file
+ * @file: the file
+ * @sequence: of the youngest one to be looked at
+ *
+ * Returns EPOLLIN if none is in flight, and EPOLLERR if one has failed that was
+ * not asked for.
+ */
+__poll_t adma_requests_poll(struct adma_file *file, u64 sequence)
 {
 	__poll_t mask = EPOLLIN | EPOLLRDNORM;
 	unsigned int i;
@@ -165,17 +142,20 @@ __poll_t adma_requests_poll(struct adma_file *file)
 	for (i = 0; i < ADMA_SLOTS; i++) {
 		struct adma_request *req = READ_ONCE(file->slot[i]);
 
-		if (req && req->state == ADMA_BUSY)
+		if (!req || req->job.id / ADMA_SLOTS > sequence)
+			continue;
+		if (req->state == ADMA_BUSY)
 			mask &= ~(EPOLLIN | EPOLLRDNORM);
-		if (req && req->state == ADMA_FAILED)
+		if (req->state == ADMA_FAILED)
 			mask |= EPOLLERR;
 	}
 	spin_unlock(&file->lock);
 	return mask;
 }
 
-/*
- * Wait for requests that are over and do not know it yet.
+/**
+ * adma_requests_catch_up() - wait for requests that are over and do not know it yet
+ * @file: file of the caller
  * @sequence: also for all up to this one, and for what they have pinned
  *
  * The word comes before the interrupt.
@@ -195,9 +175,12 @@ void adma_requests_catch_up(struct adma_file *file, u64 sequence)
 				    limit);
 }
 
-/*
- * Returns -EAGAIN if a request is not over, -EINVAL for an unknown number. Failed
- * pieces are told once.
+/**
+ * adma_ended() - whether a request is over
+ * @file: file of the caller
+ * @arg: its number; its failed pieces are told once
+ *
+ * Returns 0, -EAGAIN if it is not, or -EINVAL for an unknown number.
  */
 int adma_ended(struct adma_file *file, struct adma_wait *arg)
 {
@@ -217,375 +200,23 @@ int adma_ended(struct adma_file *file, struct adma_wait *arg)
 	return ret;
 }
 
-/* Waits for the end of a request; timeout_ns 0: only looks. */
+/**
+ * adma_wait() - wait for the end of a request
+ * @file: file of the caller
+ * @arg: the request and the timeout; 0: only looks
+ *
+ * Returns 0 with @arg->failed, -EAGAIN, -ETIMEDOUT, -EINTR or -EINVAL.
+ */
 int adma_wait(struct adma_file *file, struct adma_wait *arg)
 {
-	u64 limit = 0;
-	long left;
+	long left, limit = adma_timeout_of(arg);
 	int ret;
 
 	arg->failed = 0;
-	if (arg->timeout_ns)
-		limit = min_t(u64, nsecs_to_jiffies64(arg->timeout_ns) + 1,
-			      MAX_SCHEDULE_TIMEOUT - 1);
 	left = wait_event_interruptible_timeout(file->mem.wait,
 						(ret = adma_ended(file, arg)) != -EAGAIN,
 						limit);
 	if (left < 0)
 		return -EINTR;
 	return left || !limit ? ret : -ETIMEDOUT;
-}
-
-/*
- * Submission
- */
-
-/* An address of the caller's, or an offset; into what, is seen later. */
-static bool adma_place_ok(u64 *addr, u64 len, unsigned int align, bool offset)
-{
-	if (offset)
-		return *addr <= ADMA_MAX_LEN;
-	/* What the processor does not look at is not part of the address. */
-	*addr = untagged_addr(*addr);
-	return IS_ALIGNED(*addr, align) && access_ok(u64_to_user_ptr(*addr), len);
-}
-
-static int adma_pieces_read(const struct adma_submit *arg,
-			    struct adma_piece *piece)
-{
-	unsigned int src_align = adma_align;
-	unsigned int dst_align = arg->flags ? src_align : ADMA_ALIGN;
-	unsigned int i;
-
-	if (copy_from_user(piece, u64_to_user_ptr(arg->pieces),
-			   arg->count * sizeof(*piece)))
-		return -EFAULT;
-	for (i = 0; i < arg->count; i++, piece++) {
-		if (piece->flags)
-			return -EOPNOTSUPP;
-		if (!piece->len || piece->len > ADMA_MAX_LEN ||
-		    !IS_ALIGNED(piece->len, dst_align) ||
-		    !adma_place_ok(&piece->dst, piece->len, dst_align,
-				   arg->flags & ADMA_SUBMIT_PUSH) ||
-		    !adma_place_ok(&piece->src, piece->len, src_align,
-				   arg->flags & ADMA_SUBMIT_PULL))
-			return -EINVAL;
-		if (piece->channel == ADMA_CHANNEL_ANY)
-			continue;
-		if (piece->channel >= adma_nr_channels)
-			return -EINVAL;
-		piece->channel = array_index_nospec(piece->channel,
-						    adma_nr_channels);
-	}
-	return 0;
-}
-
-static int adma_charge_bytes(struct adma_request *req, u64 len)
-{
-	atomic64_t *bytes = &req->file->user->bytes;
-	int tries;
-
-	for (tries = 0; tries < 2; tries++) {
-		if (tries)
-			adma_requests_catch_up(req->file, 0);
-		if (atomic64_add_return(len, bytes) <= READ_ONCE(adma_max_bytes)) {
-			req->bytes += len;
-			return 0;
-		}
-		atomic64_sub(len, bytes);
-	}
-	return -EAGAIN;
-}
-
-/* Makes room for @more ranges; it stays with the slot. */
-static int adma_request_reserve(struct adma_request *req, unsigned int more)
-{
-	unsigned int want = roundup_pow_of_two(req->nr_ranges + more);
-	struct adma_range **range;
-
-	if (want <= req->max_ranges)
-		return 0;
-	range = krealloc_array(req->range, want, sizeof(*range),
-			       GFP_KERNEL_ACCOUNT | __GFP_NOWARN);
-	if (!range)
-		return -ENOMEM;
-	req->range = range;
-	req->max_ranges = want;
-	return 0;
-}
-
-/* Gives the places on all channels back: something may fault now. */
-static void adma_request_yield(struct adma_request *req)
-{
-	unsigned int i;
-	bool sent;
-
-	for (i = 0; i < adma_nr_channels; i++) {
-		if (!req->part[i])
-			continue;
-		sent = req->part[i]->sent;
-		/* Without order a later part's end proves nothing about this one. */
-		if (!adma_chan_req_close(req->part[i], false) ||
-		    !adma_channels[i].ordered)
-			req->doubt |= sent;
-		req->part[i] = NULL;
-	}
-}
-
-/* Adds the ranges of one side; there is room for them. */
-static int adma_side_pin(struct adma_request *req, u64 addr, u64 len, bool write,
-			 unsigned int device)
-{
-	struct adma_mem *mem = &req->file->mem;
-	struct adma_range *range;
-	u64 end = addr + len;
-	size_t part;
-
-	for (; addr < end; addr += part) {
-		part = min_t(u64, adma_range_rest(addr), end - addr);
-		range = adma_range_find(mem, addr, part, write, device);
-		if (!range) {
-			adma_request_yield(req);
-			range = adma_range_get(mem, addr, part, write, device,
-					       &req->pinned);
-		}
-		if (IS_ERR(range))
-			return PTR_ERR(range);
-		req->range[req->nr_ranges++] = range;
-	}
-	return 0;
-}
-
-static struct adma_side adma_side(u64 addr, struct adma_range **range)
-{
-	return (struct adma_side) {
-		.addr = addr, .range = range, .first = adma_range_of(addr),
-	};
-}
-
-/* Pins both sides of a piece within the caller's memory. */
-static int adma_piece_pin(struct adma_request *req,
-			  const struct adma_piece *piece, unsigned int device)
-{
-	unsigned int nr_dst = adma_ranges_of(piece->dst, piece->len);
-	unsigned int nr_src = adma_ranges_of(piece->src, piece->len);
-	unsigned int first = req->nr_ranges;
-	int ret;
-
-	if (req->nr_ranges + nr_dst + nr_src > req->max_ranges)
-		adma_request_yield(req);
-	ret = adma_request_reserve(req, nr_dst + nr_src);
-	if (!ret)
-		ret = adma_side_pin(req, piece->dst, piece->len, true, device);
-	if (!ret)
-		ret = adma_side_pin(req, piece->src, piece->len, false, device);
-	if (ret)
-		return ret;
-	req->dst = adma_side(piece->dst, req->range + first);
-	req->src = adma_side(piece->src, req->range + first + nr_dst);
-	return 0;
-}
-
-/* Both sides of a piece between processes, which are pinned. */
-static int adma_piece_across(struct adma_request *req,
-			     const struct adma_piece *piece)
-{
-	u64 offset = req->push ? piece->dst : piece->src;
-	u64 own = req->push ? piece->src : piece->dst;
-	struct adma_buf *buf = req->buf;
-	struct adma_side theirs, ours;
-
-	if (offset > buf->len || piece->len > buf->len - offset ||
-	    !IS_ALIGNED(buf->addr + offset, adma_align))
-		return -EINVAL;
-	theirs = adma_side(buf->addr + offset, buf->range);
-	theirs.first = adma_range_of(buf->addr);
-	ours = adma_side(own, req->range + req->own);
-	req->own += adma_ranges_of(own, piece->len);
-	req->dst = req->push ? theirs : ours;
-	req->src = req->push ? ours : theirs;
-	return 0;
-}
-
-/* Opens a part of the request on a channel; -EBUSY if it has no place. */
-static int adma_part_open(struct adma_request *req, unsigned int channel)
-{
-	if (!req->part[channel])
-		req->part[channel] =
-			adma_chan_req_begin(&adma_channels[channel], &req->job);
-	req->cr = req->part[channel];
-	if (!req->cr)
-		return -EBUSY;
-	if (!req->used)
-		req->begun = jiffies;
-	return 0;
-}
-
-/* Returns the channel that took the piece, or an error. */
-static int adma_piece_start(struct adma_request *req, unsigned int nr)
-{
-	const struct adma_piece *piece = &req->piece[nr];
-	u64 near = req->push ? piece->src : piece->dst;
-	u64 first = req->push ? req->piece[0].src : req->piece[0].dst;
-	int channel, ret, tries;
-
-	for (tries = 0; tries < ADMA_PIECE_TRIES; tries++) {
-		channel = adma_channel_pick(piece->channel, near,
-					    adma_range_of(first) + nr);
-		if (channel < 0)
-			return channel;
-		if (req->buf)
-			ret = adma_piece_across(req, piece);
-		else
-			ret = adma_piece_pin(req, piece,
-					     adma_channels[channel].device);
-		if (!ret)
-			ret = adma_part_open(req, channel);
-		if (ret)
-			return ret;
-		req->cr->pieces |= BIT_ULL(nr);
-		ret = adma_piece_send(req, piece->len);
-		if (req->cr->sent)
-			req->used |= BIT(channel);
-		if (!ret)
-			return channel;
-		/* To pin it anew is the business of a buffer's owner. */
-		if (ret == -ESTALE && req->buf)
-			return -EFAULT;
-		if (ret != -ESTALE)
-			return ret;
-	}
-	return -EBUSY;
-}
-
-/*
- * Before the first piece. Between processes that is all that may take as long as
- * the caller likes, and then the buffer, whose owner may wait for its end; from
- * there on only channels are waited for. Returns for how many pieces.
- */
-static unsigned int adma_request_prepare(struct adma_request *req,
-					 const struct adma_submit *arg,
-					 const struct file_operations *port,
-					 int *ret)
-{
-	u32 wanted = req->push ? ADMA_EXPORT_WRITE : ADMA_EXPORT_READ;
-	struct adma_buf *buf;
-	unsigned int i;
-
-	*ret = adma_pieces_read(arg, req->piece);
-	if (*ret)
-		return 0;
-	for (i = 0; i < arg->count; i++) {
-		const struct adma_piece *piece = &req->piece[i];
-		u64 own = req->push ? piece->src : piece->dst;
-
-		*ret = adma_charge_bytes(req, piece->len);
-		if (arg->flags && !*ret)
-			*ret = adma_request_reserve(req, adma_ranges_of(own, piece->len));
-		if (arg->flags && !*ret)
-			*ret = adma_side_pin(req, own, piece->len, !req->push,
-					     ADMA_EVERY_DEVICE);
-		if (*ret)
-			break;
-	}
-	if (!arg->flags || !i)
-		return i;
-	buf = adma_buf_enter(port, arg->port, arg->export, wanted);
-	if (IS_ERR(buf)) {
-		*ret = PTR_ERR(buf);
-		return 0;
-	}
-	req->buf = buf;
-	req->job.buf = buf;
-	req->job.owner[1] = &buf->file->mem;
-	return i;
-}
-
-/* Returns the channels whose words tell its end; 0 if one's does not. */
-static u32 adma_request_close(struct adma_request *req)
-{
-	unsigned int i;
-
-	for (i = 0; i < adma_nr_channels; i++) {
-		if (!(req->used & BIT(i))) {
-			if (req->part[i])
-				adma_chan_req_close(req->part[i], false);
-			continue;
-		}
-		/* A part that was closed before has no word yet. */
-		if (!req->part[i])
-			req->part[i] = adma_chan_req_begin(&adma_channels[i],
-							   &req->job);
-		if (req->part[i])
-			req->doubt |= !adma_chan_req_close(req->part[i], true);
-		else
-			req->doubt = true;
-	}
-	if (req->doubt || !adma_is_recent(req->begun))
-		return 0;
-	return atomic64_read(&req->job.failed) ? 0 : req->used;
-}
-
-int adma_submit(struct file *filp, const struct file_operations *port,
-		struct adma_submit *arg)
-{
-	struct adma_file *file = filp->private_data;
-	struct adma_piece __user *user = u64_to_user_ptr(arg->pieces);
-	u8 channels[ADMA_MAX_PIECES];	/* where pieces went */
-	struct adma_request *req;
-	unsigned int i, ready;
-	struct adma_wait wait;
-	int ret, channel;
-
-	memset_startat(arg, 0, id);
-	if (!arg->count || arg->count > ADMA_MAX_PIECES ||
-	    arg->flags == (ADMA_SUBMIT_PULL | ADMA_SUBMIT_PUSH) ||
-	    (!arg->flags && (arg->export || arg->port)))
-		return -EINVAL;
-	req = adma_request_take(file);
-	if (req == ERR_PTR(-EAGAIN)) {
-		adma_requests_catch_up(file, 0);
-		req = adma_request_take(file);
-	}
-	if (IS_ERR(req))
-		return PTR_ERR(req);
-
-	req->push = arg->flags & ADMA_SUBMIT_PUSH;
-	ready = adma_request_prepare(req, arg, port, &ret);
-	for (; req->accepted < ready; req->accepted++) {
-		channel = adma_piece_start(req, req->accepted);
-		if (channel < 0) {
-			ret = channel;
-			break;
-		}
-		channels[req->accepted] = channel;
-		adma_count(ADMA_STAT_COPIES, 1);
-		adma_count(ADMA_STAT_BYTES, req->piece[req->accepted].len);
-		if (req->buf)
-			adma_count(ADMA_STAT_EXPORT_BYTES,
-				   req->piece[req->accepted].len);
-	}
-	arg->channels = adma_request_close(req);
-	arg->id = req->job.id;
-	arg->slot = req->job.slot;
-	arg->accepted = req->accepted;
-	arg->pinned = req->pinned;
-	adma_job_put(&req->job);
-	/* Only for the caller's statistics: a failure is its loss. */
-	for (i = 0; i < arg->accepted; i++) {
-		if (put_user(channels[i], &user[i].channel))
-			break;
-	}
-	/*
-	 * Nothing was taken, so nothing will wait for what was begun of it. A
-	 * killed caller leaves it to the close of the file.
-	 */
-	if (!arg->accepted) {
-		wait.id = arg->id;
-		wait_event_killable(file->mem.wait,
-				    adma_ended(file, &wait) != -EAGAIN);
-		arg->id = 0;
-		arg->channels = 0;
-	}
-	return ret;
 }

@@ -2,6 +2,8 @@
 #ifndef ADMA_REQUEST_H
 #define ADMA_REQUEST_H
 
+#include <linux/poll.h>
+
 #include "export.h"
 
 #define ADMA_BATCH	64
@@ -34,7 +36,8 @@ struct adma_request {
 	unsigned long begun;	/* jiffies of the first part */
 	u32 used;		/* mask of channels */
 	bool doubt;		/* words would not prove that all data has come */
-	struct adma_chan_req *part[ADMA_MAX_CHANNELS];	/* open ones */
+	u32 open;		/* mask of channels with a part that is not closed */
+	struct adma_chan_req *part[ADMA_MAX_CHANNELS];	/* of those */
 	unsigned int nr_ranges;
 	unsigned int pinned;	/* pages */
 
@@ -48,14 +51,22 @@ struct adma_request {
 
 extern unsigned long adma_max_bytes;
 
-int adma_submit(struct file *filp, const struct file_operations *port,
-		struct adma_submit *arg);
+/* request.c */
+struct adma_request *adma_request_take(struct adma_file *file);
 int adma_ended(struct adma_file *file, struct adma_wait *arg);
 int adma_wait(struct adma_file *file, struct adma_wait *arg);
-bool adma_requests_busy(struct adma_file *file, u64 sequence);
 void adma_requests_catch_up(struct adma_file *file, u64 sequence);
 void adma_requests_free(struct adma_file *file);
-__poll_t adma_requests_poll(struct adma_file *file);
+__poll_t adma_requests_poll(struct adma_file *file, u64 sequence);
+
+static inline bool adma_requests_busy(struct adma_file *file, u64 sequence)
+{
+	return !(adma_requests_poll(file, sequence) & EPOLLIN);
+}
+
+/* submit.c */
+int adma_submit(struct file *filp, const struct file_operations *port,
+		struct adma_submit *arg);
 
 /* xfer.c */
 int adma_piece_send(struct adma_request *req, u64 len);

@@ -1,21 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Per-CPU counters.
- *
- * /sys/class/misc/adma/stats has copies and errors for everybody. The rest would
- * show users how much others copy: /sys/kernel/debug/adma/stats is for root.
+ * /sys/class/misc/adma/stats: channels, copies and errors for every user. The rest
+ * would show users how much others copy: "all" is for root.
  */
-#include <linux/debugfs.h>
 #include <linux/device.h>
-#include <linux/seq_file.h>
 #include <linux/sysfs.h>
 
 #include "channel.h"
 #include "stats.h"
-
-DEFINE_PER_CPU(s64[ADMA_STATS], adma_counters);
-
-static struct dentry *adma_debugfs;
 
 static const char *const adma_stat_names[] = {
 	"copies", "bytes", "descriptors", "pins", "pinned_pages", "errors",
@@ -35,27 +27,18 @@ static s64 adma_sum(enum adma_stat what)
 	return sum;
 }
 
-static int adma_stats_show(struct seq_file *seq, void *unused)
+static ssize_t all_show(struct device *dev, struct device_attribute *attr,
+			char *buf)
 {
 	unsigned int i;
+	int len = 0;
 
 	for (i = 0; i < ADMA_STATS; i++)
-		seq_printf(seq, "%s %lld\n", adma_stat_names[i], adma_sum(i));
-	return 0;
+		len += sysfs_emit_at(buf, len, "%s %lld\n", adma_stat_names[i],
+				     adma_sum(i));
+	return len;
 }
-DEFINE_SHOW_ATTRIBUTE(adma_stats);
-
-void adma_stats_init(void)
-{
-	adma_debugfs = debugfs_create_dir("adma", NULL);
-	debugfs_create_file("stats", 0400, adma_debugfs, NULL,
-			    &adma_stats_fops);
-}
-
-void adma_stats_exit(void)
-{
-	debugfs_remove(adma_debugfs);
-}
+static DEVICE_ATTR_ADMIN_RO(all);
 
 static ssize_t copies_show(struct device *dev, struct device_attribute *attr,
 			   char *buf)
@@ -98,6 +81,7 @@ static ssize_t channels_show(struct device *dev, struct device_attribute *attr,
 static DEVICE_ATTR_RO(channels);
 
 static struct attribute *adma_stat_attrs[] = {
+	&dev_attr_all.attr,
 	&dev_attr_channels.attr,
 	&dev_attr_copies.attr,
 	&dev_attr_errors.attr,

@@ -34,7 +34,4 @@ static inline void adma_count(enum adma_stat what, s64 by)
 	this_cpu_add(adma_counters[what], by);
 }
 
-void adma_stats_init(void);
-void adma_stats_exit(void);
-
 #endif /* ADMA_STATS_H */

@@ -51,8 +51,10 @@ static struct adma_xfer *adma_batch_new_xfer(struct adma_request *req)
 	return &req->xfer[req->nr_xfers++];
 }
 
-/*
- * Submit the next @len bytes of both sides.
+/**
+ * adma_piece_send() - submit the next bytes of both sides
+ * @req: request, with its sides and its part on the channel
+ * @len: bytes
  *
  * Neither faults nor waits for anything but the channel. What was submitted of a
  * piece that fails ends with the request.
@@ -101,6 +103,6 @@ int adma_piece_send(struct adma_request *req, u64 len)
 	}
 	ret = adma_batch_send(req);
 	if (!ret)
-		adma_channel_issue(req->cr->ch);
+		adma_channel_issue(req->cr->ch, false);
 	return ret;
 }

@@ -1,4 +1,4 @@
-//! A memory control group, such as a container is.
+//! A control group for memory and processors, such as a container is.
 
 use crate::verdict::{Context, Outcome};
 use std::fs;
@@ -29,7 +29,10 @@ impl ControlGroup {
         if !fs::read_to_string(&controllers).is_ok_and(|all| all.contains("memory")) {
             skip!("this kernel has no control groups for memory");
         }
-        fs::write(Path::new(ROOT).join("cgroup.subtree_control"), "+memory").context("+memory")?;
+        let control = Path::new(ROOT).join("cgroup.subtree_control");
+        fs::write(&control, "+memory").context("+memory")?;
+        // Not every kernel can share processors out: `quota` looks.
+        let _ = fs::write(&control, "+cpu");
         let path = Path::new(ROOT).join(name);
         fs::create_dir(&path).context(path.display())?;
         Ok(ControlGroup(path))
@@ -38,6 +41,28 @@ impl ControlGroup {
     /// This process is in it from now on.
     pub fn enter(&self) -> Outcome {
         fs::write(self.0.join("cgroup.procs"), "0").context("cgroup.procs")
+    }
+
+    /// Another process is in it from now on.
+    pub fn take_in(&self, pid: i32) -> Outcome {
+        fs::write(self.0.join("cgroup.procs"), pid.to_string()).context("cgroup.procs")
+    }
+
+    /// The processor's time for all of it: microseconds of a period, as `cpu.max` has them. Skipped
+    /// where the kernel does not share processors out.
+    pub fn quota(&self, words: &str) -> Outcome {
+        let path = self.0.join("cpu.max");
+        if !path.exists() {
+            skip!("this kernel has no control groups for processors");
+        }
+        fs::write(path, words).context("cpu.max")
+    }
+
+    /// A number of `cpu.stat`.
+    pub fn processor(&self, name: &str) -> Outcome<u64> {
+        let text = fs::read_to_string(self.0.join("cpu.stat")).context("cpu.stat")?;
+        let number = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        number.ok_or_else(|| format!("no {name} in {text:?}").into())
     }
 
     /// Bytes that are charged to it.

@@ -11,7 +11,7 @@ use std::path::Path;
 /// For everybody.
 pub const STATISTICS: &str = "/sys/class/misc/adma/stats";
 /// For root.
-pub const ALL_STATISTICS: &str = "/sys/kernel/debug/adma/stats";
+pub const ALL_STATISTICS: &str = "/sys/class/misc/adma/stats/all";
 
 /// A kernel built to find mistakes, and slow.
 pub fn has_checkers() -> bool {
@@ -32,7 +32,7 @@ pub fn announce(regex: &str) {
 /// A page that is the destination of two transfers at once: our nonsense, not the module's,
 /// but a kernel that checks mappings has to say so, with the place of each.
 pub fn announce_overlap() {
-    announce("overlapping mappings aren't supported");
+    announce("overlapping mappings (aren't supported|of cacheline)");
     announce("^DMA-API: Mapped at:");
     announce(r"^ [a-z_0-9.]+\+0x[0-9a-f]+/0x[0-9a-f]+( |$)");
 }
@@ -200,13 +200,20 @@ impl Pagemap {
 
     /// Whether the kernel has to write the page somewhere before it can take it.
     pub fn is_dirty(&self, address: u64) -> Outcome<bool> {
+        Ok(self.flags(address)? & 1 << 4 != 0)
+    }
+
+    pub fn is_locked(&self, address: u64) -> Outcome<bool> {
+        Ok(self.flags(address)? & 1 != 0)
+    }
+
+    fn flags(&self, address: u64) -> Outcome<u64> {
         const FLAGS: &str = "/proc/kpageflags";
-        const DIRTY: u64 = 1 << 4;
         let Some(physical) = self.physical(address) else { fail!("no page at {address:#x}") };
         let mut bytes = [0; 8];
         let at = physical / PAGE as u64 * 8;
         File::open(FLAGS).and_then(|file| file.read_exact_at(&mut bytes, at)).context(FLAGS)?;
-        Ok(u64::from_le_bytes(bytes) & DIRTY != 0)
+        Ok(u64::from_le_bytes(bytes))
     }
 
     /// How many descriptors the pieces need at least: stretches that are contiguous on both

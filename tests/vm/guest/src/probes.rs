@@ -7,11 +7,18 @@ use std::path::{Path, PathBuf};
 const TRACING: &str = "/sys/kernel/tracing";
 const BY_THREAD: &str = "hist:keys=common_pid";
 
+/// `security_capable(cred, namespace, capability, options)`: a question whether a thread may lock
+/// memory (CAP_IPC_LOCK).
+pub const MAY_LOCK: &str = "cap == 14";
+/// A question that is recorded by the audit subsystem when the answer is no.
+pub const MAY_LOCK_AUDITED: &str = "cap == 14 && opts == 0";
+
 /// A function of the kernel or an event that it has; goes with its owner.
 pub struct Probe {
     /// Of a function that we have made an event of.
     function: Option<String>,
     event: PathBuf,
+    trigger: String,
 }
 
 impl Probe {
@@ -22,10 +29,24 @@ impl Probe {
             skip!("this kernel has no events for functions");
         }
         let function = format!("adma_{name}");
-        let order = format!("p:{function} {name}");
+        Self::at(events, function.clone(), format!("p:{function} {name}"), BY_THREAD.into())
+    }
+
+    /// Questions about a thread's capabilities for which `condition` holds.
+    pub fn capable(name: &str, condition: &str) -> Outcome<Probe> {
+        let events = Path::new(TRACING).join("kprobe_events");
+        if !events.exists() {
+            skip!("this kernel has no events for functions");
+        }
+        let function = format!("adma_capable_{name}");
+        let order = format!("p:{function} security_capable cap=%dx:u32 opts=%cx:u32");
+        Self::at(events, function, order, format!("{BY_THREAD} if {condition}"))
+    }
+
+    fn at(events: PathBuf, function: String, order: String, trigger: String) -> Outcome<Probe> {
         append(&events, &order).context(&order)?;
         let event = Path::new(TRACING).join("events/kprobes").join(&function);
-        Probe { function: Some(function), event }.armed()
+        Probe { function: Some(function), event, trigger }.armed()
     }
 
     /// As `kmem/kmalloc`; `None` where this kernel has no such event.
@@ -34,21 +55,25 @@ impl Probe {
         if !event.exists() {
             return Ok(None);
         }
-        Probe { function: None, event }.armed().map(Some)
+        Probe { function: None, event, trigger: BY_THREAD.into() }.armed().map(Some)
     }
 
     fn armed(self) -> Outcome<Probe> {
         if !self.event.join("hist").exists() {
             skip!("this kernel has no histograms of events");
         }
-        fs::write(self.event.join("trigger"), BY_THREAD).context(self.event.display())?;
+        fs::write(self.event.join("trigger"), &self.trigger).context(self.event.display())?;
         Ok(self)
     }
 
     /// How often this thread was there since it was armed.
     pub fn count(&self) -> Outcome<u64> {
         // SAFETY: no arguments.
-        let thread = unsafe { libc::gettid() };
+        self.count_of(unsafe { libc::gettid() })
+    }
+
+    /// How often that thread was there; it may be gone.
+    pub fn count_of(&self, thread: i32) -> Outcome<u64> {
         let text = fs::read_to_string(self.event.join("hist")).context(self.event.display())?;
         Ok(hits(&text, thread))
     }
@@ -71,7 +96,7 @@ fn append(path: &Path, line: &str) -> std::io::Result<()> {
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        let _ = fs::write(self.event.join("trigger"), format!("!{BY_THREAD}"));
+        let _ = fs::write(self.event.join("trigger"), format!("!{}", self.trigger));
         if let Some(function) = &self.function {
             let _ = append(&Path::new(TRACING).join("kprobe_events"), &format!("-:{function}"));
         }

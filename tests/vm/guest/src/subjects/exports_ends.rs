@@ -4,6 +4,7 @@
 //! Afterwards nothing is pinned (main looks), and nobody else's memory was written.
 
 use crate::canary::Canary;
+use crate::cgroup::ControlGroup;
 use crate::device::*;
 use crate::effort::{PATIENCE, eventually, rounds};
 use crate::faults::Bench;
@@ -30,6 +31,7 @@ tests! {
     export_end_owner_killed_at_random_pins_balance
     export_end_copier_killed_at_random_owner_gets_its_buffer_back
     export_end_copier_stuck_in_its_own_memory_does_not_hold_the_owner
+    export_end_copier_without_processor_does_not_hold_the_owner
 }
 
 const LEN: usize = 16 * PAGE;
@@ -293,6 +295,72 @@ fn export_end_copier_killed_at_random_owner_gets_its_buffer_back() -> Outcome {
     }
     println!("{copying} of {rounds} were killed while copying");
     Ok(())
+}
+
+/// The copier's control group has a millisecond of each second, and a submission takes many: it is
+/// in the middle of one when the owner takes the buffer back. UNEXPORT waits for transfers only, so
+/// it returns although the copier has not run meanwhile.
+fn export_end_copier_without_processor_does_not_hold_the_owner() -> Outcome {
+    const LEN: usize = 32 << 20;
+    const ATTEMPTS: usize = 4;
+    const WAITING: u64 = 1;
+    const SUBMITTING: u64 = 2;
+    let group = ControlGroup::new("adma-copier")?;
+    let device = Device::open()?;
+    let Ok(port) = device.port() else { fail!("no port") };
+    let buffer = Region::of_scattered_pages(LEN)?;
+    let shared = Region::shared(PAGE)?;
+    let begin = Gate::new()?;
+    let copier = fork(|| {
+        let own = Device::open()?;
+        let ours = Region::of_scattered_pages(LEN)?;
+        loop {
+            shared.set_word(0, WAITING);
+            begin.pass();
+            shared.set_word(0, SUBMITTING);
+            let piece = Piece { src: 0, ..Piece::new(&ours, 0, &ours, 0, LEN) };
+            let mut pieces = piece.split(MAX_PIECES, 1);
+            let found = own.submit_across(&mut pieces, SUBMIT_PULL, port.fd(), shared.word(8));
+            if found.out.accepted > 0 {
+                own.end(&found.out)?;
+            }
+        }
+    })?;
+    let is = |state| eventually(3 * PATIENCE, || shared.word(0) == state);
+    let export = || match port.export(buffer.address(0), LEN, BOTH) {
+        Ok(export) => {
+            shared.set_word(8, export);
+            begin.open();
+            Ok(export)
+        }
+        Err(errno) => fail!("an export: {errno:?}"),
+    };
+    // The first copy pins the copier's side, with the time that it needs.
+    ensure!(is(WAITING), "the copier does not begin");
+    let first = export()?;
+    ensure!(is(SUBMITTING) && is(WAITING), "the copier does not copy");
+    ensure_eq!(port.unexport(first, PATIENCE), Ok(()), "of the first export");
+    group.take_in(copier.pid())?;
+    for attempt in 1..=ATTEMPTS {
+        group.quota("1000 1000000")?;
+        let export = export()?;
+        ensure!(is(SUBMITTING), "the copier does not go on");
+        let before = group.processor("nr_throttled")?;
+        let stuck = || group.processor("nr_throttled").is_ok_and(|now| now > before);
+        ensure!(eventually(PATIENCE, stuck), "the copier has all the time that it wants");
+        let used = group.processor("usage_usec")?;
+        let taken_back = port.unexport(export, PATIENCE);
+        let has_run = group.processor("usage_usec")? > used;
+        let submitting = shared.word(0) == SUBMITTING;
+        group.quota("max")?;
+        ensure_eq!(taken_back, Ok(()), "with a copier that has no processor");
+        println!("attempt {attempt}: the copier has run: {has_run}, is submitting: {submitting}");
+        if submitting && !has_run {
+            return Ok(());
+        }
+        ensure!(is(WAITING), "the copier does not end");
+    }
+    fail!("UNEXPORT did not return before the copier had run")
 }
 
 /// Its page fault is not answered: the owner must not wait for that.

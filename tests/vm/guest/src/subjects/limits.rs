@@ -7,6 +7,7 @@ use crate::faults::Bench;
 use crate::kernel::{Pagemap, Parameter, Statistics, has_checkers};
 use crate::memory::{HUGE, Kind, PAGE, Region};
 use crate::modules;
+use crate::probes::{MAY_LOCK, MAY_LOCK_AUDITED, Probe};
 use crate::process::{Gate, become_nobody, fork, limit_locked_memory};
 use crate::verdict::{Context, Outcome};
 use std::fs::{self, OpenOptions};
@@ -19,7 +20,9 @@ tests! {
     limit_of_locked_memory_is_enomem_beyond_and_kept_below
     limit_of_locked_memory_counts_what_is_under_way
     limit_of_locked_memory_does_not_bind_root
+    limit_of_locked_memory_is_refused_without_an_audit_record
     limit_refuses_at_once_while_a_page_of_another_process_is_locked
+    limit_of_reapers_is_not_used_up_by_one_users_locked_page
     limit_close_of_somebody_elses_file_waits_for_none_of_its_pages
     limit_close_of_somebody_elses_file_waits_for_none_of_its_requests
     limit_of_open_files_is_emfile_and_their_pages_are_charged
@@ -121,6 +124,64 @@ fn limit_of_locked_memory_does_not_bind_root() -> Outcome {
         buffers.dst.expect(1).context("with CAP_IPC_LOCK")
     })?;
     child.succeed()
+}
+
+/// A program that reaches its limit with every copy would fill the log of a machine with SELinux.
+fn limit_of_locked_memory_is_refused_without_an_audit_record() -> Outcome {
+    let asked = Probe::capable("asked", MAY_LOCK)?;
+    let audited = Probe::capable("audited", MAY_LOCK_AUDITED)?;
+    let child = fork(|| {
+        let device = Device::open()?;
+        let buffers = Buffers::new()?;
+        limit_locked_memory(LIMIT as u64)?;
+        become_nobody()?;
+        let Submitted { result, out } = device.submit(&mut [buffers.piece(LARGE)]);
+        ensure_eq!((result, out.accepted), (Err(ENOMEM), 0), "beyond the limit");
+        Ok(())
+    })?;
+    let thread = child.pid();
+    child.succeed()?;
+    ensure!(asked.count_of(thread)? > 0, "the capability was not asked for");
+    ensure_eq!(audited.count_of(thread)?, 0, "questions that are audited");
+    Ok(())
+}
+
+/// The works that unpin are as many as a work queue has at once, 256. None of them waits for the
+/// lock of an anonymous page: pages of others are unpinned meanwhile.
+fn limit_of_reapers_is_not_used_up_by_one_users_locked_page() -> Outcome {
+    const HELD: Duration = Duration::from_secs(20);
+    const FILES: usize = 300;
+    // Every file maps the page.
+    crate::kernel::announce_overlap();
+    modules::load_client()?;
+    let lock = "/sys/kernel/debug/adma_client_lock";
+    let mut file = OpenOptions::new().write(true).open(lock).context(lock)?;
+    let devices = (0..FILES).map(|_| Device::open()).collect::<Outcome<Vec<_>>>()?;
+    let Buffers { dst, src } = Buffers::new()?;
+    for device in &devices {
+        device.carry(&mut [Piece::new(&dst, 0, &src, 0, PAGE)])?;
+    }
+    let other = Device::open()?;
+    let buffers = Buffers::new()?;
+    other.carry(&mut [buffers.piece(LARGE)])?;
+    let order = format!("{} {}", dst.address(0), HELD.as_millis());
+    std::thread::scope(|scope| {
+        let holder = scope.spawn(move || file.write_all(order.as_bytes()));
+        let pagemap = Pagemap::new()?;
+        let locked = || pagemap.is_locked(dst.address(0)).is_ok_and(|locked| locked);
+        ensure!(eventually(PATIENCE, locked), "the page is not locked");
+        // Every file has a range of it to unpin.
+        dst.advise(0, LARGE, libc::MADV_DONTNEED)?;
+        buffers.dst.advise(0, LARGE, libc::MADV_DONTNEED)?;
+        buffers.src.advise(0, LARGE, libc::MADV_DONTNEED)?;
+        let unpinned = || other.info().is_ok_and(|info| info.pages == 0);
+        let done = eventually(HELD / 2, unpinned);
+        let held = !holder.is_finished();
+        holder.join().expect("no panic").context("the page's lock")?;
+        ensure!(done, "pages stay pinned while a page of another file is locked");
+        ensure!(held, "the page was not locked for long enough");
+        Ok(())
+    })
 }
 
 /// A page may be locked for as long as whoever serves its file likes, and is let go only after
