@@ -9,6 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -16,11 +17,13 @@ use std::time::Duration;
 /// A connection's or listener's number, closed when the last that uses it is dropped.
 pub(crate) struct Link {
     pub(crate) number: c_int,
+    /// The descriptor to poll was made, and may be waited for.
+    armed: AtomicBool,
 }
 
 impl Link {
     fn new(result: c_int) -> io::Result<Self> {
-        told(result).map(|number| Self { number: number as c_int })
+        told(result).map(|number| Self { number: number as c_int, armed: AtomicBool::new(false) })
     }
 
     fn event_fd(&self) -> io::Result<c_int> {
@@ -29,6 +32,7 @@ impl Link {
     }
 
     fn arm(&self) -> io::Result<bool> {
+        self.armed.store(true, Ordering::Relaxed);
         // SAFETY: takes a number.
         told(unsafe { (library()?.adma_arm)(self.number) }).map(|ready| ready == 1)
     }
@@ -44,11 +48,13 @@ impl Link {
         }
         let fd = self.event_fd()?;
         let ready = self.arm().unwrap_or(true); // what is wrong, looking will tell
+                                                // Before the last look: another thread that arms takes our news from the descriptor, and then
+                                                // wakes all that are registered.
+        reactor::register(fd, cx.waker(), ready);
         if let Some(found) = look() {
             reactor::wake_all(fd);
             return Poll::Ready(Ok(found));
         }
-        reactor::register(fd, cx.waker(), ready);
         Poll::Pending
     }
 
@@ -73,7 +79,8 @@ impl Link {
 
     /// One that has armed does not look any more.
     pub(crate) fn wake_others(&self) {
-        if let Ok(fd) = self.event_fd() {
+        let armed = self.armed.load(Ordering::Relaxed);
+        if let Some(fd) = armed.then(|| self.event_fd().ok()).flatten() {
             reactor::wake_all(fd);
         }
     }

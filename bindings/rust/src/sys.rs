@@ -4,10 +4,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
 use std::io;
 use std::sync::OnceLock;
 
-const SONAME: &CStr = match CStr::from_bytes_with_nul(b"libadma.so.0\0") {
-    Ok(name) => name,
-    Err(_) => panic!(),
-};
+const SONAME: &CStr = c"libadma.so.0";
 
 /// `struct adma_peer`
 #[repr(C)]
