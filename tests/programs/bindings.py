@@ -251,16 +251,16 @@ class Messages(unittest.TestCase):
             source = (
                 "import sys, adma\n"
                 "c = adma.connect(sys.argv[1], 60)\n"
-                "print('now', flush=True)\n"
-                f"try: {call}\n"
+                "try:\n"
+                "    print('now', flush=True)\n"
+                f"    {call}\n"
                 "except KeyboardInterrupt: sys.exit(7)\n"
             )
             with adma.listen(path) as listener:
                 child = subprocess.Popen([sys.executable, "-c", source, path], stdout=subprocess.PIPE)
                 connection = listener.accept(LIMIT)
                 self.assertEqual(child.stdout.readline(), b"now\n")
-                # It may not be inside of the call yet, and is to end either way.
-                time.sleep(0.02)
+                time.sleep(0.02)  # it may not be inside of the call yet, and ends either way
                 child.send_signal(signal.SIGINT)
                 self.assertEqual(child.wait(LIMIT), 7, name)
                 child.stdout.close()

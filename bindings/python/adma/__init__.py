@@ -29,7 +29,7 @@ import select
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Generator, List, NamedTuple, Optional, Set, Type, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, List, NamedTuple, Optional, Set, Type, TypeVar, Union
 
 from . import _library
 from ._library import Pin, error, lib, record
@@ -55,7 +55,8 @@ _UNFINISHED = (-errno.EINPROGRESS, -errno.ETIMEDOUT)
 
 # Memory of copies under way. What is here is not freed, whatever becomes of the rest.
 _held: Set[Pin] = set()
-_requests: weakref.WeakSet[Request] = weakref.WeakSet()
+# Requests under way, by address. (A WeakSet would run Python where a request is freed.)
+_requests: Dict[int, weakref.ref[Request]] = {}
 
 
 class Stats(NamedTuple):
@@ -84,6 +85,8 @@ def stats() -> Stats:
     """Return the figures of this process; OSError (ENODATA) where ADMA_STATS counts nothing."""
     figures = _library.Stats(size=ctypes.sizeof(_library.Stats))
     result = lib.adma_stats(ctypes.byref(figures))
+    if result == -errno.ENODATA:
+        raise OSError(errno.ENODATA, "nothing is counted: set ADMA_STATS or ADMA_LIVE")
     if result < 0:
         raise error(result)
     return Stats(*(getattr(figures, name) for name in Stats._fields))
@@ -154,7 +157,7 @@ class Request:
         self._pins = pins
         self._held = _held if connection is None else connection._held
         self._held.update(pins)
-        _requests.add(self)
+        _requests[id(self)] = weakref.ref(self)
         record(self._cookies, function, *arguments)
         if self._cookies[0] < 0:
             self._end()
@@ -162,6 +165,7 @@ class Request:
 
     def _end(self) -> None:
         self._over = True
+        _requests.pop(id(self), None)
         self._held.difference_update(self._pins)
         self._pins = []
 
@@ -178,8 +182,8 @@ class Request:
             if self._connection is not None and self._results[0] == -errno.EINVAL:
                 # Another thread is just closing the connection: its end frees the memory.
                 self._results[0] = -errno.EBADF
-                self._over = True
                 self._pins = []
+                self._end()
             else:
                 self._end()
             return True
@@ -236,7 +240,10 @@ def _end_all() -> None:
 
     The interpreter frees memory from here on, in any order. Messages may be under way for long.
     """
-    for request in list(_requests):
+    for reference in list(_requests.values()):
+        request = reference()
+        if request is None:
+            continue
         if request._connection is None and request._cookies:
             request.cancel()
         for pin in request._pins:
@@ -434,11 +441,19 @@ class Listener(_Endpoint):
     def accept(self, timeout: Optional[float] = None) -> Connection:
         """Wait for a client."""
         limit = _Limit(timeout)
-        while True:
-            try:
-                return Connection(lib.adma_accept_for, self.number, limit.step())
-            except (TimeoutError, InterruptedError):
+        # A new Connection for every step would have the interpreter call its __del__, which
+        # swallows a KeyboardInterrupt that comes then.
+        found: List[int] = []
+        try:
+            while True:
+                record(found, lib.adma_accept_for, self.number, limit.step())
+                if found[0] not in (-errno.ETIMEDOUT, -errno.EINTR):
+                    return Connection(found.pop, 0)
+                found.clear()
                 limit.check()
+        finally:
+            if found and found[0] >= 0:
+                lib.adma_close(found[0])
 
 
 def listen(path: Union[str, bytes, os.PathLike[str]]) -> Listener:

@@ -132,13 +132,15 @@ _release_buffer.argtypes, _release_buffer.restype = [POINTER(_PyBuffer)], None
 
 
 class Pin:
-    """Memory of an object, which neither goes nor moves while this is there."""
+    """Memory of an object, which neither goes nor moves while this is there.
+
+    It has no __del__: that swallows a KeyboardInterrupt which comes while it runs.
+    """
 
     def __init__(self, owner: Buffer, writable: bool) -> None:
-        self._view = _PyBuffer()
+        self._view = memoryview(owner)
+        asked = _PyBuffer()
         # 1 is PyBUF_WRITABLE; without more, memory that is not contiguous is a BufferError.
-        _get_buffer(owner, byref(self._view), 1 if writable else 0)
-        self.address, self.len = self._view.buf, self._view.len
-
-    def __del__(self, release: Any = _release_buffer, byref: Any = byref) -> None:
-        release(byref(self._view))
+        _get_buffer(owner, byref(asked), 1 if writable else 0)
+        self.address, self.len = asked.buf, asked.len
+        _release_buffer(byref(asked))
