@@ -233,6 +233,18 @@ struct adma_stats {
 };
 int adma_stats(struct adma_stats *stats);
 
+/*
+ * adma_off, adma_on - leave large copies to libc for a while
+ *
+ * From adma_off() until the adma_on() that undoes it, no engine gets a new copy of this process, of
+ * any thread: memcpy() and its relatives, adma_copy() and adma_icopy() are libc's work, done by the
+ * caller. What was started goes on. Calls nest; messages go on without engine.
+ *
+ * Return 0; -EINVAL: adma_on() without adma_off().
+ */
+int adma_off(void);
+int adma_on(void);
+
 /* ---- IPC ---------------------------------------------------------------------------- */
 /*
  * Messages between two processes of one user on one machine, in one copy: straight from the

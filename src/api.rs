@@ -23,6 +23,8 @@ export! {
     adma_strerror,
     adma_version,
     adma_stats,
+    adma_off,
+    adma_on,
 }
 
 unsafe extern "C" fn adma_copy(src: usize, dst: usize, len: usize) -> c_int {
@@ -195,6 +197,15 @@ unsafe extern "C" fn adma_stats(stats: *mut usize) -> c_int {
         unsafe { stats.add(1 + index).write(figures.get(index).copied().unwrap_or(0) as usize) };
     }
     0
+}
+
+extern "C" fn adma_off() -> c_int {
+    runtime::pause();
+    0
+}
+
+extern "C" fn adma_on() -> c_int {
+    if runtime::resume() { 0 } else { -libc::EINVAL }
 }
 
 extern "C" fn adma_strerror(result: c_int) -> *const c_char {

@@ -95,6 +95,8 @@ pub struct Dispatcher {
     carried: AtomicU64,
     /// What the user wants instead of what is configured; false, 0: nothing.
     off: AtomicBool,
+    /// Calls of `adma_off` that `adma_on` has not undone yet.
+    pauses: AtomicU32,
     wanted_min: AtomicUsize,
     wanted_channels: AtomicUsize,
     /// More threads copy than there are CPUs to help them: sharing only moves time from one to
@@ -124,6 +126,7 @@ impl Dispatcher {
             workers: AtomicUsize::new(0),
             carried: AtomicU64::new(0),
             off: AtomicBool::new(false),
+            pauses: AtomicU32::new(0),
             wanted_min: AtomicUsize::new(0),
             wanted_channels: AtomicUsize::new(0),
             callers: Callers::new(),
@@ -169,7 +172,9 @@ impl Dispatcher {
     }
 
     fn offloads(&self, config: &Config) -> bool {
-        config.backend != Backend::Libc && !self.off.load(Ordering::Relaxed)
+        config.backend != Backend::Libc
+            && !self.off.load(Ordering::Relaxed)
+            && self.pauses.load(Ordering::Relaxed) == 0
     }
 
     /// `None`: sizes are learned.

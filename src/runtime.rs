@@ -132,6 +132,16 @@ pub unsafe fn begin(
     unsafe { DISPATCHER.begin(copies, wanted) }
 }
 
+/// Leaves calls to libc; see `Dispatcher::pause`.
+pub fn pause() {
+    DISPATCHER.pause();
+}
+
+/// Undoes one `pause`; false: there is none.
+pub fn resume() -> bool {
+    DISPATCHER.resume()
+}
+
 /// Something that others have carried has ended; called by any thread of ours.
 fn note_end(bytes: usize, begun: u64) {
     DISPATCHER.note_end(bytes, begun);

@@ -112,6 +112,17 @@ impl Dispatcher {
         }
     }
 
+    /// Leaves calls to libc from the next one on, until `resume`; pauses nest.
+    pub fn pause(&self) {
+        self.pauses.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Undoes one `pause`; false: there is none.
+    pub fn resume(&self) -> bool {
+        let one_less = |pauses: u32| pauses.checked_sub(1);
+        self.pauses.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
+    }
+
     /// The engine, if it is up, or if a call of `len` bytes pays for starting it.
     #[inline]
     pub(super) fn ready(&self, config: &Config, len: usize) -> Result<EngineKind, Fallback> {

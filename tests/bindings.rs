@@ -1,0 +1,175 @@
+//! The bindings for Python and Rust (bindings/), and the examples of all three languages with each
+//! other.
+
+mod common;
+
+use common::{finish, library, link_flags, plain, root, scratch, skip, succeed};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Every Python from 3.9 on that this machine has, the oldest first; one of each version.
+fn pythons() -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = vec!["/usr/bin".into()];
+    folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap()));
+    // Of pyenv, where it is installed.
+    let home = |name| std::env::var_os(name).map(PathBuf::from);
+    let pyenv = home("PYENV_ROOT").or_else(|| Some(home("HOME")?.join(".pyenv")));
+    let installed = pyenv.and_then(|folder| std::fs::read_dir(folder.join("versions")).ok());
+    folders.extend(installed.into_iter().flatten().flatten().map(|entry| entry.path().join("bin")));
+    let mut found = BTreeMap::new();
+    for folder in folders {
+        for minor in 9..30 {
+            let python = folder.join(format!("python3.{minor}"));
+            if found.contains_key(&minor) || !python.exists() {
+                continue;
+            }
+            // What is there may only stand for a version that is not.
+            if finish(plain(&python).args(["-c", "import ctypes"])).status.success() {
+                found.insert(minor, python);
+            }
+        }
+    }
+    let mut found: Vec<_> = found.into_values().collect();
+    if std::env::var_os("QUICK").is_some_and(|quick| !quick.is_empty()) {
+        found.truncate(1);
+    }
+    found
+}
+
+/// A command that finds the library, and Python the package, as if both were installed.
+fn with_library(mut command: Command) -> Command {
+    command.env("LD_LIBRARY_PATH", library().parent().unwrap());
+    command.env("PYTHONPATH", root().join("bindings/python")).env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+}
+
+/// Cargo on the crate, which is no member of our workspace; what it needs has been fetched for ours.
+fn crate_command(verb: &str) -> Command {
+    let mut command = plain(env!("CARGO"));
+    let manifest = root().join("bindings/rust/Cargo.toml");
+    command.args([verb, "--quiet", "--offline", "--locked", "--manifest-path"]).arg(manifest);
+    command.arg("--target-dir").arg(crate_target());
+    command
+}
+
+fn crate_target() -> PathBuf {
+    library().ancestors().nth(2).unwrap().join("bindings")
+}
+
+#[test]
+fn python_keeps_its_promises_in_every_version() {
+    let subject = "python_keeps_its_promises_in_every_version";
+    let pythons = pythons();
+    if pythons.is_empty() {
+        return skip(subject, "no Python from 3.9 on");
+    }
+    let place = scratch("python");
+    let mut with_numpy = 0;
+    for (number, python) in pythons.iter().enumerate() {
+        let ways: &[bool] = if number == 0 { &[false, true] } else { &[false] };
+        for &preloaded in ways {
+            let mut command = with_library(plain(python));
+            command.args(["-W", "error"]).arg(root().join("tests/programs/bindings.py"));
+            command.arg(&place).env("LIBRARY", library().with_extension("so.0"));
+            command.envs([("ADMA_STATS", "json"), ("ADMA_STATS_FILE", "/dev/null")]);
+            command.envs([("ADMA_MIN_BYTES", "1M"), ("ADMA_CHANNELS", "1")]);
+            if preloaded {
+                command.env("LD_PRELOAD", library());
+            }
+            let (out, err) = succeed(&mut command);
+            assert!(err.contains("\nOK"), "{python:?}: {err}");
+            with_numpy += usize::from(!out.contains("without numpy"));
+        }
+    }
+    println!("{pythons:?}");
+    if with_numpy == 0 {
+        skip(&format!("{subject} (numpy)"), "no Python here has numpy");
+    }
+}
+
+#[test]
+fn crate_keeps_its_promises_loaded_and_preloaded() {
+    let mut build = crate_command("test");
+    succeed(build.args(["--no-run", "--tests"]));
+    for preloaded in [false, true] {
+        let mut command = crate_command("test");
+        // Cargo is not to be preloaded, only what it runs.
+        let run = if preloaded {
+            format!("env LD_PRELOAD={}", library().display())
+        } else {
+            "env".into()
+        };
+        command.env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER", run).arg("--tests");
+        succeed(&mut with_library(command));
+    }
+}
+
+/// What `cargo publish` would upload holds everything that it needs.
+#[test]
+fn crate_can_be_packaged() {
+    let mut command = crate_command("package");
+    let (files, _) = succeed(command.args(["--allow-dirty", "--list"]));
+    for name in ["LICENSE-MIT", "LICENSE-APACHE", "README.md", "src/lib.rs", "examples/server.rs"] {
+        assert!(files.lines().any(|file| file == name), "{name}: {files}");
+    }
+    succeed(crate_command("package").args(["--allow-dirty", "--no-verify"]));
+}
+
+/// The examples of one language.
+struct Language {
+    name: &'static str,
+    server: Vec<PathBuf>,
+    client: Vec<PathBuf>,
+}
+
+fn languages(place: &Path) -> Vec<Language> {
+    let [server, client] = ["server", "client"].map(|name| {
+        let built = place.join(name);
+        let mut command = plain("cc");
+        command.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&built).arg("-I");
+        command.arg(root().join("include")).arg(root().join(format!("include/example_{name}.c")));
+        succeed(command.args(link_flags()));
+        vec![built]
+    });
+    let mut languages = vec![Language { name: "C", server, client }];
+    succeed(crate_command("build").arg("--examples"));
+    let [server, client] =
+        ["server", "client"].map(|name| vec![crate_target().join("debug/examples").join(name)]);
+    languages.push(Language { name: "Rust", server, client });
+    if let Some(python) = pythons().pop() {
+        let [server, client] = ["server", "client"].map(|name| {
+            vec![python.clone(), root().join(format!("bindings/python/examples/{name}.py"))]
+        });
+        languages.push(Language { name: "Python", server, client });
+    }
+    languages
+}
+
+#[test]
+fn examples_of_every_language_serve_those_of_every_other() {
+    let place = scratch("examples");
+    let languages = languages(&place);
+    for serving in &languages {
+        let path = place.join(serving.name);
+        let start = |program: &[PathBuf], more: &[&str]| {
+            let mut command = plain(&program[0]);
+            command.args(&program[1..]).arg(&path).args(more);
+            with_library(command)
+        };
+        let mut server = start(&serving.server, &[]).stdout(Stdio::null()).spawn().unwrap();
+        while !path.exists() {
+            assert!(server.try_wait().unwrap().is_none(), "{} server", serving.name);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        for (number, client) in languages.iter().enumerate() {
+            let last = number + 1 == languages.len();
+            let more: &[&str] = if last { &["end"] } else { &[] };
+            let (said, _) = succeed(&mut start(&client.client, more));
+            let names = format!("{} client of {} server: {said}", client.name, serving.name);
+            assert!(said.contains("proven") && said.contains("8388608 bytes and back"), "{names}");
+        }
+        assert!(server.wait().unwrap().success(), "{} server", serving.name);
+    }
+}
