@@ -92,8 +92,8 @@ const ENOUGH: u32 = 7;
 /// times as much where pairs have raised doubts.
 const BUDGET: u64 = 50;
 const BUDGET_IN_DOUBT: u64 = 10;
-/// Series of small copies that change nothing double the time to the next one, up to this many times:
-/// a loop of hot copies of 256 KiB loses by every one.
+/// Series of small copies that leave them to libc double the time to the next one, up to this many
+/// times: a loop of hot copies of 256 KiB loses by every one.
 const MOST_DOUBLINGS: u32 = 3;
 
 pub struct Learner {
@@ -393,7 +393,7 @@ impl Cell {
         }
         let budget = match shared && self.is_in_doubt() {
             true => BUDGET_IN_DOUBT,
-            false if len >= PAIRS_FROM => BUDGET,
+            false if len >= PAIRS_FROM || shared => BUDGET,
             false => BUDGET << self.confirmed.load(Relaxed).min(MOST_DOUBLINGS),
         };
         self.spent.load(Relaxed) >= price.saturating_mul(budget)
