@@ -12,7 +12,7 @@
 int main(int argc, char **argv)
 {
 	static const size_t sizes[] = { 1, 100, 5000, 100000, 8 << 20 };
-	int c = adma_connect_for(argc > 1 ? argv[1] : "/tmp/adma-example", 5000);
+	int c = adma_connect_for(argc > 1 ? argv[1] : "/tmp/adma-example", 60000);
 	struct adma_peer peer;
 
 	if (c < 0 || adma_peer(c, &peer)) {

@@ -331,6 +331,17 @@ class EventLoop(unittest.TestCase):
 
         self.run_with_pair(main)
 
+    def test_every_client_is_accepted(self):
+        async def main():
+            path = f"{FOLDER}/{os.getpid()}.clients"
+            with adma.aio.listen(path) as listener:
+                for _ in range(100):
+                    client = asyncio.ensure_future(adma.aio.connect(path, LIMIT))
+                    async with await listener.accept(), await client:
+                        pass
+
+        asyncio.run(main())
+
     def test_write_ends_while_a_message_waits_to_be_read(self):
         async def main(server, client):
             await server.write(b"unread")

@@ -71,9 +71,8 @@ async def _until(endpoint: _Endpoint, look: Callable[[], Optional[_Found]]) -> _
                 ready = endpoint.arm()
             except OSError:
                 ready = True  # what is wrong, looking will tell
-            found = look()
-            if found is not None:
-                return found
+            # No look after arm() has said that there is nothing: looking may take a step that makes
+            # something, of which the descriptor then does not tell.
             looks += 1
             await _change(endpoint, ready, looks)
     finally:

@@ -8,7 +8,7 @@ import sys
 import adma
 
 path = sys.argv[1] if len(sys.argv) > 1 else "/tmp/adma-example"
-with adma.connect(path, timeout=5) as connection:
+with adma.connect(path, timeout=60) as connection:
     peer = connection.peer
     print(f"connected to process {peer.pid}, {'proven' if peer.proven else 'streamed'}")
     for size in (1, 100, 5000, 100_000, 8 << 20):

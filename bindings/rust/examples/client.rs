@@ -7,7 +7,7 @@ use std::time::Duration;
 fn main() -> std::io::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let path = arguments.next().unwrap_or("/tmp/adma-example".into());
-    let connection = Connection::connect_for(path, Duration::from_secs(5))?;
+    let connection = Connection::connect_for(path, Duration::from_secs(60))?;
     let peer = connection.peer()?;
     println!(
         "connected to process {}, {}",

@@ -43,17 +43,24 @@ impl Link {
         cx: &mut Context<'_>,
         mut look: impl FnMut() -> Option<T>,
     ) -> Poll<io::Result<T>> {
-        if let Some(found) = look() {
-            return Poll::Ready(Ok(found));
+        let mut ready = true;
+        for _ in 0..3 {
+            if let Some(found) = look() {
+                self.wake_others();
+                return Poll::Ready(Ok(found));
+            }
+            ready = self.arm().unwrap_or(true); // what is wrong, looking will tell
+            if !ready {
+                break;
+            }
         }
         let fd = self.event_fd()?;
-        let ready = self.arm().unwrap_or(true); // what is wrong, looking will tell
-                                                // Before the last look: another thread that arms takes our news from the descriptor, and then
-                                                // wakes all that are registered.
         reactor::register(fd, cx.waker(), ready);
-        if let Some(found) = look() {
-            reactor::wake_all(fd);
-            return Poll::Ready(Ok(found));
+        // Another thread that arms takes our news from the descriptor, and wakes those that are
+        // registered; before, that was not us. No look here: it may take a step that makes something,
+        // of which the descriptor then does not tell.
+        if !ready && self.arm().unwrap_or(true) {
+            reactor::register(fd, cx.waker(), true);
         }
         Poll::Pending
     }
