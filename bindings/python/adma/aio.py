@@ -47,12 +47,12 @@ async def _change(endpoint: _Endpoint, ready: bool, looks: int) -> None:
     if not endpoint._waiters:
         loop.add_reader(endpoint.fileno(), wake, endpoint)
     endpoint._waiters.append(waiter)
-    timer = loop.call_later(0.001, wake, endpoint) if ready else None
+    # The longer one is for a change that the descriptor has failed to tell of.
+    timer = loop.call_later(0.001 if ready else 0.05, wake, endpoint)
     try:
         await waiter
     finally:
-        if timer is not None:
-            timer.cancel()
+        timer.cancel()
         if waiter in endpoint._waiters:  # cancelled
             endpoint._waiters.remove(waiter)
             if not endpoint._waiters:

@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 /// wait for: its own news still makes the descriptor readable.
 const AGAIN: Duration = Duration::from_millis(1);
 
+/// Longest wait without a look, should the descriptor fail to tell of a change.
+const LONGEST: Duration = Duration::from_millis(50);
+
 struct Entry {
     fd: i32,
     waker: Waker,
@@ -67,7 +70,7 @@ pub fn register(fd: i32, waker: &Waker, again: bool) {
     let Some(reactor) = reactor.filter(|reactor| reactor.pid == std::process::id()) else {
         return waker.wake_by_ref();
     };
-    let until = again.then(|| Instant::now() + AGAIN);
+    let until = Some(Instant::now() + if again { AGAIN } else { LONGEST });
     let mut entries = reactor.entries.lock().unwrap();
     match entries.iter_mut().find(|entry| entry.fd == fd && entry.waker.will_wake(waker)) {
         Some(entry) => entry.until = until,
