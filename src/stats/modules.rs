@@ -2,12 +2,16 @@
 
 use super::sites::Origin;
 use crate::os::lookup::{self, Names};
-use core::ffi::{CStr, c_char, c_void};
+use core::ffi::{c_char, c_void};
+use core::slice;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// The loader's `_dl_find_object`, which glibc has since 2.35; null: there is none.
 static FIND: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static NAME: Names<1> = Names::new("_dl_find_object\0");
+
+/// Bytes of a name that are looked at: no path is longer.
+const LONGEST: usize = 4096;
 
 /// struct dl_find_object of <dlfcn.h>.
 #[repr(C)]
@@ -50,8 +54,11 @@ pub fn origin(address: usize) -> Option<Origin<'static>> {
             return None;
         }
         let map = &*found.assume_init_ref().link_map;
-        let name = if map.name.is_null() { c"" } else { CStr::from_ptr(map.name) };
-        Some(Origin { base: map.base as u64, name: name.to_bytes() })
+        // Bounded, so that no call of strlen is made of it.
+        let ends = |at: &usize| map.name.is_null() || *map.name.add(*at) == 0;
+        let len = (0..LONGEST).find(ends).unwrap_or(LONGEST);
+        let name = if len == 0 { &[][..] } else { slice::from_raw_parts(map.name.cast(), len) };
+        Some(Origin { base: map.base as u64, name })
     }
 }
 
