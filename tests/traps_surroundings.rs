@@ -135,7 +135,7 @@ fn seccomp_filter_before_first_copy_refuses_threads_copies_are_right() {
     let test = "seccomp_filter_before_first_copy_refuses_threads_copies_are_right";
     let program = victim("trap_seccomp");
     if let Some(processes) = survives(test, &program, &["before-errno"]) {
-        assert_eq!(offloaded(&processes), 0, "{processes:?}");
+        assert!(processes.iter().all(|one| one["channels"] == 0), "{processes:?}");
     }
 }
 
@@ -410,7 +410,7 @@ fn library_asks_little_of_the_loader() {
     let named = count("R_X86_64_GLOB_DAT") + count("R_X86_64_JUMP_SLO") + count("R_X86_64_64");
     assert!(named <= 25, "{named} symbols to look up: {relocations}");
     let relative = count("R_X86_64_RELATIVE");
-    assert!(relative <= 450, "{relative} relocations");
+    assert!(relative <= 475, "{relative} relocations");
     assert_eq!(needed_libraries()[..], ["libc.so.6", "libadma.so"]);
     assert!(!readelf("-l").contains(" TLS "), "thread-local storage");
 }

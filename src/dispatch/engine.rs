@@ -6,7 +6,7 @@
 //! lose by it. So these stay with libc until they have taken `START_TICKS` together.
 
 use super::Dispatcher;
-use crate::backend::threads::workers;
+use crate::backend::threads::{self, workers};
 use crate::backend::{Refused, gpu, ioat, may_start};
 use crate::config::{Backend, Config};
 use crate::os::signal_mask::SignalsHeld;
@@ -92,7 +92,7 @@ impl Dispatcher {
             return ("gpu", gpu::CHANNELS);
         }
         match (self.ioat.channels(), self.workers()) {
-            (0, 0) => ("libc", 0),
+            (0, 0) if threads::caller_bytes() == 0 => ("libc", 0),
             (0, workers) => ("threads", workers),
             (channels, _) => ("ioat", channels),
         }

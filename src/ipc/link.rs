@@ -371,10 +371,20 @@ impl Link {
 
     /// Takes packets in; nothing more from a peer that has broken the protocol.
     pub fn drain(&self) {
-        if self.end_of_other() != other::BROKEN && os::drain(self.socket.raw()).is_err() {
-            self.broken();
+        if self.take_packets() {
+            self.ring_events(); // they may have been meant for that
         }
-        self.ring_events(); // the packet may have been meant for that
+    }
+
+    /// Returns whether there were packets, or a broken protocol.
+    fn take_packets(&self) -> bool {
+        if self.end_of_other() == other::BROKEN {
+            return false;
+        }
+        os::drain(self.socket.raw()).unwrap_or_else(|_| {
+            self.broken();
+            true
+        })
     }
 
     // ---- event loops ----------------------------------------------------------------------
@@ -394,11 +404,11 @@ impl Link {
     pub fn arm(&self) -> os::Result<bool> {
         let events = self.events()?;
         self.note_events(os::poll_few(self.descriptors(), 0));
-        self.drain();
-        events.arm();
+        self.take_packets();
+        let has_changed = events.arm();
         self.mine().doorbell.0.announce(how::BYTE);
         while self.help(true) {}
-        if self.end_of_other() != other::ALIVE {
+        if has_changed || self.end_of_other() != other::ALIVE {
             return Ok(true);
         }
         let news = |role: Role| {

@@ -12,6 +12,8 @@ pub struct Events {
     bell: Fd,
     /// The program waits for the next change.
     armed: AtomicBool,
+    /// There was a change since `arm` was called last.
+    changed: AtomicBool,
 }
 
 impl Events {
@@ -28,21 +30,24 @@ impl Events {
             epoll.watch(fd, events, 0)?;
         }
         sys::raise_event(bell.raw()); // a program that has not armed it looks first
-        Ok(Self { epoll, bell, armed: AtomicBool::new(false) })
+        Ok(Self { epoll, bell, armed: AtomicBool::new(false), changed: AtomicBool::new(false) })
     }
 
     pub fn raw(&self) -> i32 {
         self.epoll.raw()
     }
 
-    /// Announces that the program will wait; look for changes after this.
-    pub fn arm(&self) {
+    /// Announces that the program will wait; look for changes after this. Returns whether other
+    /// threads have told of one since the last call: the program may have looked before it.
+    pub fn arm(&self) -> bool {
         os::drain_event(self.bell.raw());
         self.armed.store(true, Ordering::SeqCst);
+        self.changed.swap(false, Ordering::SeqCst)
     }
 
     /// Makes the descriptor readable if the program waits; after a change and a full fence.
     pub fn ring(&self) {
+        self.changed.store(true, Ordering::SeqCst);
         if self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::SeqCst) {
             sys::raise_event(self.bell.raw());
         }
