@@ -10,8 +10,8 @@ pub mod folder;
 #[cfg(not(loom))]
 pub mod holders;
 #[cfg(not(loom))]
-#[cfg(not(loom))]
 pub mod huge_pages;
+#[cfg(not(loom))]
 pub mod lock;
 #[cfg(not(loom))]
 pub mod lookup;
