@@ -87,8 +87,12 @@ impl Report {
         }
     }
 
+    /// Bytes that channels had a part in: without any, a caller has streamed them.
     pub fn engine_bytes(&self) -> Outcome<u64> {
-        self.number(&["paths", "engine", "bytes"])
+        match self.number(&["channels"])? {
+            0 => Ok(0),
+            _ => self.number(&["paths", "engine", "bytes"]),
+        }
     }
 
     pub fn libc_bytes(&self) -> Outcome<u64> {
