@@ -473,7 +473,10 @@ impl Dispatcher {
             (Ok(EngineKind::Threads(_)), Kind::Copies | Kind::Fills) if len >= STREAM_FROM => {
                 Some(Copier::Together)
             }
-            (Err(Fallback::Overlap | Fallback::Off | Fallback::BelowMin), _) => None,
+            (
+                Err(Fallback::Overlap | Fallback::Off | Fallback::BelowMin | Fallback::RealTime),
+                _,
+            ) => None,
             (Err(_), Kind::Copies) if len >= STREAM_ALONE_FROM => Some(Copier::Alone),
             _ => None,
         };

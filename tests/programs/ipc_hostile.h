@@ -35,10 +35,14 @@ static inline pid_t hostile(void (*scene)(void))
 	return child;
 }
 
+/* Comes again if it was too slow for its place in a crowd, as on a busy machine. */
 static inline void honest_client(void)
 {
-	int connection = connect_patiently(name);
+	int connection = -ECONNRESET;
 
+	for (int tries = 0; tries < 20 && (connection == -ECONNRESET || connection == -ETIMEDOUT); tries++)
+		connection = adma_connect(name);
+	made(connection);
 	EXPECT(adma_write(connection, "good", 4), 4);
 	EXPECT(adma_close(connection), 0);
 	_exit(0);
