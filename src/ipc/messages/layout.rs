@@ -4,7 +4,7 @@
 use crate::ipc::OFFLOAD;
 use crate::ipc::claims::MOST_PIECES;
 use crate::ipc::copy::Terms;
-use crate::plan::PAGE;
+use crate::plan::{self, PAGE};
 
 /// Size from which workers copy, too, unless a block or the helper is better: waking one takes some
 /// microseconds, and many more pass until it runs.
@@ -57,15 +57,8 @@ impl Layout {
     /// second of every one, and so on. So threads that pull from the front and threads that push from
     /// the back, and lock page tables of the other process, work in different tables. (Four threads, 4 MiB:
     /// 116 us; 256 us in order of addresses.)
-    fn spread(&self, mut index: usize) -> usize {
-        for part in 0..self.per_table {
-            let tables = self.pieces().saturating_sub(part).div_ceil(self.per_table);
-            if index < tables {
-                return index * self.per_table + part;
-            }
-            index -= tables;
-        }
-        index
+    fn spread(&self, index: usize) -> usize {
+        plan::spread(index, self.pieces(), self.per_table)
     }
 
     /// Returns whether one side copies all of it.
