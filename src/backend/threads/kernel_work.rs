@@ -6,10 +6,10 @@
 //! - What a piece needs lies on the caller's stack. Workers reach it through a claimed piece only,
 //!   and the caller does not return while one is under way.
 
-use super::piece::{BY_FUNCTION, PieceFn};
+use super::piece::{ALL_CALLED, BY_FUNCTION, PieceFn};
 use super::queue::{ClaimedPiece, IN_ORDER, Posted, UndoneBits};
 use super::share::{Seen, WaitMode, note_caller_bytes, take_slot, work};
-use super::worker::summon;
+use super::worker::{summon, summon_all};
 use super::workers::{self, QUEUE};
 use crate::backend::Refused;
 use crate::backend::copy_loop::CopyLoop;
@@ -28,13 +28,14 @@ pub enum Claims {
     InOrder,
 }
 
-/// Shares the pieces of a cut with up to `workers`. `part` does one piece, and answers whether it
+/// Shares the pieces of a cut with up to `helpers` of the `workers` there are. `part` does one piece, and answers whether it
 /// did all of it; workers call it too, so it keeps to the law of `worker`. `before` is called when
 /// nothing can be refused any more, before the first piece. Returns where the first piece begins
 /// that was not done, and what was measured. After a refusal nothing was done.
 pub fn share(
     cut: Cut,
     workers: usize,
+    helpers: usize,
     claims: Claims,
     before: impl FnOnce(),
     part: &(dyn Fn(Piece) -> bool + Sync),
@@ -47,7 +48,8 @@ pub fn share(
     let in_order = claims == Claims::InOrder;
     let order = if in_order { IN_ORDER } else { 0 };
     let piece = |index: usize| if in_order { cut.piece(index) } else { cut.spread(index) };
-    let mode = Mode::now(CopyLoop::Ordinary).pack() | BY_FUNCTION | order;
+    let few = if helpers < workers { ALL_CALLED } else { 0 };
+    let mode = Mode::now(CopyLoop::Ordinary).pack() | BY_FUNCTION | order | few;
     let function: PieceFn<'_> = &|claim: &ClaimedPiece| {
         let done = part(piece(claim.index));
         if !done && in_order {
@@ -56,7 +58,10 @@ pub fn share(
         done
     };
     QUEUE.post(shared, &Posted { dst: 0, src: &raw const function as usize, cut, mode });
-    summon(cut.count().clamp(1, workers) as u32, 1);
+    match cut.count().clamp(1, helpers) as u32 {
+        count if few != 0 => summon_all(count),
+        count => summon(count, 1),
+    }
     let mut seen = Seen::default();
     let (own, _) = work(shared, &mut seen, &WaitMode::UntilDone);
     let mut room: UndoneBits = [const { MaybeUninit::uninit() }; _];

@@ -21,6 +21,8 @@ mod share;
 #[cfg(not(loom))]
 pub mod streams;
 #[cfg(not(loom))]
+mod table_threads;
+#[cfg(not(loom))]
 pub mod task;
 #[cfg(not(loom))]
 pub mod watch;

@@ -13,9 +13,10 @@ pub const ALTERNATE: usize = 1 << 26;
 pub const FRESH: usize = 1 << 27;
 /// Beside a packed mode: in the source's place stands the address of a `PieceFn`.
 pub const BY_FUNCTION: usize = 1 << 28;
-/// Beside `BY_FUNCTION`: the function counts its bytes itself, and all workers that it wants have
-/// been called. See `parallel`.
+/// Beside `BY_FUNCTION`: the function counts its bytes itself. See `parallel`.
 pub const PARALLEL: usize = 1 << 24;
+/// Beside `BY_FUNCTION`: all workers that gain by it have been called; they call no others.
+pub const ALL_CALLED: usize = 1 << 23;
 
 /// Does a claimed piece in a way of its own; false: not all of it could be done. Workers call it
 /// too, so it keeps to the law of `worker`.

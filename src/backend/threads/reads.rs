@@ -296,7 +296,7 @@ impl<'a> FileRead<'a> {
                 }
             };
             let part = |piece: Piece| self.read_piece(at + piece.offset, piece.len, how.fresh);
-            match kernel_work::share(cut, how.workers, Claims::InOrder, claim, &part) {
+            match kernel_work::share(cut, how.workers, how.workers, Claims::InOrder, claim, &part) {
                 Ok((short, measured)) => {
                     seen.add(&measured);
                     if at == from

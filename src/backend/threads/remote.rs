@@ -19,6 +19,7 @@ use super::kernel_work::{self, Claims};
 use super::segments::{
     AT_ONCE, MOST_BYTES, SHORT, Segment, SegmentList, are_apart, bytes_of, stretch,
 };
+use super::table_threads::TableThreads;
 use crate::backend::threads::{self, Seen};
 use crate::backend::{Refused, libc as original};
 use crate::functions::Op;
@@ -28,6 +29,8 @@ use crate::os::signal_mask::SignalsHeld;
 use crate::os::{process, sys};
 use crate::plan::{self, Cut, Piece};
 use core::mem::MaybeUninit;
+
+static THREADS: TableThreads = TableThreads::new();
 
 /// The program's call, as it came.
 pub struct TransferCall {
@@ -196,10 +199,15 @@ impl<'a> Transfer<'a> {
     /// Shares the bytes from number `from` on with up to `workers`. Answers how many bytes of
     /// the whole transfer are done then. After a refusal nothing is under way.
     pub fn share(&self, from: usize, workers: usize) -> Result<(usize, Seen), Refused> {
-        let cut = Cut::for_tables(self.remote_place(from), self.total - from, workers + 1);
+        let helpers = workers.min(THREADS.of(self.total - from) - 1);
+        let cut = Cut::for_tables(self.remote_place(from), self.total - from, helpers + 1);
         let part = |piece: Piece| self.move_bytes(from + piece.offset, piece.len) == piece.len;
-        let (short, seen) = kernel_work::share(cut, workers, Claims::Spread, || (), &part)?;
-        let Some(offset) = short else { return Ok((self.total, seen)) };
+        let (short, seen) =
+            kernel_work::share(cut, workers, helpers, Claims::Spread, || (), &part)?;
+        let Some(offset) = short else {
+            THREADS.note(seen.ordinary);
+            return Ok((self.total, seen));
+        };
         threads::note_fault();
         let done = from + offset;
         Ok((done + self.move_bytes(done, self.total - done), seen))

@@ -55,6 +55,15 @@ pub fn summon(count: u32, made: u32) {
     }
 }
 
+/// Calls exactly `count` workers, and makes those that are missing.
+pub fn summon_all(count: u32) {
+    summon(count, count);
+    let alive = headcount::alive(ALIVE.load(Ordering::Relaxed));
+    if alive < count && cpus::may_make_workers() {
+        make(count - alive, GENERATION.load(Ordering::Relaxed));
+    }
+}
+
 /// The same by a worker. Those it makes are of its own generation: when it is sent away, so are they.
 fn summon_others(count: u32, me: &Worker) {
     match QUEUE.wake_sleepers(count) {
@@ -229,8 +238,8 @@ fn take_turn(number: usize, last: &mut usize, faults_heard: &mut Option<FaultsHe
     if me.is_wanted()
         && let Some(slot) = QUEUE.find_work(number)
     {
-        // Before a piece is claimed: nobody waits for us yet. `parallel` has called all it wants.
-        if slot.mode() & piece::PARALLEL == 0 {
+        // Before a piece is claimed: no caller waits for this worker yet.
+        if slot.mode() & piece::ALL_CALLED == 0 {
             summon_others(2, me);
         }
         if !hear_faults(faults_heard) {
