@@ -7,8 +7,9 @@ use crate::backend::threads::task::{Task, Work};
 use crate::backend::threads::workers;
 use crate::backend::{Refused, ioat, libc as original, threads};
 use crate::config::{Backend, Config};
+use crate::os::cpus::{self, Features};
 use crate::os::lookup::rare;
-use crate::os::{cpus, sys, text};
+use crate::os::{sys, text};
 use alloc::string::String;
 use core::ffi::{CStr, c_char, c_void};
 use core::fmt::Write;
@@ -46,7 +47,7 @@ fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> core::
     }
     let has_card = card(config, out)?;
     write!(out, "  CPU         ")?;
-    let keys = if cpus::features().protection_keys { "" } else { "no " };
+    let keys = if cpus::features().contains(Features::PROTECTION_KEYS) { "" } else { "no " };
     writeln!(
         out,
         "{} MiB last level cache, {keys}protection keys",

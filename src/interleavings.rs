@@ -1,6 +1,7 @@
 //! What the models of the lock-free parts have in common. loom runs a model in every interleaving
 //! of its threads: `RUSTFLAGS="--cfg loom" cargo test --release --lib interleavings`.
 
+use crate::backend::mode::Mode;
 use crate::backend::threads::queue::Posted;
 use crate::plan::Cut;
 use loom::sync::Arc;
@@ -26,7 +27,7 @@ pub fn beside<S: Clone + 'static, R: 'static>(
 /// A copy of some pieces; `mode` says which of the model's copies it is.
 pub fn copy_of(pieces: usize, mode: usize) -> Posted {
     let cut = Cut::with_piece(0, pieces * 4096, 4096);
-    Posted { dst: 0, src: 0, cut, mode }
+    Posted { dst: 0, src: 0, cut, mode: Mode::from_bits_retain(mode) }
 }
 
 /// The bytes of a model's copies: how often each piece of each copy was written.

@@ -11,7 +11,8 @@
 use super::libc as original;
 use super::threads::{Cost, Pieces, Seen};
 use crate::backend::copy_loop::CopyLoop;
-use crate::os::{cpus, sys};
+use crate::os::cpus::{self, Features};
+use crate::os::sys;
 use crate::plan::PAGE;
 use core::arch::global_asm;
 
@@ -61,7 +62,7 @@ pub unsafe fn copy(dst: usize, src: usize, len: usize, pieces: Pieces) -> Seen {
 unsafe fn stream(dst: usize, src: usize, len: usize) {
     // SAFETY: the caller's promise; the CPU has the instructions.
     unsafe {
-        match cpus::features().avx512 {
+        match cpus::features().contains(Features::AVX512) {
             true => adma_alone_stream_avx512(dst, src, len),
             false => adma_alone_stream_sse2(dst, src, len),
         }
@@ -179,8 +180,9 @@ mod tests {
     #[test]
     fn both_loops_copy_the_bytes() {
         let src: vec::Vec<u8> = (0..50_000u32).map(|i| (i % 253) as u8).collect();
+        let avx512 = cpus::features().contains(Features::AVX512);
         let loops: [(bool, unsafe extern "C" fn(usize, usize, usize)); 2] =
-            [(true, adma_alone_stream_sse2), (cpus::features().avx512, adma_alone_stream_avx512)];
+            [(true, adma_alone_stream_sse2), (avx512, adma_alone_stream_avx512)];
         for (_, copy) in loops.into_iter().filter(|(runs_here, _)| *runs_here) {
             let mut dst = vec![0u8; 50_000];
             // SAFETY: both ranges are ours, and apart; the CPU has the instructions.

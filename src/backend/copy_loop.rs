@@ -15,8 +15,9 @@
 //!
 //! Which loop is the default was decided by `bench/run loops`; see bench/README.md.
 
+use crate::os::cpus::{self, Features};
 use crate::os::sync::AtomicU32;
-use crate::os::{cpus, sys};
+use crate::os::sys;
 use core::arch::global_asm;
 use core::cell::UnsafeCell;
 use core::sync::atomic::AtomicU8;
@@ -131,14 +132,15 @@ impl CopyLoop {
 
     /// The address of the loop.
     fn loop_(self) -> *const u8 {
-        let features = cpus::features();
+        let (features, movsb) = (cpus::features(), &raw const adma_loop_movsb);
         match self {
-            CopyLoop::Stream if features.avx512 => &raw const adma_loop_stream_avx512,
-            CopyLoop::Stream => &raw const adma_loop_stream_sse2,
-            CopyLoop::Ordinary if !features.good_movsb && features.avx2 => {
-                &raw const adma_loop_avx2
+            CopyLoop::Stream if features.contains(Features::AVX512) => {
+                &raw const adma_loop_stream_avx512
             }
-            _ => &raw const adma_loop_movsb,
+            CopyLoop::Stream => &raw const adma_loop_stream_sse2,
+            CopyLoop::Ordinary if features.contains(Features::GOOD_MOVSB) => movsb,
+            CopyLoop::Ordinary if features.contains(Features::AVX2) => &raw const adma_loop_avx2,
+            CopyLoop::Ordinary => movsb,
         }
     }
 }
@@ -154,7 +156,7 @@ pub unsafe fn compare_until_taken_back(
     len: usize,
     take_back: Option<&TakeBack>,
 ) -> (Copied, usize) {
-    let which = match cpus::features().avx2 {
+    let which = match cpus::features().contains(Features::AVX2) {
         true => &raw const adma_compare_avx2,
         false => &raw const adma_compare_sse2,
     };

@@ -40,9 +40,13 @@ fn fills_every_edge_match_naive() {
     }
 }
 
+fn has(feature: Features) -> bool {
+    cpus::features().contains(feature)
+}
+
 /// The loops that compare, on this CPU.
 fn comparing_loops() -> Vec<*const u8> {
-    let avx2 = cpus::features().avx2.then_some(&raw const adma_compare_avx2);
+    let avx2 = has(Features::AVX2).then_some(&raw const adma_compare_avx2);
     avx2.into_iter().chain([&raw const adma_compare_sse2]).collect()
 }
 
@@ -74,8 +78,8 @@ fn loops() -> Vec<*const u8> {
     let all = [
         (true, &raw const adma_loop_movsb),
         (true, &raw const adma_loop_stream_sse2),
-        (cpus::features().avx2, &raw const adma_loop_avx2),
-        (cpus::features().avx512, &raw const adma_loop_stream_avx512),
+        (has(Features::AVX2), &raw const adma_loop_avx2),
+        (has(Features::AVX512), &raw const adma_loop_stream_avx512),
     ];
     all.into_iter().filter(|(can, _)| *can).map(|(_, address)| address).collect()
 }
@@ -144,7 +148,7 @@ unsafe fn upper_half_after(
 fn loop_that_ends_at_a_bad_page_leaves_no_upper_halves_of_registers() {
     use crate::backend::signals;
     use crate::backend::threads::workers;
-    if !cpus::features().avx2 {
+    if !has(Features::AVX2) {
         return;
     }
     let (page, protection) = (4096, libc::PROT_READ | libc::PROT_WRITE);

@@ -16,7 +16,6 @@ pub mod gpu;
 pub mod ioat;
 #[cfg(not(loom))]
 pub mod libc;
-#[cfg(not(loom))]
 pub mod mode;
 mod request;
 #[cfg(not(loom))]

@@ -1,97 +1,115 @@
-//! How the pieces of one copy are copied: by which loop, with whose rights, and by whose memory policy.
+//! How the pieces of one copy are done: one word that the queue carries, and all of its bits.
 
+#[cfg(not(loom))]
 use crate::backend::copy_loop::CopyLoop;
-use crate::os::cpus;
+#[cfg(not(loom))]
+use crate::os::cpus::{self, Features};
+#[cfg(not(loom))]
 use crate::os::memory_policy::{self, PolicyId};
-use core::arch::asm;
-use core::sync::atomic::AtomicU32;
+use bitflags::bitflags;
 
-/// A bit that no packed mode has: the helper carries the piece.
-pub const BY_HELPER: usize = 1 << 25;
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Mode {
-    pub copy_loop: CopyLoop,
-    /// The caller's protection-key rights, where the CPU has keys: they belong to the
-    /// thread, and a worker must see exactly the memory its caller sees.
-    rights: Option<u32>,
-    /// By which the caller's new pages are placed.
-    policy: PolicyId,
+bitflags! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Mode: usize {
+        /// Streaming stores, else ordinary ones.
+        const STREAM = 1;
+        /// `RIGHTS` are the caller's, where the CPU has protection keys: they belong to the thread,
+        /// and a worker must see exactly the memory its caller sees.
+        const HAS_RIGHTS = 1 << 2;
+        /// The `PolicyId` by which the caller's new pages are placed.
+        const POLICY = 0b1_1111 << 3;
+        /// Beside `BY_FUNCTION`: all workers that gain by it have been called; they call no others.
+        const ALL_CALLED = 1 << 23;
+        /// Beside `BY_FUNCTION`: the function counts its bytes itself. See `parallel`.
+        const PARALLEL = 1 << 24;
+        /// The kernel helper carries the piece.
+        const BY_HELPER = 1 << 25;
+        /// Pieces with odd numbers are streamed, the others are not. They are timed one by one, so
+        /// that one copy shows which is better.
+        const ALTERNATE = 1 << 26;
+        /// The destination was never written. Its pages are made before they are copied into, many
+        /// by one call instead of a fault for each.
+        const FRESH = 1 << 27;
+        /// The source is the address of a `PieceFn`.
+        const BY_FUNCTION = 1 << 28;
+        /// The destination is filled with the source, which is the value.
+        const FILL = 1 << 29;
+        /// Both sides are compared.
+        const COMPARE = 1 << 30;
+        /// Pieces are claimed from the front by all threads, and those behind a piece can be
+        /// cancelled.
+        const IN_ORDER = 1 << 31;
+        const RIGHTS = 0xffff_ffff << 32;
+    }
 }
 
-const POLICY_SHIFT: u32 = 3;
+#[cfg(not(loom))]
+const _: () = assert!(Mode::POLICY.bits() >> 3 == memory_policy::UNKNOWN as usize);
 
+#[cfg(not(loom))]
 impl Mode {
-    /// With the rights and the memory policy of this thread.
-    pub fn now(copy_loop: CopyLoop) -> Self {
-        let rights = cpus::features().protection_keys.then(read_rights);
-        Self { copy_loop, rights, policy: memory_policy::of_caller() }
+    /// Returns a mode with the rights and the memory policy of this thread.
+    pub fn of_caller(copy_loop: CopyLoop) -> Self {
+        let policy = (memory_policy::of_caller() as usize) << 3;
+        let mut mode = Self::from_bits_retain(policy);
+        mode.set(Self::STREAM, copy_loop == CopyLoop::Stream);
+        if cpus::features().contains(Features::PROTECTION_KEYS) {
+            mode |= Self::HAS_RIGHTS | Self::from_bits_retain((read_rights() as usize) << 32);
+        }
+        mode
+    }
+
+    pub fn copy_loop(self) -> CopyLoop {
+        if self.contains(Self::STREAM) { CopyLoop::Stream } else { CopyLoop::Ordinary }
+    }
+
+    fn policy(self) -> PolicyId {
+        ((self & Self::POLICY).bits() >> 3) as PolicyId
     }
 
     /// Whether workers can place new pages as the caller would.
     pub fn can_be_shared(self) -> bool {
-        self.policy != memory_policy::UNKNOWN
+        self.policy() != memory_policy::UNKNOWN
     }
 
     /// Takes on what belongs to the caller, for a worker that has the memory policy in `policy`.
-    pub fn adopt(self, policy: &AtomicU32) {
-        memory_policy::take_on(self.policy, policy);
-        if let Some(rights) = self.rights.filter(|&rights| rights != read_rights()) {
-            // SAFETY: only exists where the CPU has keys. The caller runs with these rights
+    pub fn adopt(self, policy: &core::sync::atomic::AtomicU32) {
+        memory_policy::take_on(self.policy(), policy);
+        let rights = (self.bits() >> 32) as u32;
+        if self.contains(Self::HAS_RIGHTS) && rights != read_rights() {
+            // SAFETY: only set where the CPU has keys. The caller runs with these rights
             // and can reach its stack and our data, so a worker can too.
             unsafe {
-                asm!("wrpkru", in("eax") rights, in("ecx") 0, in("edx") 0,
+                core::arch::asm!("wrpkru", in("eax") rights, in("ecx") 0, in("edx") 0,
                     options(nostack, preserves_flags));
             }
         }
     }
-
-    /// rights: 32 bits | for others: 24 bits | policy: 5 bits | has rights | copy_loop: 2 bits
-    pub fn pack(self) -> usize {
-        let kind = match self.copy_loop {
-            CopyLoop::Ordinary => 0,
-            CopyLoop::Stream => 1,
-        };
-        let has_rights = usize::from(self.rights.is_some());
-        let policy = (self.policy as usize) << POLICY_SHIFT;
-        (self.rights.unwrap_or(0) as usize) << 32 | policy | has_rights << 2 | kind
-    }
-
-    pub fn unpack(packed: usize) -> Self {
-        let copy_loop = match packed & 3 {
-            0 => CopyLoop::Ordinary,
-            _ => CopyLoop::Stream,
-        };
-        let rights = (packed & 4 != 0).then_some((packed >> 32) as u32);
-        let policy = (packed >> POLICY_SHIFT) as PolicyId & ((1 << memory_policy::BITS) - 1);
-        Self { copy_loop, rights, policy }
-    }
 }
 
-/// The protection-key rights of this thread. Only where the CPU has keys.
+/// Reads the protection-key rights of this thread. Only where the CPU has keys.
+#[cfg(not(loom))]
 fn read_rights() -> u32 {
     let rights;
     // SAFETY: callers have checked the CPU; reads one register.
     unsafe {
-        asm!("rdpkru", out("eax") rights, in("ecx") 0, out("edx") _,
+        core::arch::asm!("rdpkru", out("eax") rights, in("ecx") 0, out("edx") _,
             options(nomem, nostack, preserves_flags));
     }
     rights
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
     #[test]
-    fn mode_survives_packing() {
+    fn mode_of_the_caller_keeps_its_loop_and_is_adopted_by_the_caller() {
         for copy_loop in [CopyLoop::Ordinary, CopyLoop::Stream] {
-            for rights in [None, Some(0), Some(u32::MAX)] {
-                for policy in [memory_policy::ANY, 1, memory_policy::UNKNOWN] {
-                    let mode = Mode { copy_loop, rights, policy };
-                    assert_eq!(Mode::unpack(mode.pack()), mode);
-                }
-            }
+            let mode = Mode::of_caller(copy_loop) | Mode::FILL | Mode::IN_ORDER;
+            assert_eq!((mode.copy_loop(), mode.policy()), (copy_loop, memory_policy::of_caller()));
+            mode.adopt(&core::sync::atomic::AtomicU32::new(mode.policy()));
+            assert_eq!(Mode::of_caller(copy_loop), mode - Mode::FILL - Mode::IN_ORDER);
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::ipc::wake::background::{self, CONNECTION};
 use crate::ipc::wake::doorbell::how;
 use crate::ipc::wake::events::Events;
 use crate::ipc::wake::kicks::{self, NEEDY};
-use crate::os::lock::{Held, Lock, Released};
+use crate::os::lock::{Held, Lock, Release, Released};
 use crate::os::sys;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

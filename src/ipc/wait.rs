@@ -14,7 +14,7 @@ use crate::ipc::memory::region::LINE;
 use crate::ipc::messages::{AfterPost, Endpoint, Hint, NUMBER_BITS, Role, Withdrawal};
 use crate::ipc::wake::doorbell::how;
 use crate::ipc::wake::kicks;
-use crate::os::lock::Held;
+use crate::os::lock::{Held, Release};
 use crate::os::sync::{Woken, fetch_to_change, pause};
 use crate::os::{cpus, sys};
 use core::ops::Range;

@@ -1,66 +1,50 @@
 //! What the machine leaves us: CPUs by affinity and quota, and features of the CPU.
 
 use crate::os::lock::TryLock;
-use crate::os::sys::{self, NoFilter, NoNewFilter};
+use crate::os::sys::{self, NoFilter, NoNewFilter, syscall};
+use bitflags::bitflags;
 use core::arch::{asm, x86_64::__cpuid_count};
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
 use core::num::NonZeroUsize;
 use once_cell::race::OnceNonZeroUsize;
 
-#[derive(Clone, Copy, Debug)]
-pub struct Features {
-    /// Protection keys, switched on by the kernel.
-    pub protection_keys: bool,
-    /// AVX2, and the kernel saves its registers.
-    pub avx2: bool,
-    /// AVX-512, and the kernel saves its registers.
-    pub avx512: bool,
-    /// `rep movsb` is the way to copy large blocks: an Intel CPU that says so. Others say so
-    /// too, but are slow where source and destination are aligned differently; libc decides alike.
-    pub good_movsb: bool,
+bitflags! {
+    /// What the CPU has and the kernel has switched on.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Features: usize {
+        /// Set once the CPU was asked.
+        const KNOWN = 1;
+        const PROTECTION_KEYS = 1 << 1;
+        const AVX512 = 1 << 2;
+        const AVX2 = 1 << 3;
+        /// `rep movsb` is the way to copy large blocks: an Intel CPU that says so. Others say so
+        /// too, but are slow where source and destination are aligned differently; libc decides
+        /// alike.
+        const GOOD_MOVSB = 1 << 4;
+    }
 }
 
 /// Asked once: the cpuid instruction costs microseconds in a virtual machine.
 pub fn features() -> Features {
     static BITS: OnceNonZeroUsize = OnceNonZeroUsize::new();
-    const KNOWN: usize = 1;
-    const KEYS: usize = 2;
-    const AVX512: usize = 4;
-    const AVX2: usize = 8;
-    const MOVSB: usize = 16;
     let ask = || {
-        let leaf = __cpuid_count(7, 0);
-        let maker = __cpuid_count(0, 0);
+        let (leaf, maker, saved) = (__cpuid_count(7, 0), __cpuid_count(0, 0), saved_registers());
         let intel = [maker.ebx, maker.edx, maker.ecx] == [0x756e_6547, 0x4965_6e69, 0x6c65_746e];
-        let if_set = |register: u32, bit: u32, flag: usize| (register >> bit & 1) as usize * flag;
-        let mut bits = KNOWN | if_set(leaf.ecx, 4, KEYS);
-        let saved = saved_registers();
-        if saved & 0xe6 == 0xe6 {
-            bits |= if_set(leaf.ebx, 16, AVX512);
-        }
-        if saved & 6 == 6 {
-            bits |= if_set(leaf.ebx, 5, AVX2);
-        }
-        if intel {
-            bits |= if_set(leaf.ebx, 9, MOVSB);
-        }
-        NonZeroUsize::new(bits).unwrap_or(NonZeroUsize::MIN)
+        let mut features = Features::KNOWN;
+        features.set(Features::PROTECTION_KEYS, leaf.ecx >> 4 & 1 == 1);
+        features.set(Features::AVX512, saved & 0xe6 == 0xe6 && leaf.ebx >> 16 & 1 == 1);
+        features.set(Features::AVX2, saved & 6 == 6 && leaf.ebx >> 5 & 1 == 1);
+        features.set(Features::GOOD_MOVSB, intel && leaf.ebx >> 9 & 1 == 1);
+        NonZeroUsize::new(features.bits()).unwrap_or(NonZeroUsize::MIN)
     };
-    let bits = BITS.get_or_init(ask).get();
-    Features {
-        protection_keys: bits & KEYS != 0,
-        avx2: bits & AVX2 != 0,
-        avx512: bits & AVX512 != 0,
-        good_movsb: bits & MOVSB != 0,
-    }
+    Features::from_bits_retain(BITS.get_or_init(ask).get())
 }
 
 /// Which registers the kernel saves, as XCR0 has it.
 fn saved_registers() -> u32 {
-    let has_xgetbv = __cpuid_count(1, 0).ecx >> 27 & 1 == 1;
-    if !has_xgetbv {
-        return 0;
+    if __cpuid_count(1, 0).ecx >> 27 & 1 == 0 {
+        return 0; // no xgetbv
     }
     let saved: u32;
     // SAFETY: the CPU has the instruction, and the kernel has switched it on.
@@ -79,20 +63,13 @@ pub fn current() -> u32 {
 
 /// Bytes of the last level cache; 0 where the CPU does not say.
 pub fn last_level_cache() -> usize {
-    (0..8)
-        .map(|index| __cpuid_count(4, index))
-        .take_while(|cache| cache.eax & 0x1f != 0)
-        .map(|cache| {
-            let field = |value: u32, shift: u32, bits: u32| {
-                ((value >> shift) & ((1 << bits) - 1)) as usize + 1
-            };
-            field(cache.ebx, 22, 10)
-                * field(cache.ebx, 12, 10)
-                * field(cache.ebx, 0, 12)
-                * (cache.ecx as usize + 1)
-        })
-        .last()
-        .unwrap_or(0)
+    let size = |index| {
+        let cache = __cpuid_count(4, index);
+        let field = |shift: u32, bits: u32| (cache.ebx >> shift & ((1 << bits) - 1)) as usize + 1;
+        let bytes = field(22, 10) * field(12, 10) * field(0, 12) * (cache.ecx as usize + 1);
+        (cache.eax & 0x1f != 0).then_some(bytes)
+    };
+    (0..8).map_while(size).last().unwrap_or(0)
 }
 
 /// Room for what the kernel answers. Not on the stack: the first large copy may be made on
@@ -121,7 +98,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// `None` when somebody else is just asking: the hook does not wait.
+    /// `None` when another thread is just asking: the hook does not wait.
     pub fn try_now(allowed: NoNewFilter) -> Option<Self> {
         let mut buffers = BUFFERS.try_take()?;
         let CpuBuffers { mask, groups, path, .. } = &mut *buffers;
@@ -131,11 +108,8 @@ impl Limits {
 
     /// Like `try_now`, and one CPU when that is not known.
     pub fn now() -> Self {
-        NoNewFilter::look().and_then(Self::try_now).unwrap_or(Self {
-            affinity: 1,
-            quota: None,
-            which: 0,
-        })
+        let one = Self { affinity: 1, quota: None, which: 0 };
+        NoNewFilter::look().and_then(Self::try_now).unwrap_or(one)
     }
 
     pub fn cpus(&self) -> usize {
@@ -156,23 +130,21 @@ pub fn run_anywhere(allowed: NoFilter) {
     let parameters = 0i32; // struct sched_param: priority 0
     let (main_class, own) = (Class::of(main, allowed), Class::of(0, allowed));
     let is_idle = main_class.is_some_and(|class| class.policy == libc::SCHED_IDLE);
-    let policy = if is_idle { libc::SCHED_IDLE } else { libc::SCHED_BATCH } as usize;
-    let none = &raw const parameters as usize;
+    let policy = if is_idle { libc::SCHED_IDLE } else { libc::SCHED_BATCH };
     let io = io_priority_of(main, allowed);
     // SAFETY: all are readable; a refusal changes nothing.
     unsafe {
         if size > 0 {
-            sys::syscall(libc::SYS_sched_setaffinity, [0, size, mask.as_ptr() as usize, 0, 0, 0]);
+            syscall!(SYS_sched_setaffinity, 0, size, mask.as_ptr());
         }
-        sys::syscall(libc::SYS_sched_setscheduler, [0, policy, none, 0, 0, 0]);
+        syscall!(SYS_sched_setscheduler, 0, policy, &raw const parameters);
         if let Some((main, own)) = main_class.zip(own)
             && main.nice != own.nice
         {
-            let (one, nice) = (libc::PRIO_PROCESS as usize, main.nice as usize);
-            sys::syscall(libc::SYS_setpriority, [one, 0, nice, 0, 0, 0]);
+            syscall!(SYS_setpriority, libc::PRIO_PROCESS, 0, main.nice);
         }
         if io != io_priority_of(0, allowed) {
-            sys::syscall(libc::SYS_ioprio_set, [IOPRIO_WHO_PROCESS, 0, io as usize, 0, 0, 0]);
+            syscall!(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, io);
         }
     }
 }
@@ -182,9 +154,7 @@ const IOPRIO_WHO_PROCESS: usize = 1;
 /// The I/O priority of a thread, 0 for this one; 0 where it has none of its own.
 fn io_priority_of(tid: i32, _: NoFilter) -> u16 {
     // SAFETY: no memory.
-    let answer = unsafe {
-        sys::syscall(libc::SYS_ioprio_get, [IOPRIO_WHO_PROCESS, tid as usize, 0, 0, 0, 0])
-    };
+    let answer = unsafe { syscall!(SYS_ioprio_get, IOPRIO_WHO_PROCESS, tid) };
     u16::try_from(answer).unwrap_or(0)
 }
 
@@ -209,13 +179,10 @@ pub(super) struct Class {
 impl Class {
     /// Of a thread by its number, 0 for this one.
     fn of(tid: i32, _: NoFilter) -> Option<Self> {
-        let (tid, one) = (tid as usize, libc::PRIO_PROCESS as usize);
         // SAFETY: no memory.
         let (policy, priority) = unsafe {
-            (
-                sys::syscall(libc::SYS_sched_getscheduler, [tid, 0, 0, 0, 0, 0]),
-                sys::syscall(libc::SYS_getpriority, [one, tid, 0, 0, 0, 0]),
-            )
+            let priority = syscall!(SYS_getpriority, libc::PRIO_PROCESS, tid);
+            (syscall!(SYS_sched_getscheduler, tid), priority)
         };
         if policy < 0 || priority < 0 {
             return None;
@@ -225,28 +192,26 @@ impl Class {
         Some(Self { policy, nice: 20 - priority as i32 })
     }
 
-    /// From a file, with calls that the filter of the start allows.
-    fn in_file(path: &CStr, allowed: NoNewFilter) -> Option<Self> {
-        Self::try_in_file(path, allowed).flatten()
-    }
-
-    /// Like `in_file`; `None` when another thread is just asking, `Some(None)` when there is no such
-    /// file.
-    pub fn try_in_file(path: &CStr, allowed: NoNewFilter) -> Option<Option<Self>> {
+    /// From a file, with calls that the filter of the start allows; `None` when another thread is
+    /// just asking, `Some(None)` when there is no such file.
+    pub fn in_file(path: &CStr, allowed: NoNewFilter) -> Option<Option<Self>> {
         let mut buffers = BUFFERS.try_take()?;
         Some(sys::read_file(path, &mut buffers.groups, allowed).and_then(Self::in_stat))
     }
 
-    /// The 19th and the 41st word of /proc/PID/stat; the second is a name that may hold
-    /// anything, in parentheses.
     fn in_stat(stat: &[u8]) -> Option<Self> {
-        let rest = &stat[stat.iter().rposition(|&byte| byte == b')')? + 1..];
-        let mut words = rest.split(|&byte| byte == b' ').skip(1);
-        let mut word = |skip: usize| -> Option<i32> {
-            core::str::from_utf8(words.nth(skip)?).ok()?.trim().parse().ok()
+        let [nice, policy] = [19, 41].map(|number| sys::word_of_stat(stat, number));
+        Some(Self { policy: policy? as i32, nice: nice? as i32 })
+    }
+
+    fn makes_as_good_as(self, main: Self, filtered: bool) -> bool {
+        let kind = match self.policy {
+            libc::SCHED_OTHER | libc::SCHED_BATCH => true,
+            libc::SCHED_FIFO | libc::SCHED_RR => !filtered,
+            libc::SCHED_IDLE => main.policy == libc::SCHED_IDLE,
+            _ => false,
         };
-        let nice = word(16)?;
-        Some(Self { policy: word(21)?, nice })
+        kind && self.nice <= main.nice
     }
 }
 
@@ -259,26 +224,14 @@ pub fn may_make_workers() -> bool {
     let classes = match (no_filter, no_new_filter) {
         (Some(allowed), _) => Class::of(0, allowed).zip(Class::of(sys::getpid(), allowed)),
         (_, Some(allowed)) => {
-            let main = Class::in_file(c"/proc/self/stat", allowed);
-            Class::in_file(c"/proc/thread-self/stat", allowed).zip(main)
+            let read = |path| Class::in_file(path, allowed).flatten();
+            read(c"/proc/thread-self/stat").zip(read(c"/proc/self/stat"))
         }
         (None, None) => return false, // no thread may be made
     };
     // What cannot be known is as usual.
     let suits = classes.is_none_or(|(own, main)| own.makes_as_good_as(main, filtered));
     suits && (!filtered || has_all_cpus())
-}
-
-impl Class {
-    fn makes_as_good_as(self, main: Self, filtered: bool) -> bool {
-        let kind = match self.policy {
-            libc::SCHED_OTHER | libc::SCHED_BATCH => true,
-            libc::SCHED_FIFO | libc::SCHED_RR => !filtered,
-            libc::SCHED_IDLE => main.policy == libc::SCHED_IDLE,
-            _ => false,
-        };
-        kind && self.nice <= main.nice
-    }
 }
 
 /// Whether this thread may use every CPU that the main thread may use.
@@ -293,7 +246,7 @@ fn has_all_cpus() -> bool {
     mask.iter().zip(own.iter()).take(size / 8).all(|(main, own)| main == own)
 }
 
-/// In the child of a fork nobody else is asking any more.
+/// In the child of a fork no other thread is asking any more.
 pub fn forget_after_fork() {
     BUFFERS.forget_after_fork();
 }
@@ -308,12 +261,11 @@ fn by_affinity(mask: &mut Mask) -> (usize, u64) {
     (count.max(1), which)
 }
 
-/// The CPUs that a thread may use, 0 for this one; answers how many bytes the kernel has
+/// Asks which CPUs a thread may use, 0 for this one; returns how many bytes the kernel has
 /// filled, 0 when it does not say.
 fn affinity_of(tid: i32, mask: *mut Mask) -> usize {
-    let (tid, at, size) = (tid as usize, mask as usize, size_of::<Mask>());
-    // SAFETY: the kernel writes at most `size` bytes, if it can, and answers how many.
-    let answer = unsafe { sys::syscall(libc::SYS_sched_getaffinity, [tid, size, at, 0, 0, 0]) };
+    // SAFETY: the kernel writes at most this many bytes, if it can, and answers how many.
+    let answer = unsafe { syscall!(SYS_sched_getaffinity, tid, size_of::<Mask>(), mask) };
     usize::try_from(answer).unwrap_or(0)
 }
 
@@ -334,7 +286,7 @@ fn by_quota(groups: &mut [u8], path: &mut [u8], allowed: NoNewFilter) -> Option<
             {
                 least = Some(least.map_or(quota, |least| least.min(quota)));
             }
-            match group.iter().rposition(|&byte| byte == b'/') {
+            match memchr::memrchr(b'/', group) {
                 Some(at) => group = &group[..at],
                 None => break,
             }
@@ -361,9 +313,8 @@ impl Version {
 
 /// The cpu controller of a /proc/self/cgroup line, and its group.
 fn cpu_group(line: &[u8]) -> Option<(Version, &[u8])> {
-    let colon = |from: usize| Some(from + line[from..].iter().position(|&byte| byte == b':')?);
-    let first = colon(0)?;
-    let second = colon(first + 1)?;
+    let mut colons = memchr::memchr_iter(b':', line);
+    let (first, second) = (colons.next()?, colons.next()?);
     let (controllers, group) = (&line[first + 1..second], &line[second + 1..]);
     if controllers.is_empty() {
         return Some((Version::Two, group));
@@ -463,7 +414,10 @@ mod tests {
         let Some(allowed) = NoFilter::look() else { return };
         assert!(Class::of(0, allowed).is_some());
         for (path, tid) in [(c"/proc/thread-self/stat", 0), (c"/proc/self/stat", sys::getpid())] {
-            assert_eq!(Class::in_file(path, allowed.into()), Class::of(tid, allowed));
+            // Another test may just be reading.
+            let read = || Class::in_file(path, allowed.into());
+            let class = std::iter::repeat_with(read).find_map(|class| class);
+            assert_eq!(class, Some(Class::of(tid, allowed)));
         }
     }
 

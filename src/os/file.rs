@@ -20,12 +20,9 @@ pub struct FileId([u64; 2]);
 impl RegularFile {
     /// `None`: it is not one, cannot be read, or is read past the page cache (O_DIRECT).
     pub fn of(fd: usize, allowed: NoFilter) -> Option<Self> {
-        let flags = fcntl(fd, libc::F_GETFL);
-        let unfit = libc::O_DIRECT | libc::O_PATH;
-        if flags < 0
-            || flags as i32 & unfit != 0
-            || flags as i32 & libc::O_ACCMODE == libc::O_WRONLY
-        {
+        let flags = i32::try_from(fcntl(fd, libc::F_GETFL)).ok().filter(|&flags| flags >= 0)?;
+        let is_write_only = flags & libc::O_ACCMODE == libc::O_WRONLY;
+        if is_write_only || flags & (libc::O_DIRECT | libc::O_PATH) != 0 {
             return None;
         }
         let (id, size) = stat(fd, allowed)?;
@@ -42,18 +39,17 @@ impl RegularFile {
 
 fn fcntl(fd: usize, command: i32) -> SysResult {
     // SAFETY: no memory.
-    unsafe { syscall(libc::SYS_fcntl, [fd, command as usize, 0, 0, 0, 0]) }
+    unsafe { syscall!(SYS_fcntl, fd, command) }
 }
 
 /// Identity and size of a regular file, as they are known here: a server is not asked.
 fn stat(fd: usize, _: NoFilter) -> Option<(FileId, usize)> {
     let mut stat = MaybeUninit::<libc::statx>::uninit();
-    let flags = (libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC) as usize;
-    let mask = (libc::STATX_TYPE | libc::STATX_INO | libc::STATX_SIZE) as usize;
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    let mask = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_SIZE;
     // SAFETY: an empty path; the kernel fills `stat`, which is read only after it has.
     unsafe {
-        let (path, at) = (c"".as_ptr() as usize, stat.as_mut_ptr() as usize);
-        if syscall(libc::SYS_statx, [fd, path, flags, mask, at, 0]) != 0 {
+        if syscall!(SYS_statx, fd, c"".as_ptr(), flags, mask, stat.as_mut_ptr()) != 0 {
             return None;
         }
         let stat = stat.assume_init_ref();
@@ -63,10 +59,10 @@ fn stat(fd: usize, _: NoFilter) -> Option<(FileId, usize)> {
     }
 }
 
-/// Moves the file position by `by`; answers where it is then, or the negated errno.
+/// Moves the file position by `by`; returns where it is then, or the negated errno.
 pub fn seek_by(fd: usize, by: isize) -> SysResult {
     // SAFETY: no memory.
-    unsafe { syscall(libc::SYS_lseek, [fd, by as usize, libc::SEEK_CUR as usize, 0, 0, 0]) }
+    unsafe { syscall!(SYS_lseek, fd, by, libc::SEEK_CUR) }
 }
 
 /// As preadv2; `list` is an array of struct iovec.
@@ -75,7 +71,7 @@ pub fn seek_by(fd: usize, by: isize) -> SysResult {
 /// The program's own call, or a part of it.
 pub unsafe fn read(fd: usize, list: usize, count: usize, at: usize, flags: usize) -> SysResult {
     // SAFETY: the kernel reads the list; what it writes to is the caller's promise.
-    unsafe { syscall(libc::SYS_preadv2, [fd, list, count, at, 0, flags]) }
+    unsafe { syscall!(SYS_preadv2, fd, list, count, at, 0, flags) }
 }
 
 #[cfg(test)]

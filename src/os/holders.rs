@@ -6,9 +6,10 @@
 //! milliseconds is sent SIGBUS or SIGSEGV, which are never held, with `INTERRUPT` for its value.
 //! The handler (`signals`) then looks whether a signal waits, and if so ends the copy loop.
 
+use super::mapped::{Zeroed, zeroed};
 use super::signal_mask::{self, signal_set};
 use super::sync::pause;
-use super::sys::{self, NoFilter};
+use super::sys::{self, NoFilter, syscall};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 /// A thread that holds signals. What it is sent must not arrive after it has let signals in again,
@@ -32,6 +33,9 @@ pub struct Holder {
     interrupted: AtomicBool,
 }
 
+// SAFETY: atomics.
+unsafe impl Zeroed for Holder {}
+
 mod state {
     pub const FREE: u32 = 0;
     pub const TAKEN: u32 = 1;
@@ -41,7 +45,7 @@ mod state {
 
 /// More threads than can copy at the same time; another one is not watched.
 pub const HOLDERS: usize = 64;
-static ALL: [Holder; HOLDERS] = [const { Holder::new() }; HOLDERS];
+static ALL: [Holder; HOLDERS] = [const { zeroed() }; HOLDERS];
 
 /// The value that comes with the signal.
 static INTERRUPT: u8 = 0;
@@ -108,17 +112,15 @@ pub fn interrupt(thread: i32, signal: i32) {
     info[1] = u64::from(libc::SI_QUEUE as u32);
     info[2] = sys::getpid() as u64;
     info[3] = interrupt_value() as u64;
-    let (process, info) = (sys::getpid() as usize, &raw const info as usize);
-    let arguments = [process, thread as usize, signal as usize, info, 0, 0];
     // SAFETY: reads the siginfo.
-    unsafe { sys::syscall(libc::SYS_rt_tgsigqueueinfo, arguments) };
+    unsafe { syscall!(SYS_rt_tgsigqueueinfo, sys::getpid(), thread, signal, &raw const info) };
 }
 
 /// After this many looks without progress a thread is interrupted also if no signal can be seen:
 /// one that was sent to the thread itself is shown to no other.
 const BLIND_LOOKS: u32 = 4;
 
-/// Interrupts those that have made no progress since the last look. False: none holds signals.
+/// Interrupts threads that have made no progress since the last look. False: none holds signals.
 /// `may_send` tells whether our handler would get the signal, and whether the call is allowed. Only
 /// the worker that watches calls this.
 pub fn look(may_send: fn() -> bool) -> bool {
@@ -148,20 +150,6 @@ pub fn look(may_send: fn() -> bool) -> bool {
 }
 
 impl Holder {
-    const fn new() -> Self {
-        Self {
-            state: AtomicU32::new(state::FREE),
-            thread: AtomicI32::new(0),
-            signal: AtomicI32::new(0),
-            before: AtomicU64::new(0),
-            progress: AtomicU32::new(0),
-            seen: AtomicU32::new(0),
-            looks: AtomicU32::new(0),
-            sent: AtomicBool::new(false),
-            interrupted: AtomicBool::new(false),
-        }
-    }
-
     fn change(&self, from: u32, to: u32) -> bool {
         self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }

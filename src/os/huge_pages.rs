@@ -5,7 +5,7 @@
 //! pages where it is asked to (madvise), which marks the mapping and may split it in three.
 
 use super::lock::TryLock;
-use super::sys::{self, NoFilter, NoNewFilter};
+use super::sys::{self, NoFilter, NoNewFilter, syscall};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 /// What one huge page covers.
@@ -29,7 +29,7 @@ const YES: u32 = 2;
 /// Set when the program has asked for small pages anywhere: it knows better.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Requests that may be made, or put off, before mappings are counted again.
+/// Requests that may be made, or skipped, before mappings are counted again.
 static BUDGET: TryLock<Budget> = TryLock::new(Budget { left: 0, allowed: false });
 
 struct Budget {
@@ -53,27 +53,27 @@ pub fn forget_after_fork() {
 pub fn request(start: usize, len: usize, allowed: NoFilter) {
     let (from, to) = (start.next_multiple_of(HUGE), (start + len) / HUGE * HUGE);
     if from < to && len >= FROM && is_wanted(allowed) && takes_budget() {
-        sys::request_huge_pages(from, to - from, allowed);
+        // SAFETY: changes no byte.
+        unsafe { syscall!(SYS_madvise, from, to - from, libc::MADV_HUGEPAGE) };
     }
 }
 
-fn is_wanted(allowed: NoFilter) -> bool {
+fn is_wanted(_: NoFilter) -> bool {
     if REFUSED.load(Relaxed) {
         return false;
     }
     if ON_REQUEST.load(Relaxed) == UNKNOWN {
-        let known = if is_on_request() { YES } else { NO };
-        ON_REQUEST.store(known, Relaxed);
+        ON_REQUEST.store(if is_on_request() { YES } else { NO }, Relaxed);
     }
-    ON_REQUEST.load(Relaxed) == YES && !sys::has_no_huge_pages(allowed)
+    // SAFETY: no memory.
+    let disabled = || unsafe { syscall!(SYS_prctl, libc::PR_GET_THP_DISABLE) != 0 };
+    ON_REQUEST.load(Relaxed) == YES && !disabled()
 }
 
 fn is_on_request() -> bool {
-    let mut text = [0; 64];
+    let (path, mut text) = (c"/sys/kernel/mm/transparent_hugepage/enabled", [0; 64]);
     NoNewFilter::look()
-        .and_then(|allowed| {
-            sys::read_file(c"/sys/kernel/mm/transparent_hugepage/enabled", &mut text, allowed)
-        })
+        .and_then(|allowed| sys::read_file(path, &mut text, allowed))
         .is_some_and(|text| text.windows(9).any(|word| word == b"[madvise]"))
 }
 

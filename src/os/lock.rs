@@ -1,131 +1,123 @@
 //! A lock whose sleeping leaves errno alone, and which costs one atomic step when it is free; and one
-//! that nobody waits for, which is the only kind for the hook.
+//! that is never waited for, which is the only kind for the hook.
 
 use super::sys;
-use core::cell::UnsafeCell;
-use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, Ordering};
+use lock_api::{GuardSend, Mutex, MutexGuard, RawMutex};
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
+/// Taken, and a thread sleeps until it is free.
 const WANTED: u32 = 2;
 
-pub struct Lock<T> {
-    state: AtomicU32,
-    value: UnsafeCell<T>,
+/// The state word of a lock, on which threads sleep.
+pub struct Futex(AtomicU32);
+
+// SAFETY: the word goes from `FREE` to another value by one thread, which then holds the lock.
+unsafe impl RawMutex for Futex {
+    #[allow(clippy::declare_interior_mutable_const)] // how `lock_api` makes one
+    const INIT: Self = Self(AtomicU32::new(FREE));
+    type GuardMarker = GuardSend;
+
+    #[inline]
+    fn try_lock(&self) -> bool {
+        self.0.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    #[inline]
+    fn lock(&self) {
+        if !self.try_lock() {
+            self.wait();
+        }
+    }
+
+    #[inline]
+    unsafe fn unlock(&self) {
+        if self.0.swap(FREE, Ordering::AcqRel) == WANTED {
+            sys::futex_wake(self.0.as_ptr(), 1);
+        }
+    }
 }
 
-// SAFETY: the value is reached only through a `Held`, of which there is one at a time.
-unsafe impl<T: Send> Sync for Lock<T> {}
+impl Futex {
+    #[cold]
+    fn wait(&self) {
+        for _ in 0..100 {
+            core::hint::spin_loop();
+            if self.try_lock() {
+                return;
+            }
+        }
+        while self.0.swap(WANTED, Ordering::Acquire) != FREE {
+            sys::futex_wait(self.0.as_ptr(), WANTED, 0);
+        }
+    }
 
-pub struct Held<'a, T>(&'a Lock<T>);
+    /// In the child of a fork, where a thread of the parent may have held it. A page that is written
+    /// would be copied for the child.
+    fn free_after_fork(&self) {
+        if self.0.load(Ordering::Relaxed) != FREE {
+            self.0.store(FREE, Ordering::Release);
+        }
+    }
+}
 
-/// Proof that a lock was let go. That was a locked instruction, so what was written before is
-/// seen by others before what is read after was read: it is a full fence.
-pub struct Released(());
+#[derive(Default)]
+pub struct Lock<T>(Mutex<Futex, T>);
+pub type Held<'a, T> = MutexGuard<'a, Futex, T>;
 
 impl<T> Lock<T> {
     pub const fn new(value: T) -> Self {
-        Self { state: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
+        Self(Mutex::new(value))
     }
 
     #[inline]
     pub fn lock(&self) -> Held<'_, T> {
-        self.try_lock().unwrap_or_else(|| self.wait())
+        self.0.lock()
     }
 
     #[inline]
     pub fn try_lock(&self) -> Option<Held<'_, T>> {
-        let taken = self.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed);
-        taken.is_ok().then(|| Held(self))
+        self.0.try_lock()
     }
 
-    /// In the child of a fork: whoever had it locked was a thread of the parent.
-    fn free_after_fork(&self) {
-        // A page that is written would be copied for the child.
-        if self.state.load(Ordering::Relaxed) != FREE {
-            self.state.store(FREE, Ordering::Release);
+    /// In the child of a fork, which may have inherited it locked and half changed: what was there
+    /// is forgotten, not dropped.
+    pub fn renew(&self)
+    where
+        T: Default,
+    {
+        // SAFETY: the thread that held it is not in this process, and no other uses it yet.
+        unsafe {
+            self.0.data_ptr().write(T::default());
+            self.0.raw().free_after_fork();
         }
     }
+}
 
+/// Proof that a lock was unlocked. That was a locked instruction: it orders earlier stores before
+/// later loads (store-load barrier).
+pub struct Released(());
+
+pub trait Release {
+    /// Unlocks.
+    fn release(self) -> Released;
+}
+
+impl<T> Release for Held<'_, T> {
     #[inline]
-    fn unlock(&self) -> Released {
-        if self.state.swap(FREE, Ordering::AcqRel) == WANTED {
-            sys::futex_wake(self.state.as_ptr(), 1);
-        }
+    fn release(self) -> Released {
+        drop(self);
         Released(())
     }
-
-    #[cold]
-    fn wait(&self) -> Held<'_, T> {
-        for _ in 0..100 {
-            core::hint::spin_loop();
-            if let Some(held) = self.try_lock() {
-                return held;
-            }
-        }
-        while self.state.swap(WANTED, Ordering::Acquire) != FREE {
-            sys::futex_wait(self.state.as_ptr(), WANTED, 0);
-        }
-        Held(self)
-    }
 }
 
-impl<T: Default> Default for Lock<T> {
-    fn default() -> Self {
-        Self::new(T::default())
-    }
-}
-
-impl<T: Default> Lock<T> {
-    /// In the child of a fork, which may have got it locked and half changed: what was there
-    /// is forgotten, not dropped.
-    pub fn renew(&self) {
-        // SAFETY: who had it locked is not in this process, and nobody else uses it yet.
-        unsafe { self.value.get().write(T::default()) };
-        self.free_after_fork();
-    }
-}
-
-impl<T> Held<'_, T> {
-    /// As dropping it.
-    #[inline]
-    pub fn release(self) -> Released {
-        let lock = self.0;
-        core::mem::forget(self);
-        lock.unlock()
-    }
-}
-
-impl<T> Deref for Held<'_, T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        // SAFETY: we hold the lock.
-        unsafe { &*self.0.value.get() }
-    }
-}
-
-impl<T> DerefMut for Held<'_, T> {
-    fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: we hold the lock.
-        unsafe { &mut *self.0.value.get() }
-    }
-}
-
-impl<T> Drop for Held<'_, T> {
-    #[inline]
-    fn drop(&mut self) {
-        self.0.unlock();
-    }
-}
-
-/// Whoever finds it taken does without.
-pub struct TryLock<T>(Lock<T>);
+/// A lock that is not waited for: a thread that finds it taken does without.
+pub struct TryLock<T>(Mutex<Futex, T>);
 
 impl<T> TryLock<T> {
     pub const fn new(value: T) -> Self {
-        Self(Lock::new(value))
+        Self(Mutex::new(value))
     }
 
     pub fn try_take(&self) -> Option<Held<'_, T>> {
@@ -133,7 +125,8 @@ impl<T> TryLock<T> {
     }
 
     pub fn forget_after_fork(&self) {
-        self.0.free_after_fork();
+        // SAFETY: as in `Lock::renew`.
+        unsafe { self.0.raw().free_after_fork() };
     }
 }
 
@@ -142,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lock_that_nobody_waits_for_is_had_by_one_at_a_time() {
+    fn lock_that_is_not_waited_for_is_had_by_one_at_a_time() {
         let lock = TryLock::new(1);
         let mut taken = lock.try_take().unwrap();
         *taken += 1;

@@ -1,5 +1,5 @@
-//! Tables that most programs never need: mapped when they are first needed, so that they
-//! neither lie in the file nor count for a program that locks its memory.
+//! Values that begin as zeros: in memory of the library that takes no room in its file, or, for
+//! tables that most programs never need, in a mapping made when they are first needed.
 
 use crate::os::sys;
 use core::ptr::null_mut;
@@ -9,6 +9,12 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 /// All zeros is a valid value, and what changes is atomic or has a lock of its own.
 pub unsafe trait Zeroed: Sync {}
 
+/// Makes a value of zeros, for a static.
+pub const fn zeroed<T: Zeroed>() -> T {
+    // SAFETY: all zeros is a valid value.
+    unsafe { core::mem::zeroed() }
+}
+
 /// A value of zeros in a mapping of its own, which stays for good.
 pub struct Mapped<T>(AtomicPtr<T>);
 
@@ -17,7 +23,7 @@ impl<T: Zeroed> Mapped<T> {
         Self(AtomicPtr::new(null_mut()))
     }
 
-    /// `None`: nobody has needed it yet.
+    /// `None`: it was not needed yet.
     #[inline]
     pub fn get(&self) -> Option<&'static T> {
         // SAFETY: null, or what `map` has put there, which is never unmapped.
@@ -36,7 +42,7 @@ impl<T: Zeroed> Mapped<T> {
         let fresh: *mut T = sys::map(size_of::<T>())?.cast();
         let made = self.0.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire);
         if made.is_err() {
-            // SAFETY: made above, and seen by nobody else.
+            // SAFETY: made above, and seen by no other thread.
             unsafe { sys::unmap(fresh.cast(), size_of::<T>()) };
         }
         self.get()

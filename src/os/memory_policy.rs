@@ -9,7 +9,8 @@
 //! bits to spare. On a machine with one node nothing is asked, and neither is it under a seccomp
 //! filter, which may kill for it.
 
-use super::sys::{self, NoFilter};
+use super::mapped::{Zeroed, zeroed};
+use super::sys::{NoFilter, syscall};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -34,8 +35,7 @@ const NAMED_NODES: usize = 64;
 /// Whether this process may have memory of more than one node.
 static SEVERAL_NODES: AtomicBool = AtomicBool::new(false);
 
-static TABLE: [PolicySlot; UNKNOWN as usize - 1] =
-    [const { PolicySlot::new() }; UNKNOWN as usize - 1];
+static TABLE: [PolicySlot; UNKNOWN as usize - 1] = [const { zeroed() }; UNKNOWN as usize - 1];
 
 struct PolicySlot {
     /// `FREE`, `TAKEN` while it is being written, or the mode and one.
@@ -43,13 +43,12 @@ struct PolicySlot {
     nodes: AtomicU64,
 }
 
+// SAFETY: atomics.
+unsafe impl Zeroed for PolicySlot {}
+
 impl PolicySlot {
     const FREE: u32 = 0;
     const TAKEN: u32 = u32::MAX;
-
-    const fn new() -> Self {
-        Self { state: AtomicU32::new(Self::FREE), nodes: AtomicU64::new(0) }
-    }
 
     /// Whether it holds this policy, perhaps from now on.
     fn holds(&self, (mode, nodes): (u32, u64)) -> bool {
@@ -96,9 +95,8 @@ pub fn take_on(policy: PolicyId, own: &AtomicU32) {
     let Some(entry) = TABLE.get(policy as usize - 1) else { return };
     let mode = entry.state.load(Ordering::Acquire).wrapping_sub(1) as usize;
     let nodes = entry.nodes.load(Ordering::Relaxed);
-    let mask = &raw const nodes as usize;
     // SAFETY: reads one word. A refusal leaves the policy as it was.
-    unsafe { sys::syscall(libc::SYS_set_mempolicy, [mode, mask, NAMED_NODES + 1, 0, 0, 0]) };
+    unsafe { syscall!(SYS_set_mempolicy, mode, &raw const nodes, NAMED_NODES + 1) };
     own.store(policy, Ordering::Relaxed);
 }
 
@@ -107,10 +105,10 @@ fn ask(flags: usize, _: NoFilter) -> Option<(u32, u64)> {
     let mut mode = 0u32;
     // Not cleared, for that is a call of memset: the kernel fills all of it.
     let mut nodes = MaybeUninit::<[u64; MOST_NODES / 64]>::uninit();
-    let arguments = [&raw mut mode as usize, nodes.as_mut_ptr() as usize, MOST_NODES, 0, flags, 0];
+    let place = nodes.as_mut_ptr();
     // SAFETY: the kernel writes the mode, and as many bits as we say.
     let nodes = unsafe {
-        if sys::syscall(libc::SYS_get_mempolicy, arguments) != 0 {
+        if syscall!(SYS_get_mempolicy, &raw mut mode, place, MOST_NODES, 0, flags) != 0 {
             return None;
         }
         nodes.assume_init_ref()
@@ -122,7 +120,7 @@ fn ask(flags: usize, _: NoFilter) -> Option<(u32, u64)> {
 fn prefer_this_node(_: NoFilter) -> Option<(u32, u64)> {
     let mut node = 0u32;
     // SAFETY: writes one number.
-    let answer = unsafe { sys::syscall(libc::SYS_getcpu, [0, &raw mut node as usize, 0, 0, 0, 0]) };
+    let answer = unsafe { syscall!(SYS_getcpu, 0, &raw mut node) };
     (answer == 0 && (node as usize) < NAMED_NODES).then_some((PREFERRED, 1 << node))
 }
 
@@ -132,7 +130,7 @@ mod tests {
 
     #[test]
     fn entry_holds_one_policy_for_good() {
-        let entry = PolicySlot::new();
+        let entry: PolicySlot = zeroed();
         assert!(entry.holds((PREFERRED, 1)) && entry.holds((PREFERRED, 1)));
         assert!(!entry.holds((PREFERRED, 2)) && !entry.holds((DEFAULT, 1)));
     }

@@ -1,4 +1,4 @@
-//! A value that start-up sets and everybody reads.
+//! A value that start-up sets once and any thread reads.
 
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
@@ -9,8 +9,8 @@ pub struct Once<T> {
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: written by whoever has taken the state from `EMPTY`, read by others only when it is
-// `SET`.
+// SAFETY: written by the thread that has taken the state from `EMPTY`, read by others only when it
+// is `SET`.
 unsafe impl<T: Send + Sync> Sync for Once<T> {}
 
 const EMPTY: u8 = 0;
@@ -22,11 +22,12 @@ impl<T> Once<T> {
         Self { state: AtomicU8::new(EMPTY), value: UnsafeCell::new(MaybeUninit::uninit()) }
     }
 
-    /// The first value stays, and is answered; nobody waits for a thread that is just setting it.
+    /// Sets the value, unless one was set; returns the first one. No thread waits for another that is
+    /// just setting it.
     pub fn set(&self, value: T) -> Option<&T> {
         let (empty, taken) = (EMPTY, TAKEN);
         if self.state.compare_exchange(empty, taken, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-            // SAFETY: nobody else writes, and nobody reads yet.
+            // SAFETY: no other thread writes, and none reads yet.
             unsafe { (*self.value.get()).write(value) };
             self.state.store(SET, Ordering::Release);
         }

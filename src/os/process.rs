@@ -1,5 +1,5 @@
 //! Whose memory this is. A child of vfork runs in its parent's memory, and the child of a fork in
-//! a copy of it in which nobody works; neither may use what belongs to the parent.
+//! a copy of it without the other threads; neither may use what belongs to the parent.
 
 use super::sync::fetch_to_change;
 use super::sys::{self, NoFilter, NoNewFilter};
@@ -15,7 +15,7 @@ static PID: AtomicI32 = AtomicI32::new(0);
 #[unsafe(link_section = ".data")]
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 
-/// At start-up, before anybody copies.
+/// At start-up, before the first copy.
 pub fn settle_in() {
     claim_memory();
     NoNewFilter::note_start();
@@ -53,14 +53,11 @@ pub fn status_of_main() -> usize {
     };
     let allowed = NoNewFilter::look().filter(|_| sys::has_one_thread());
     let stat = allowed.and_then(|allowed| sys::read_file(c"/proc/self/stat", room, allowed));
-    stat.and_then(exit_code).map_or(0, |code| code >> 8 & 0xff)
+    stat.and_then(exit_code).map_or(0, |code| code as usize >> 8 & 0xff)
 }
 
-/// The 52nd word of /proc/PID/stat; the second is a name that may hold anything, in parentheses.
-fn exit_code(stat: &[u8]) -> Option<usize> {
-    let rest = &stat[stat.iter().rposition(|&byte| byte == b')')? + 1..];
-    let word = rest.split(|&byte| byte == b' ').nth(50)?;
-    core::str::from_utf8(word).ok()?.trim().parse().ok()
+fn exit_code(stat: &[u8]) -> Option<i64> {
+    sys::word_of_stat(stat, 52)
 }
 
 /// Whether this is the process whose memory it is: no child of vfork, nor of a fork that ran

@@ -9,12 +9,12 @@
 //!
 //! Entries are used by the thread that they are for, and by its handler, only.
 
-use super::sys;
+use super::sys::{self, syscall};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-/// To whom a signal is sent again.
+/// Where a signal is sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
     /// The thread that has got it.
@@ -110,25 +110,19 @@ pub fn forget_after_fork() {
 
 /// Sends a signal as it came, to this thread.
 pub fn send_to_oneself(signal: i32, info: &libc::siginfo_t) {
-    let (process, thread) = (sys::getpid() as usize, sys::gettid() as usize);
-    let info = &raw const *info as usize;
+    let (process, thread, info) = (sys::getpid(), sys::gettid(), &raw const *info);
     // SAFETY: reads the siginfo.
-    unsafe {
-        let arguments = [process, thread, signal as usize, info, 0, 0];
-        sys::syscall(libc::SYS_rt_tgsigqueueinfo, arguments);
-    }
+    unsafe { syscall!(SYS_rt_tgsigqueueinfo, process, thread, signal, info) };
 }
 
-/// The same to the process.
+/// Sends a signal as it came, to the process.
 pub fn send_to_process(signal: i32, info: &libc::siginfo_t) {
-    let (process, signal, info) =
-        (sys::getpid() as usize, signal as usize, &raw const *info as usize);
+    let process = sys::getpid();
     // SAFETY: reads the siginfo.
     unsafe {
-        let queued = sys::syscall(libc::SYS_rt_sigqueueinfo, [process, signal, info, 0, 0, 0]);
         // What kill has sent may be passed on by the main thread only.
-        if queued < 0 {
-            sys::syscall(libc::SYS_kill, [process, signal, 0, 0, 0, 0]);
+        if syscall!(SYS_rt_sigqueueinfo, process, signal, &raw const *info) < 0 {
+            syscall!(SYS_kill, process, signal);
         }
     }
 }

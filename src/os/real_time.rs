@@ -2,12 +2,12 @@
 //!
 //! Such a thread must not wait for what ordinary threads are doing: for a worker, or for a lock in
 //! the kernel that one of them may hold. So it is asked about before anything that can wait. Two
-//! system calls are too much for every large copy of everybody else, so an answer is believed for
+//! system calls are too much for every large copy of all other threads, so an answer is believed for
 //! some milliseconds. Under a seccomp filter it has to be read from a file, which takes longer than
 //! some copies, and is believed for seconds.
 
 use super::cpus::Class;
-use super::sys::{self, NoFilter, NoNewFilter};
+use super::sys::{self, NoFilter, NoNewFilter, syscall};
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -54,7 +54,7 @@ fn thread_register() -> Option<u64> {
 
 fn by_call(_: NoFilter) -> bool {
     // SAFETY: no memory.
-    let policy = unsafe { sys::syscall(libc::SYS_sched_getscheduler, [0; 6]) };
+    let policy = unsafe { syscall!(SYS_sched_getscheduler, 0) };
     policy >= 0 && is_real_time_policy(policy as i32 & !libc::SCHED_RESET_ON_FORK)
 }
 
@@ -62,7 +62,7 @@ fn by_call(_: NoFilter) -> bool {
 fn by_file() -> Option<bool> {
     // Under another filter, or without /proc, nothing can be known: that is as usual.
     let Some(allowed) = NoNewFilter::look() else { return Some(false) };
-    let class = Class::try_in_file(c"/proc/thread-self/stat", allowed)?;
+    let class = Class::in_file(c"/proc/thread-self/stat", allowed)?;
     Some(class.is_some_and(|class| is_real_time_policy(class.policy)))
 }
 
@@ -71,8 +71,8 @@ fn is_real_time_policy(policy: i32) -> bool {
 }
 
 /// What was found out about some threads, each answer in one word: which thread, when, and the
-/// answer in the lowest bit. Times are counted in units of so many ticks; answers of this unit and
-/// of the one before are believed.
+/// answer in the lowest bit. Times are counted in units of `UNIT` ticks; answers of this unit and of
+/// the one before are believed.
 struct Answers<const UNIT: u64>([AtomicU64; 64]);
 
 impl<const UNIT: u64> Answers<UNIT> {

@@ -111,7 +111,7 @@ impl SignalsHeld {
         self.holder.is_some()
     }
 
-    /// Says that this thread does not hang. Answers whether a signal has waited for long enough, so
+    /// Says that this thread does not hang. Returns whether a signal has waited for long enough, so
     /// that the copy is to be ended.
     pub fn must_end(&self) -> bool {
         let Some(holder) = self.holder else { return false };
@@ -155,9 +155,8 @@ impl Drop for SignalsHeld {
 /// Signals that wait for this thread or for the process, of those that this thread blocks.
 pub fn pending(_: NoFilter) -> u64 {
     let mut signals = 0u64;
-    let at = &raw mut signals as usize;
     // SAFETY: the kernel writes 8 bytes.
-    unsafe { syscall(libc::SYS_rt_sigpending, [at, 8, 0, 0, 0, 0]) };
+    unsafe { syscall!(SYS_rt_sigpending, &raw mut signals, 8) };
     signals & !OF_THE_C_LIBRARY
 }
 
@@ -193,7 +192,7 @@ pub fn block_signal(signal: i32) {
     change_signal_mask(libc::SIG_BLOCK, signal_set(signal));
 }
 
-/// As sigprocmask; answers the signals that were blocked before.
+/// As sigprocmask; returns the signals that were blocked before.
 pub fn change_signal_mask(how: i32, signals: u64) -> u64 {
     let mut before = 0;
     signal_mask(how, &signals, &mut before);
@@ -202,10 +201,7 @@ pub fn change_signal_mask(how: i32, signals: u64) -> u64 {
 
 fn signal_mask(how: i32, mask: &u64, before: *mut u64) -> SysResult {
     // SAFETY: `mask` is readable, `before` null or writable, both of the kernel's 8 bytes.
-    unsafe {
-        let (mask, before) = (&raw const *mask as usize, before as usize);
-        syscall(libc::SYS_rt_sigprocmask, [how as usize, mask, before, 8, 0, 0])
-    }
+    unsafe { syscall!(SYS_rt_sigprocmask, how, &raw const *mask, before, 8) }
 }
 
 /// Whether a signal has its default action, as far as the kernel knows.
@@ -223,9 +219,6 @@ fn action(signal: i32) -> usize {
     // The kernel's struct sigaction: handler, flags, restorer, mask.
     let mut action = [usize::MAX, 0, 0, 0];
     // SAFETY: a null new action only reads the old one, into 32 writable bytes.
-    unsafe {
-        let at = &raw mut action as usize;
-        syscall(libc::SYS_rt_sigaction, [signal as usize, 0, at, 8, 0, 0]);
-    }
+    unsafe { syscall!(SYS_rt_sigaction, signal, 0, &raw mut action, 8) };
     action[0]
 }

@@ -12,7 +12,7 @@ pub struct StandardError {
 
 impl StandardError {
     /// High, out of the way of programs that expect the lowest free number.
-    const LOWEST_DUPLICATE: usize = 500;
+    const LOWEST_DUPLICATE: i32 = 500;
     const NONE: i32 = -1;
 
     pub fn none() -> Self {
@@ -20,16 +20,10 @@ impl StandardError {
     }
 
     pub fn noted() -> Self {
-        let identity = sys::file_of(libc::STDERR_FILENO);
-        let mut duplicate = Self::NONE;
-        if identity.is_some() {
-            let (fd, command) = (libc::STDERR_FILENO as usize, libc::F_DUPFD_CLOEXEC as usize);
-            let arguments = [fd, command, Self::LOWEST_DUPLICATE, 0, 0, 0];
-            // SAFETY: no memory.
-            let answer = unsafe { sys::syscall(libc::SYS_fcntl, arguments) };
-            duplicate = if answer < 0 { Self::NONE } else { answer as i32 };
-        }
-        Self { identity, duplicate: AtomicI32::new(duplicate) }
+        let fd = libc::STDERR_FILENO;
+        let Some(identity) = sys::file_of(fd) else { return Self::none() };
+        let duplicate = sys::duplicate(fd, Self::LOWEST_DUPLICATE).max(Self::NONE as isize);
+        Self { identity: Some(identity), duplicate: AtomicI32::new(duplicate as i32) }
     }
 
     pub fn still_open(&self) -> Option<i32> {

@@ -28,11 +28,22 @@ pub struct Sleepable {
 /// Why a sleep ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// The word changed, or somebody rang, or for no reason at all: look again.
+    /// The word changed, or a wake came, or for no reason at all: look again.
     LookAgain,
     TimedOut,
     /// The system call itself was refused: there is no sleeping.
     Refused,
+}
+
+impl Woken {
+    #[cfg(not(loom))]
+    fn by(answer: crate::os::sys::SysResult) -> Self {
+        match -answer as i32 {
+            0 | libc::EAGAIN | libc::EINTR => Woken::LookAgain,
+            libc::ETIMEDOUT => Woken::TimedOut,
+            _ => Woken::Refused,
+        }
+    }
 }
 
 impl Sleepable {
@@ -53,11 +64,7 @@ impl Sleepable {
     /// Sleeps while the low half equals that of `seen`, at most `nanos` (0: without end).
     #[cfg(not(loom))]
     pub fn sleep_while(&self, seen: u64, nanos: u64) -> Woken {
-        match -crate::os::sys::futex_wait(self.low_half(), seen as u32, nanos) as i32 {
-            0 | libc::EAGAIN | libc::EINTR => Woken::LookAgain,
-            libc::ETIMEDOUT => Woken::TimedOut,
-            _ => Woken::Refused,
-        }
+        Woken::by(crate::os::sys::futex_wait(self.low_half(), seen as u32, nanos))
     }
 
     /// Wakes up to `count` sleepers; false when the system refuses.
@@ -66,14 +73,10 @@ impl Sleepable {
         crate::os::sys::futex_wake(self.low_half(), count)
     }
 
-    /// The same between processes.
+    /// Like `sleep_while`, on a word that processes share.
     #[cfg(not(loom))]
     pub fn sleep_shared_while(&self, seen: u64, nanos: u64) -> Woken {
-        match -crate::os::sys::futex_wait_shared(self.low_half(), seen as u32, nanos) as i32 {
-            0 | libc::EAGAIN | libc::EINTR => Woken::LookAgain,
-            libc::ETIMEDOUT => Woken::TimedOut,
-            _ => Woken::Refused,
-        }
+        Woken::by(crate::os::sys::futex_wait_shared(self.low_half(), seen as u32, nanos))
     }
 
     /// Wakes every sleeper, whatever its process.
@@ -110,7 +113,7 @@ impl Sleepable {
     }
 }
 
-/// What was written before is seen by others before what is read after was read.
+/// Orders earlier stores before later loads (store-load barrier).
 pub fn full_fence() {
     // A locked instruction does what mfence does, in half the time.
     // SAFETY: changes nothing.
@@ -132,7 +135,7 @@ pub fn fetch_to_change(_address: usize) {
     }
 }
 
-/// The same for a line that will be read.
+/// Fetches a line that will be read.
 #[cfg(not(loom))]
 pub fn fetch(address: usize) {
     // SAFETY: changes nothing.

@@ -80,12 +80,12 @@ pub fn meaning(errno: i32) -> &'static str {
     }
 }
 
-/// One line on standard error; cut off where it is far too long.
+/// Writes one line to standard error; cut off where it is far too long.
 pub fn say(line: fmt::Arguments<'_>) {
     say_to(libc::STDERR_FILENO, line);
 }
 
-/// The same to a descriptor that is known to be the standard error.
+/// Writes one line to a descriptor that is known to be the standard error.
 pub fn say_to(fd: i32, line: fmt::Arguments<'_>) {
     let mut room = [0; 512];
     let (body, end) = room.split_at_mut(508);
@@ -99,7 +99,7 @@ pub fn say_to(fd: i32, line: fmt::Arguments<'_>) {
 }
 
 /// Writes everything, in one piece where the file takes it, so that reports of several
-/// processes do not mix. No stdio, whose locks the program may hold. Answers the errno of
+/// processes do not mix. No stdio, whose locks the program may hold. Returns the errno of
 /// the write that failed, or 0.
 pub fn write_all(fd: i32, bytes: &[u8]) -> i32 {
     let signals = WriteSignals::hold();
@@ -107,15 +107,11 @@ pub fn write_all(fd: i32, bytes: &[u8]) -> i32 {
     while sent < bytes.len() && failed == 0 {
         let rest = &bytes[sent..];
         // SAFETY: `rest` is readable.
-        let answer = unsafe {
-            let (start, len) = (rest.as_ptr() as usize, rest.len());
-            syscall(libc::SYS_write, [fd as usize, start, len, 0, 0, 0])
-        };
-        match answer {
-            1.. => sent += answer as usize,
+        match unsafe { syscall!(SYS_write, fd, rest.as_ptr(), rest.len()) } {
+            written @ 1.. => sent += written as usize,
             0 => failed = libc::EIO,
-            _ if -answer as i32 == libc::EINTR => {}
-            _ => failed = -answer as i32,
+            error if -error as i32 == libc::EINTR => {}
+            error => failed = -error as i32,
         }
     }
     signals.take_away(failed);
@@ -134,10 +130,7 @@ impl WriteSignals {
         let held = SignalsHeld::these(signal_set(libc::SIGPIPE) | signal_set(libc::SIGXFSZ), false);
         let mut pending_before = 0u64;
         // SAFETY: the kernel writes its 8 bytes.
-        unsafe {
-            let set = &raw mut pending_before as usize;
-            syscall(libc::SYS_rt_sigpending, [set, 8, 0, 0, 0, 0]);
-        }
+        unsafe { syscall!(SYS_rt_sigpending, &raw mut pending_before, 8) };
         Self { held, pending_before }
     }
 
@@ -152,10 +145,7 @@ impl WriteSignals {
         if self.held.is_some() && self.pending_before & set == 0 {
             let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
             // SAFETY: both live through the call.
-            unsafe {
-                let (set, now) = (&raw const set as usize, &raw const now as usize);
-                syscall(libc::SYS_rt_sigtimedwait, [set, 0, now, 8, 0, 0]);
-            }
+            unsafe { syscall!(SYS_rt_sigtimedwait, &raw const set, 0, &raw const now, 8) };
         }
     }
 }

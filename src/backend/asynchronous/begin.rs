@@ -6,7 +6,7 @@ use super::end::{run_piece, see_to_the_end, tell};
 use super::per_process::poll;
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::gpu::GPU;
-use crate::backend::mode::{BY_HELPER, Mode};
+use crate::backend::mode::Mode;
 use crate::backend::threads::cookies::{Cookie, Entry, Notice};
 use crate::backend::threads::queue::{End, Posted};
 use crate::backend::threads::worker;
@@ -111,7 +111,7 @@ pub unsafe fn begin(copies: &[Copy], by: Option<By>, wanted: Wanted) -> Option<B
         for copy in copies.iter().filter(|copy| suits(copy, &first)).take(room) {
             let Some(who) = by else {
                 // SAFETY: the caller's promise.
-                unsafe { parts.copy_at_once(copy, Mode::now(first.copy_loop(copy.len))) };
+                unsafe { parts.copy_at_once(copy, Mode::of_caller(first.copy_loop(copy.len))) };
                 continue;
             };
             // SAFETY: the caller's promise.
@@ -185,7 +185,7 @@ impl Parts {
     /// Answers how many bytes are carried, and why the others are not.
     unsafe fn hand_on(&mut self, copy: &Copy, who: &By) -> (usize, Option<Refused>) {
         let &Copy { src, dst, len } = copy;
-        let mode = Mode::now(who.copy_loop(len));
+        let mode = Mode::of_caller(who.copy_loop(len));
         match *who {
             // SAFETY: the caller's promise.
             By::Workers { .. } if unsafe { self.hand_to_card(copy, mode) } => (len, None),
@@ -197,7 +197,7 @@ impl Parts {
                     return (0, Some(Refused::Busy));
                 };
                 let cut = Cut::new(dst, len, workers + 1);
-                let posted = Posted { dst, src, cut, mode: mode.pack() };
+                let posted = Posted { dst, src, cut, mode };
                 PENDING.add(owner, part, &posted, true);
                 QUEUE.ring();
                 self.call();
@@ -226,7 +226,7 @@ impl Parts {
             return false;
         }
         let posted =
-            Posted { dst, src, cut: Cut::from_parts(len, 0, len), mode: mode.pack() | BY_HELPER };
+            Posted { dst, src, cut: Cut::from_parts(len, 0, len), mode: mode | Mode::BY_HELPER };
         let watched = self.wanted.detached || poll().is_some();
         PENDING.add(self.owner, part, &posted, watched);
         if watched {
@@ -248,7 +248,7 @@ impl Parts {
             return unsafe { original::copy(dst, src, len) };
         };
         let cut = Cut::new(dst, len, 1);
-        let posted = Posted { dst, src, cut, mode: mode.pack() };
+        let posted = Posted { dst, src, cut, mode };
         PENDING.add(self.owner, part, &posted, false);
         self.owner.take_off(len);
         while let Some((copy, index)) = PENDING.claim(part, End::Front) {
@@ -285,7 +285,7 @@ impl Parts {
                     Ok(Some(body)) => {
                         let cut = Cut::from_parts(body.len, 0, body.len);
                         let (dst, src) = (dst + body.offset, src + body.offset);
-                        let mode = mode.pack() | BY_HELPER;
+                        let mode = mode | Mode::BY_HELPER;
                         let watched = self.wanted.detached || poll().is_some();
                         let posted = Posted { dst, src, cut, mode };
                         PENDING.add(owner, part, &posted, watched);

@@ -7,7 +7,7 @@ use super::Copy;
 use super::per_process::{is_our_poll, poll};
 use crate::backend::copy_loop::Copied;
 use crate::backend::gpu::GPU;
-use crate::backend::mode::{BY_HELPER, Mode};
+use crate::backend::mode::Mode;
 use crate::backend::threads;
 use crate::backend::threads::cookies::{Cookie, CookieState, Ended, Entry};
 use crate::backend::threads::queue::{End, Posted};
@@ -55,8 +55,8 @@ fn attend(part: &'static Entry, bytes: &AtomicU64, policy: &AtomicU32) {
         return;
     }
     if let Some((copy, index)) = PENDING.claim(part, End::Front) {
-        Mode::unpack(copy.mode).adopt(policy);
-        if copy.mode & BY_HELPER == 0 {
+        copy.mode.adopt(policy);
+        if !copy.mode.contains(Mode::BY_HELPER) {
             bytes.fetch_add(copy.cut.piece(index).len as u64, Ordering::Relaxed);
         }
         run_piece(part, &copy, index);
@@ -80,7 +80,7 @@ fn help(owner: &Entry) -> bool {
             }
             // Workers come from the front, so that the start of a copy is in place first.
             let Some((copy, index)) = PENDING.claim(part, End::Back) else { break };
-            if copy.mode & BY_HELPER == 0 {
+            if !copy.mode.contains(Mode::BY_HELPER) {
                 own += copy.cut.piece(index).len;
             }
             run_piece(part, &copy, index);
@@ -118,7 +118,7 @@ pub(super) fn see_to_the_end(owner: &Entry) {
 pub(super) fn run_piece(part: &Entry, copy: &Posted, index: usize) {
     let piece = copy.cut.piece(index);
     let (dst, src) = (copy.dst + piece.offset, copy.src + piece.offset);
-    let copy_loop = Mode::unpack(copy.mode).copy_loop;
+    let copy_loop = copy.mode.copy_loop();
     let copy_part = |from: usize, to: usize| {
         // SAFETY: the caller keeps its ranges as they are until it is told of the end, which
         // is not before this piece is finished.
@@ -126,7 +126,7 @@ pub(super) fn run_piece(part: &Entry, copy: &Posted, index: usize) {
             && unsafe { copy_loop.copy(dst + from, src + from, to - from) } == Copied::Whole
     };
     let mut done = true;
-    if copy.mode & BY_HELPER != 0 {
+    if copy.mode.contains(Mode::BY_HELPER) {
         while !is_over(part, WATCH_NANOS) {}
         if GPU.owns(&part.request) {
             GPU.left_over(&part.request, piece.len, |from, to| done &= copy_part(from, to));

@@ -8,7 +8,7 @@ use loom::thread;
 
 fn work_on(table: &Table, part: &Entry, end: End, bytes: &WriteCounts) {
     while let Some((copy, index)) = table.claim(part, end) {
-        bytes.write(copy.mode, index);
+        bytes.write(copy.mode.bits(), index);
         table.finish(part, index, true);
     }
 }

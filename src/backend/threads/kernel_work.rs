@@ -6,8 +6,8 @@
 //! - What a piece needs lies on the caller's stack. Workers reach it through a claimed piece only,
 //!   and the caller does not return while one is under way.
 
-use super::piece::{ALL_CALLED, BY_FUNCTION, PieceFn};
-use super::queue::{ClaimedPiece, IN_ORDER, Posted, UndoneBits};
+use super::piece::PieceFn;
+use super::queue::{ClaimedPiece, Posted, UndoneBits};
 use super::share::{Seen, WaitMode, note_caller_bytes, take_slot, work};
 use super::worker::{summon, summon_all};
 use super::workers::{self, QUEUE};
@@ -46,10 +46,10 @@ pub fn share(
     let shared = take_slot(workers)?;
     before();
     let in_order = claims == Claims::InOrder;
-    let order = if in_order { IN_ORDER } else { 0 };
+    let order = if in_order { Mode::IN_ORDER } else { Mode::empty() };
     let piece = |index: usize| if in_order { cut.piece(index) } else { cut.spread(index) };
-    let few = if helpers < workers { ALL_CALLED } else { 0 };
-    let mode = Mode::now(CopyLoop::Ordinary).pack() | BY_FUNCTION | order | few;
+    let mut mode = Mode::of_caller(CopyLoop::Ordinary) | Mode::BY_FUNCTION | order;
+    mode.set(Mode::ALL_CALLED, helpers < workers);
     let function: PieceFn<'_> = &|claim: &ClaimedPiece| {
         let done = part(piece(claim.index));
         if !done && in_order {
@@ -59,7 +59,7 @@ pub fn share(
     };
     QUEUE.post(shared, &Posted { dst: 0, src: &raw const function as usize, cut, mode });
     match cut.count().clamp(1, helpers) as u32 {
-        count if few != 0 => summon_all(count),
+        count if mode.contains(Mode::ALL_CALLED) => summon_all(count),
         count => summon(count, 1),
     }
     let mut seen = Seen::default();

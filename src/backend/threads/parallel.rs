@@ -5,7 +5,7 @@
 //! workers come, that none begins after the caller has found nothing left, and that none is still
 //! in the function when `run` returns.
 
-use super::piece::{ALL_CALLED, BY_FUNCTION, PARALLEL, PieceFn};
+use super::piece::PieceFn;
 use super::queue::{ClaimedPiece, End, Posted, piece_is};
 use super::share::{WaitMode, take_slot, wait};
 use super::worker::summon;
@@ -41,7 +41,8 @@ pub fn run(workers: usize, helpers: usize, work: ParallelFn<'_>) -> Result<Took,
     let shared = take_slot(workers)?;
     // One piece of the queue for each helper.
     let cut = Cut::from_parts(helpers, 0, 1);
-    let mode = Mode::now(CopyLoop::Ordinary).pack() | BY_FUNCTION | PARALLEL | ALL_CALLED;
+    let flags = Mode::BY_FUNCTION | Mode::PARALLEL | Mode::ALL_CALLED;
+    let mode = Mode::of_caller(CopyLoop::Ordinary) | flags;
     let part: PieceFn<'_> = &|claim: &ClaimedPiece| {
         work(claim.index + 1);
         true

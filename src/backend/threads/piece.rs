@@ -1,22 +1,9 @@
 //! One claimed piece of a shared copy: its bytes, and then the note in the queue that it is done.
 
-use super::queue::{ClaimedPiece, IN_ORDER, Shared, piece_is};
+use super::queue::{ClaimedPiece, Shared, piece_is};
 use super::task::{LOOK, STEP, Task, Work};
 use crate::backend::copy_loop::{self, Copied, CopyLoop, Sequence, TakeBack};
 use crate::backend::mode::Mode;
-
-/// Beside a packed mode: pieces with odd numbers are streamed, the others are not. They are timed
-/// one by one, so that one copy shows which is better.
-pub const ALTERNATE: usize = 1 << 26;
-/// Beside a packed mode: the destination was never written. Its pages are made before they are
-/// copied into, many by one call instead of a fault for each.
-pub const FRESH: usize = 1 << 27;
-/// Beside a packed mode: in the source's place stands the address of a `PieceFn`.
-pub const BY_FUNCTION: usize = 1 << 28;
-/// Beside `BY_FUNCTION`: the function counts its bytes itself. See `parallel`.
-pub const PARALLEL: usize = 1 << 24;
-/// Beside `BY_FUNCTION`: all workers that gain by it have been called; they call no others.
-pub const ALL_CALLED: usize = 1 << 23;
 
 /// Does a claimed piece in a way of its own; false: not all of it could be done. Workers call it
 /// too, so it keeps to the law of `worker`.
@@ -25,22 +12,22 @@ pub type PieceFn<'a> = &'a (dyn Fn(&ClaimedPiece) -> bool + Sync);
 /// Which loop copies the piece.
 pub fn loop_of(claim: &ClaimedPiece) -> CopyLoop {
     let mode = claim.copy.mode;
-    match mode & ALTERNATE != 0 && claim.index % 2 == 1 {
+    match mode.contains(Mode::ALTERNATE) && claim.index % 2 == 1 {
         true => CopyLoop::Stream,
-        false => Mode::unpack(mode).copy_loop,
+        false => mode.copy_loop(),
     }
 }
 
 /// How many bytes the piece has; work of any kind counts its bytes itself.
 pub fn bytes_of(claim: &ClaimedPiece) -> usize {
-    if claim.copy.mode & PARALLEL != 0 { 0 } else { claim.copy.cut.piece(claim.index).len }
+    if claim.copy.mode.contains(Mode::PARALLEL) { 0 } else { claim.copy.cut.piece(claim.index).len }
 }
 
 /// Does a claimed piece, and notes in the queue that it is done. A worker from which the piece can
 /// be taken back gives its `sequence`.
 pub fn run(shared: &Shared, claim: &ClaimedPiece, sequence: Option<&Sequence>) {
     let posted = &claim.copy;
-    if posted.mode & BY_FUNCTION != 0 {
+    if posted.mode.contains(Mode::BY_FUNCTION) {
         // SAFETY: claimed, so the poster waits for us, and with it the function.
         let function = unsafe { *(posted.src as *const PieceFn<'_>) };
         let what = if function(claim) { piece_is::DONE } else { piece_is::FAILED };
@@ -51,7 +38,7 @@ pub fn run(shared: &Shared, claim: &ClaimedPiece, sequence: Option<&Sequence>) {
     let task = whole.part(piece.offset, piece.len);
     let take_back =
         sequence.map(|sequence| TakeBack::new(sequence, shared.generation(), claim.generation));
-    let (fresh, in_order) = (posted.mode & FRESH != 0, posted.mode & IN_ORDER != 0);
+    let [fresh, in_order] = [Mode::FRESH, Mode::IN_ORDER].map(|flag| posted.mode.contains(flag));
     let step = match (fresh, in_order) {
         (true, _) => STEP,
         (_, true) => LOOK,

@@ -27,6 +27,7 @@
 //! Nobody polls copies that go on while their caller does something else (`cookies`). Their slots
 //! count the pieces under way in `begun`, and whoever brings that to zero tells of the end.
 
+use crate::backend::mode::Mode;
 use crate::os::sync::maybe_const;
 use crate::os::sync::{
     AtomicU32, AtomicU64, AtomicUsize, Ordering, Sleepable, Woken, fetch_to_change,
@@ -43,11 +44,8 @@ pub struct Posted {
     pub src: usize,
     pub cut: Cut,
     /// How the pieces are to be copied. The queue carries it, and looks at `IN_ORDER` only.
-    pub mode: usize,
+    pub mode: Mode,
 }
-
-/// In a mode: everybody claims from the front, and what lies behind a piece may be cancelled.
-pub const IN_ORDER: usize = 1 << 31;
 
 /// Where a claim is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,7 +146,7 @@ impl Slot {
         self.len.store(len, Ordering::Relaxed);
         self.head.store(head, Ordering::Relaxed);
         self.piece.store(piece, Ordering::Relaxed);
-        self.mode.store(copy.mode, Ordering::Relaxed);
+        self.mode.store(copy.mode.bits(), Ordering::Relaxed);
         self.failed_from.store(usize::MAX, Ordering::Relaxed);
         self.failed_to.store(0, Ordering::Relaxed);
         let before = Ticket(self.ticket.load(Ordering::Relaxed));
@@ -169,7 +167,7 @@ impl Slot {
             dst: self.dst.load(Ordering::Relaxed),
             src: self.src.load(Ordering::Relaxed),
             cut,
-            mode: self.mode.load(Ordering::Relaxed),
+            mode: Mode::from_bits_retain(self.mode.load(Ordering::Relaxed)),
         }
     }
 
@@ -188,7 +186,7 @@ impl Slot {
                 return None;
             }
             let copy = self.posted();
-            let end = if copy.mode & IN_ORDER != 0 { End::Front } else { end };
+            let end = if copy.mode.contains(Mode::IN_ORDER) { End::Front } else { end };
             let (index, step) = match end {
                 End::Front => (now.front(), 1),
                 End::Back => (now.back() - 1, Ticket::ONE_BACK.wrapping_neg()),
@@ -342,7 +340,7 @@ impl Shared {
         let copy = self.slot.posted();
         // What was cancelled has not begun, and never will.
         let claimed = || Ticket(self.slot.ticket.load(Ordering::Relaxed)).front() as usize;
-        let count = if copy.mode & IN_ORDER != 0 { claimed() } else { copy.cut.count() };
+        let count = if copy.mode.contains(Mode::IN_ORDER) { claimed() } else { copy.cut.count() };
         while *from < count && self.look(*from) != piece_is::OPEN {
             *from += 1;
         }
@@ -391,8 +389,8 @@ impl Shared {
     }
 
     /// How the copy that is posted is to be made, or the one before.
-    pub fn mode(&self) -> usize {
-        self.slot.mode.load(Ordering::Relaxed)
+    pub fn mode(&self) -> Mode {
+        Mode::from_bits_retain(self.slot.mode.load(Ordering::Relaxed))
     }
 
     /// The generation, as a word of its own for those who watch it.

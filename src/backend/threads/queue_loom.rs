@@ -12,7 +12,7 @@ fn undone(slot: &Shared) -> Vec<usize> {
 
 fn work_on(slot: &Shared, end: End, bytes: &WriteCounts) {
     while let Some(claim) = slot.claim(end) {
-        bytes.write(claim.copy.mode, claim.index);
+        bytes.write(claim.copy.mode.bits(), claim.index);
         slot.finish(&claim, piece_is::DONE);
     }
 }
@@ -29,7 +29,7 @@ fn share(queue: &Queue, copy: Posted, bytes: &WriteCounts) {
     assert_eq!(undone(slot).len(), 0);
     queue.leave(slot);
     // The memcpy returns here.
-    bytes.assert_once(copy.mode);
+    bytes.assert_once(copy.mode.bits());
 }
 
 #[test]
@@ -75,8 +75,8 @@ fn piece_taken_back_is_written_by_one_at_a_time_and_never_afterwards() {
                     return;
                 }
                 // Nobody may write to a copy whose memcpy has returned.
-                assert_eq!(returned.load(Ordering::SeqCst), claim.copy.mode);
-                bytes.write(claim.copy.mode, claim.index);
+                assert_eq!(returned.load(Ordering::SeqCst), claim.copy.mode.bits());
+                bytes.write(claim.copy.mode.bits(), claim.index);
             }
             // To say so is a sequence of its own.
             let _inside = sequence.lock().unwrap();

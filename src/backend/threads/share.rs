@@ -1,6 +1,6 @@
 //! Software channels: one task, from its posting to its last byte, by the caller and the workers.
 
-use super::piece::{self, ALTERNATE, FRESH};
+use super::piece;
 use super::queue::{End, Posted, Shared, UndoneBits, piece_is};
 use super::task::Task;
 use super::watch;
@@ -179,14 +179,14 @@ unsafe fn share_chunk(
     let held = SignalsHeld::while_copying().ok_or(Refused::System)?;
     signals::stand_in_front()?;
     let (copy_loop, alternate) = match how.pieces {
-        Pieces::All(copy_loop) => (copy_loop, 0),
-        Pieces::Alternate => (CopyLoop::Ordinary, ALTERNATE),
+        Pieces::All(copy_loop) => (copy_loop, Mode::empty()),
+        Pieces::Alternate => (CopyLoop::Ordinary, Mode::ALTERNATE),
     };
-    let mode = Mode::now(copy_loop);
+    let mode = Mode::of_caller(copy_loop);
     if !mode.can_be_shared() {
         return Err(Refused::Busy);
     }
-    let mode = mode.pack() | alternate | task.work.bits();
+    let mode = mode | alternate | task.work.mode();
     let shared = take_slot(how.workers)?;
 
     let alone = how.share.map_or(0, |share| (task.len as f64 * f64::from(share)) as usize);
@@ -199,8 +199,9 @@ unsafe fn share_chunk(
     };
     let posted = rest.len > 0;
     if posted {
-        let fresh = if how.fresh && cut.suits_making_pages(parties) { FRESH } else { 0 };
-        QUEUE.post(shared, &Posted { dst: rest.dst, src: rest.src, cut, mode: mode | fresh });
+        let mut mode = mode;
+        mode.set(Mode::FRESH, how.fresh && cut.suits_making_pages(parties));
+        QUEUE.post(shared, &Posted { dst: rest.dst, src: rest.src, cut, mode });
         watch::ask_for(&held);
         // Each worker that arrives calls two more, but a short copy is over before they all have.
         summon((task.len / CALL_EACH).clamp(1, how.workers) as u32, 1);
@@ -444,7 +445,7 @@ mod tests {
         let shared = queue.take().unwrap();
         let mut bytes = vec![1u8; 1 << 16];
         let dst = bytes.as_mut_ptr() as usize;
-        let mode = Mode::now(CopyLoop::Ordinary).pack() | Work::Fill.bits();
+        let mode = Mode::of_caller(CopyLoop::Ordinary) | Work::Fill.mode();
         let cut = Cut::with_piece(dst, bytes.len(), 1 << 12);
         queue.post(shared, &Posted { dst, src: 0, cut, mode });
         let theirs = shared.claim(End::Back).unwrap();

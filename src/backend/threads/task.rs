@@ -6,17 +6,12 @@
 //! goes through the pieces that were not found to be the same, in order. A bad page that a worker
 //! has met behind the first difference is never touched again.
 
-use super::queue::IN_ORDER;
 use crate::backend::copy_loop::{Copied, CopyLoop, TakeBack, compare_until_taken_back};
 use crate::backend::libc as original;
+use crate::backend::mode::Mode;
 use crate::functions::Op;
 use crate::os::sys;
 use crate::plan::PAGE;
-
-/// Beside a packed mode: the destination is filled, and the value stands in the source's place.
-const FILL: usize = 1 << 29;
-/// Beside a packed mode: both sides are compared.
-const COMPARE: usize = 1 << 30;
 
 /// Pages of memory that was never written are made this much at a time: then they are still in the
 /// cache when the bytes are written.
@@ -36,20 +31,20 @@ pub enum Work {
 
 impl Work {
     /// How it is told in the mode of a piece.
-    pub fn bits(self) -> usize {
+    pub fn mode(self) -> Mode {
         match self {
-            Work::Copy => 0,
-            Work::Fill => FILL,
-            Work::Compare(_) => COMPARE | IN_ORDER,
+            Work::Copy => Mode::empty(),
+            Work::Fill => Mode::FILL,
+            Work::Compare(_) => Mode::COMPARE | Mode::IN_ORDER,
         }
     }
 
     /// From the mode of a piece, for which it does not matter which function was called.
-    pub fn of(mode: usize) -> Self {
-        match mode & (FILL | COMPARE) {
-            0 => Work::Copy,
-            FILL => Work::Fill,
-            _ => Work::Compare(Op::Memcmp),
+    pub fn of(mode: Mode) -> Self {
+        match mode & (Mode::FILL | Mode::COMPARE) {
+            Mode::FILL => Work::Fill,
+            Mode::COMPARE => Work::Compare(Op::Memcmp),
+            _ => Work::Copy,
         }
     }
 }

@@ -239,7 +239,7 @@ fn take_turn(number: usize, last: &mut usize, faults_heard: &mut Option<FaultsHe
         && let Some(slot) = QUEUE.find_work(number)
     {
         // Before a piece is claimed: no caller waits for this worker yet.
-        if slot.mode() & piece::ALL_CALLED == 0 {
+        if !slot.mode().contains(Mode::ALL_CALLED) {
             summon_others(2, me);
         }
         if !hear_faults(faults_heard) {
@@ -317,7 +317,7 @@ fn help(shared: &Shared, me: &Worker) {
     while me.is_wanted()
         && let Some(claim) = shared.claim(End::Back)
     {
-        Mode::unpack(claim.copy.mode).adopt(&me.policy);
+        claim.copy.mode.adopt(&me.policy);
         // Counted before it is over: then the caller may go on, and report.
         me.bytes.fetch_add(piece::bytes_of(&claim) as u64, Ordering::Relaxed);
         piece::run(shared, &claim, workers::can_be_interrupted().then_some(&me.sequence));
