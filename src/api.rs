@@ -2,9 +2,11 @@
 //! checked and brought into one form.
 
 use crate::backend::asynchronous::{self, Copy, CopyStatus, Notice, Wanted};
+use crate::backend::threads::task::{Task, Work};
 use crate::export::export;
+use crate::ipc;
 use crate::os::sys;
-use crate::{ipc, runtime};
+use crate::runtime::{self, DISPATCHER};
 use core::ffi::{CStr, c_char, c_int};
 
 export! {
@@ -29,7 +31,7 @@ export! {
 
 unsafe extern "C" fn adma_copy(src: usize, dst: usize, len: usize) -> c_int {
     // SAFETY: the program's promise, as to memmove.
-    unsafe { runtime::copy_by_name(dst, src, len) };
+    unsafe { DISPATCHER.call(None, 0, &Task { work: Work::Copy, dst, src, len }) };
     0
 }
 
@@ -45,7 +47,7 @@ unsafe extern "C" fn adma_icopy_batch(copies: *const Copy, count: usize) -> i64 
     }
     let copies = match count {
         0 => &[],
-        // SAFETY: the program's promise: so many copies, until we return.
+        // SAFETY: the program's promise: `count` copies, until we return.
         _ => unsafe { core::slice::from_raw_parts(copies, count) },
     };
     // SAFETY: the program's promise: as memmove of each, until it is told of the end.
@@ -70,7 +72,7 @@ unsafe extern "C" fn adma_icopy_notif(
 
 unsafe fn begin(copies: &[Copy], wanted: Wanted) -> i64 {
     // SAFETY: the callers' promise.
-    match unsafe { runtime::begin(copies, wanted) } {
+    match unsafe { DISPATCHER.begin(copies, wanted) } {
         Some(cookie) => asynchronous::pack(cookie),
         None => -i64::from(libc::EAGAIN),
     }
@@ -200,12 +202,12 @@ unsafe extern "C" fn adma_stats(stats: *mut usize) -> c_int {
 }
 
 extern "C" fn adma_off() -> c_int {
-    runtime::pause();
+    DISPATCHER.pause();
     0
 }
 
 extern "C" fn adma_on() -> c_int {
-    if runtime::resume() { 0 } else { -libc::EINVAL }
+    if DISPATCHER.resume() { 0 } else { -libc::EINVAL }
 }
 
 extern "C" fn adma_strerror(result: c_int) -> *const c_char {

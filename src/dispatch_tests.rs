@@ -3,6 +3,7 @@
 use super::*;
 use crate::backend::threads::workers;
 use crate::config::Formats;
+use crate::learn::STREAM_FROM;
 
 fn dispatcher(change: impl FnOnce(&mut Config)) -> Dispatcher {
     original::resolve();

@@ -3,108 +3,39 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicUsize};
 
-/// The functions we intercept, in the order of `ENTRIES`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub enum Op {
-    Memcpy,
-    Memmove,
-    Mempcpy,
-    Bcopy,
-    Wmemcpy,
-    Wmemmove,
-    MemcpyChk,
-    MemmoveChk,
-    MempcpyChk,
-    ProcessVmReadv,
-    ProcessVmWritev,
-    Memset,
-    MemsetChk,
-    Bzero,
-    Wmemset,
-    Memcmp,
-    Bcmp,
-    Wmemcmp,
-    Read,
-    Pread,
-    Readv,
-    Preadv,
-    Preadv2,
-    ReadChk,
-    PreadChk,
-    Fread,
-    FreadUnlocked,
-    FreadChk,
-    FreadUnlockedChk,
+macro_rules! operations {
+    ($($op:ident $name:ident),* $(,)?) => {
+        /// The functions we intercept, in the order of `ENTRIES`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        pub enum Op { $($op),* }
+
+        impl Op {
+            pub const ALL: [Op; [$(Op::$op),*].len()] = [$(Op::$op),*];
+
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Op::$op => stringify!($name)),*
+                }
+            }
+        }
+    };
+}
+
+operations! {
+    Memcpy memcpy, Memmove memmove, Mempcpy mempcpy, Bcopy bcopy,
+    Wmemcpy wmemcpy, Wmemmove wmemmove,
+    MemcpyChk memcpy_chk, MemmoveChk memmove_chk, MempcpyChk mempcpy_chk,
+    ProcessVmReadv process_vm_readv, ProcessVmWritev process_vm_writev,
+    Memset memset, MemsetChk memset_chk, Bzero bzero, Wmemset wmemset,
+    Memcmp memcmp, Bcmp bcmp, Wmemcmp wmemcmp,
+    Read read, Pread pread, Readv readv, Preadv preadv, Preadv2 preadv2,
+    ReadChk read_chk, PreadChk pread_chk,
+    Fread fread, FreadUnlocked fread_unlocked,
+    FreadChk fread_chk, FreadUnlockedChk fread_unlocked_chk,
 }
 
 impl Op {
-    pub const ALL: [Op; 29] = [
-        Op::Memcpy,
-        Op::Memmove,
-        Op::Mempcpy,
-        Op::Bcopy,
-        Op::Wmemcpy,
-        Op::Wmemmove,
-        Op::MemcpyChk,
-        Op::MemmoveChk,
-        Op::MempcpyChk,
-        Op::ProcessVmReadv,
-        Op::ProcessVmWritev,
-        Op::Memset,
-        Op::MemsetChk,
-        Op::Bzero,
-        Op::Wmemset,
-        Op::Memcmp,
-        Op::Bcmp,
-        Op::Wmemcmp,
-        Op::Read,
-        Op::Pread,
-        Op::Readv,
-        Op::Preadv,
-        Op::Preadv2,
-        Op::ReadChk,
-        Op::PreadChk,
-        Op::Fread,
-        Op::FreadUnlocked,
-        Op::FreadChk,
-        Op::FreadUnlockedChk,
-    ];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Op::Memcpy => "memcpy",
-            Op::Memmove => "memmove",
-            Op::Mempcpy => "mempcpy",
-            Op::Bcopy => "bcopy",
-            Op::Wmemcpy => "wmemcpy",
-            Op::Wmemmove => "wmemmove",
-            Op::MemcpyChk => "memcpy_chk",
-            Op::MemmoveChk => "memmove_chk",
-            Op::MempcpyChk => "mempcpy_chk",
-            Op::ProcessVmReadv => "process_vm_readv",
-            Op::ProcessVmWritev => "process_vm_writev",
-            Op::Memset => "memset",
-            Op::MemsetChk => "memset_chk",
-            Op::Bzero => "bzero",
-            Op::Wmemset => "wmemset",
-            Op::Memcmp => "memcmp",
-            Op::Bcmp => "bcmp",
-            Op::Wmemcmp => "wmemcmp",
-            Op::Read => "read",
-            Op::Pread => "pread",
-            Op::Readv => "readv",
-            Op::Preadv => "preadv",
-            Op::Preadv2 => "preadv2",
-            Op::ReadChk => "read_chk",
-            Op::PreadChk => "pread_chk",
-            Op::Fread => "fread",
-            Op::FreadUnlocked => "fread_unlocked",
-            Op::FreadChk => "fread_chk",
-            Op::FreadUnlockedChk => "fread_unlocked_chk",
-        }
-    }
-
     /// Whether the kernel copies, so that `KERNEL_CALLS_FROM` holds.
     pub const fn is_kernel_call(self) -> bool {
         matches!(self, Op::ProcessVmReadv | Op::ProcessVmWritev)
@@ -129,6 +60,15 @@ pub const KERNEL_CALLS_FROM: usize = 1 << 20;
 pub struct EntryPoint {
     pub min: AtomicUsize,
     pub next: AtomicPtr<c_void>,
+}
+
+/// Where the fields of one entry lie in `ENTRIES`, for assembly.
+pub const fn min_offset(op: Op) -> usize {
+    op as usize * size_of::<EntryPoint>() + core::mem::offset_of!(EntryPoint, min)
+}
+
+pub const fn next_offset(op: Op) -> usize {
+    op as usize * size_of::<EntryPoint>() + core::mem::offset_of!(EntryPoint, next)
 }
 
 /// A number larger than any copy: the entry always jumps to `next`.

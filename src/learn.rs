@@ -24,12 +24,11 @@
 //! There is a cell for each size and pace: right after another copy the workers are awake, after a
 //! pause they have to be woken. Nothing is timed or copied in this file. All threads share the
 //! numbers without locks: a lost update costs a sample, not a copy.
-#![forbid(unsafe_code)]
-
 mod stores;
 
 use crate::backend::threads::workers::SPIN_TICKS;
 use crate::backend::threads::{Cost, Pieces, Seen};
+use crate::os::mapped::Zeroed;
 use crate::stats::Fallback;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 pub use stores::Copier;
@@ -43,13 +42,13 @@ pub const FLOOR: usize = 256 << 10;
 /// there are, and few programs make enough of each size to judge it by itself.
 const SIZES: usize = 7;
 
-/// Streaming stores leave the cache alone, so whoever reads the destination next pays for them.
+/// Streaming stores leave the cache alone, so a program that reads the destination next pays for them.
 /// From twice the usual second-level cache up it would have left the cache anyway.
 pub const STREAM_FROM: usize = 4 << 20;
 /// Without help streaming gains from smaller sizes on, even if the destination is read next.
 pub const STREAM_ALONE_FROM: usize = 1 << 20;
 
-/// Gains are told in parts of this: it stands for 1.
+/// Unit of gains: it stands for 1.
 const ONE: u32 = 1024;
 
 /// Gains are clamped to these: a larger one makes no difference, and would take long to forget.
@@ -65,30 +64,34 @@ const RETURNS: u32 = ONE + ONE / 16;
 const LARGE: usize = 8 << 20;
 const LARGE_STAYS: u32 = ONE - ONE / 8;
 
-/// From this size up copies are measured in pairs: the first ones of a cell, then one in so many.
-/// Smaller copies are made in such numbers that series are enough.
+/// From this size up copies are measured in pairs. Smaller ones are made in such numbers that series
+/// are enough.
 const PAIRS_FROM: usize = 1 << 20;
+/// The first copies of a cell are all measured in pairs, later ones one in `PAIRS_THEN`.
 const PAIRS_FIRST: u32 = 3;
 const PAIRS_THEN: u32 = 8;
 /// Bytes of a pair where statistics are kept: libc copies large parts in another way than small ones.
 const SAMPLE: usize = 4 << 20;
-/// Such pairs cost time that sharing would have saved: after this many calls only one in so many.
+/// The first 32 calls of a cell may be pairs of `SAMPLE` bytes, later ones one in 32: they cost time
+/// that sharing would have saved.
 const SAMPLES_THEN: u32 = 32;
-/// The same into memory that was never written: the first bytes are many there.
+/// Copies into fresh memory are timed from this size up, because their first bytes are whole page
+/// tables; the first ones, and then one in `FRESH_PAIRS_THEN`.
 const FRESH_PAIRS_FROM: usize = 8 << 20;
 const FRESH_PAIRS_THEN: u32 = 16;
 const PAGE_TABLE: usize = 2 << 20;
 
-/// In ticks for a mebibyte. Making its pages takes five times as long.
-const QUICK: u32 = 200_000;
+/// Ticks per MiB below which no page fault can have occurred: making the pages takes five times as
+/// long.
+const FAULT_FREE_COST: u32 = 200_000;
 
-/// When the way changes, caches and workers need about so long to settle, or so many copies.
+/// When the way changes, caches and workers need about this many ticks to settle, or copies.
 const SETTLING_TICKS: u64 = 1_000_000;
 const SETTLING_COPIES: u64 = 16;
-/// A series changes the way after so many settled copies, of which one may have been held up.
+/// Settled copies after which a series changes the way; one of them may have been held up.
 const ENOUGH: u32 = 7;
 
-/// Of the time spent in a cell one part in so many may go into trying the other way, and five
+/// One part in `BUDGET` of the time spent in a cell may go into trying the other way, and five
 /// times as much where pairs have raised doubts.
 const BUDGET: u64 = 50;
 const BUDGET_IN_DOUBT: u64 = 10;
@@ -97,7 +100,7 @@ const BUDGET_IN_DOUBT: u64 = 10;
 const MOST_DOUBLINGS: u32 = 3;
 
 pub struct Learner {
-    /// By size, and for each size: copies after a pause, copies in a row.
+    /// By size, and for each size: copies after a pause, copies back to back.
     cells: [[Cell; 2]; SIZES],
     /// By size, and for each size by `Copier`.
     stores: [[Stores; 2]; SIZES],
@@ -105,23 +108,23 @@ pub struct Learner {
     /// By size: hot copies and what the program does after them. A shared copy leaves source and
     /// destination in the caches of other CPUs.
     with_rest: [Cell; SIZES],
-    /// Those into memory that was never written, of any size. Always shared: what is known of
-    /// them tells what that was worth.
+    /// Copies into memory that was never written, of any size. Always shared: what is known of them
+    /// tells what that was worth.
     pub fresh: Cell,
     /// When the last large copy ended.
     last_end: AtomicU64,
 }
 
-/// How a copy is to go: by the engine, after so many bytes by libc to compare it with, 0 if none;
-/// or why by libc: it was as fast (`Learned`), or is to show how fast it is (`Compared`).
+/// How a copy is to go: by the engine, after this many bytes by libc to compare it with; or why by
+/// libc: it was as fast (`Learned`), or is to show how fast it is (`Compared`).
 pub type Verdict = Result<usize, Fallback>;
 
 /// What is known of copies of one size and pace. All zeros: nothing, and they are shared.
 pub struct Cell {
     libc_won: AtomicBool,
-    /// What the chosen way costs: ticks for a mebibyte, a moving average; 0: unknown.
+    /// What the chosen way costs: ticks per MiB, a moving average; 0: unknown.
     cost: AtomicU32,
-    /// The same of the last one that libc has made; 0: none.
+    /// Ticks per MiB of the last copy that libc has made; 0: none.
     libc_cost: AtomicU32,
     /// Of the last series: the gain of sharing in parts of `ONE`; 0: there was none.
     gain: AtomicU32,
@@ -129,23 +132,30 @@ pub struct Cell {
     pair: AtomicU32,
     pair_then: AtomicU32,
     calls: AtomicU32,
-    /// How many copies were made since a series last began or ended.
+    /// Copies since a series last began or ended.
     since: AtomicU32,
-    /// A series is on: so many copies of it were settled, so many of these spoke against it, and
-    /// the sum of what they have cost; the bytes of all.
+    /// A series is on.
     trying: AtomicBool,
+    /// Copies of the series that were settled, how many of these spoke against it, and the sum of
+    /// what they have cost.
     settled: AtomicU32,
     against: AtomicU32,
     settled_costs: AtomicU64,
+    /// Bytes of all copies of the series.
     tried: AtomicU64,
     /// Ticks spent since the last series, and what that has cost.
     spent: AtomicU64,
     price: AtomicU64,
-    /// Series in a row that have changed nothing.
+    /// Series one after the other that have changed nothing.
     confirmed: AtomicU32,
 }
 
-/// Ticks for a mebibyte.
+// SAFETY: atomics.
+unsafe impl Zeroed for Learner {}
+// SAFETY: atomics.
+unsafe impl Zeroed for Cell {}
+
+/// Ticks per MiB.
 fn per_mebibyte(cost: Cost) -> u32 {
     let ticks = u128::from(cost.ticks.max(1)) << 20;
     (ticks / cost.bytes.max(1) as u128).clamp(1, u32::MAX.into()) as u32
@@ -194,29 +204,18 @@ pub fn class(len: usize) -> usize {
 }
 
 impl Learner {
-    pub const fn new() -> Self {
-        Self {
-            cells: [const { [const { Cell::new() }; 2] }; SIZES],
-            stores: [const { [const { Stores::new() }; 2] }; SIZES],
-            last_copy: LastCopy::new(),
-            with_rest: [const { Cell::new() }; SIZES],
-            fresh: Cell::new(),
-            last_end: AtomicU64::new(0),
-        }
-    }
-
-    /// A large copy has ended.
+    /// Notes that a large copy has ended.
     pub fn note_end(&self, now: u64) {
         self.last_end.store(now, Relaxed);
     }
 
     /// Whether the workers that helped the last copy are still awake.
-    pub fn is_in_a_row(&self, now: u64) -> bool {
+    pub fn is_back_to_back(&self, now: u64) -> bool {
         now.wrapping_sub(self.last_end.load(Relaxed)) < SPIN_TICKS
     }
 
-    pub fn cell(&self, len: usize, in_a_row: bool) -> &Cell {
-        let (size, pace) = (class(len), usize::from(in_a_row));
+    pub fn cell(&self, len: usize, back_to_back: bool) -> &Cell {
+        let (size, pace) = (class(len), usize::from(back_to_back));
         let cell = &self.cells[size][pace];
         // Where larger copies do not gain, smaller ones need not be tried at once.
         if cell.calls.load(Relaxed) == 0
@@ -233,7 +232,7 @@ impl Learner {
         &self.stores[class(len)][by as usize]
     }
 
-    /// A large call begins: what came between the last copy and this one is known.
+    /// Notes that a large call begins: what came between the last copy and this one is known.
     pub fn note_begin(&self, now: u64) {
         if let Some((whole, by, streamed)) = self.last_copy.take(now) {
             if let Some(streamed) = streamed {
@@ -248,7 +247,7 @@ impl Learner {
     /// Whether a hot copy that would be shared is not, because the program pays for it afterwards, or
     /// to find that out; `None`: it is shared.
     pub fn rest_speaks_against(&self, len: usize, cell: &Cell) -> Option<Fallback> {
-        if len >= LARGE || !cell.libc_is_too_quick_for_page_faults() {
+        if len >= LARGE || !cell.libc_is_fault_free() {
             return None;
         }
         let rest = &self.with_rest[class(len)];
@@ -292,7 +291,7 @@ impl Learner {
         self.cells.iter().position(clear).map(|class| FLOOR << class)
     }
 
-    /// For the log, every cell that copies have come to: from which size, whether in a row, and
+    /// For the log, every cell that copies have come to: from which size, whether back to back, and
     /// what sharing gains by series and by pairs, and streaming stores; 0 where it was not tried.
     pub fn known(&self) -> impl Iterator<Item = (usize, bool, &Cell, [f32; 3])> {
         let number = |parts: u32| parts as f32 / ONE as f32;
@@ -307,27 +306,6 @@ impl Learner {
 }
 
 impl Cell {
-    const fn new() -> Self {
-        Self {
-            libc_won: AtomicBool::new(false),
-            cost: AtomicU32::new(0),
-            libc_cost: AtomicU32::new(0),
-            gain: AtomicU32::new(0),
-            pair: AtomicU32::new(0),
-            pair_then: AtomicU32::new(0),
-            calls: AtomicU32::new(0),
-            since: AtomicU32::new(0),
-            trying: AtomicBool::new(false),
-            settled: AtomicU32::new(0),
-            against: AtomicU32::new(0),
-            settled_costs: AtomicU64::new(0),
-            tried: AtomicU64::new(0),
-            spent: AtomicU64::new(0),
-            price: AtomicU64::new(0),
-            confirmed: AtomicU32::new(0),
-        }
-    }
-
     pub fn calls(&self) -> u32 {
         self.calls.load(Relaxed)
     }
@@ -336,10 +314,10 @@ impl Cell {
         !self.libc_won.load(Relaxed)
     }
 
-    /// Which way a copy of `len` bytes goes; `in_a_row`: it follows another one.
-    pub fn decide(&self, len: usize, in_a_row: bool) -> Verdict {
+    /// Which way a copy of `len` bytes goes; `back_to_back`: it follows another one.
+    pub fn decide(&self, len: usize, back_to_back: bool) -> Verdict {
         // A long copy, or one after a pause, does not depend on which way the one before it went.
-        let (calls, tries) = self.turn(len, !in_a_row || self.usual(len) >= SETTLING_TICKS);
+        let (calls, tries) = self.turn(len, !back_to_back || self.usual(len) >= SETTLING_TICKS);
         match (self.libc_won.load(Relaxed), tries) {
             (false, true) => Err(Fallback::Compared),
             (true, false) => Err(Fallback::Learned),
@@ -369,18 +347,18 @@ impl Cell {
         Ok(if timed { first } else { 0 })
     }
 
-    /// Libc has copied so fast here that no page fault can have been among it, which spares asking
-    /// whether memory is fresh. A copy that is slower, and be it for faults, makes us ask again.
-    pub fn libc_is_too_quick_for_page_faults(&self) -> bool {
-        (1..QUICK).contains(&self.libc_cost.load(Relaxed))
+    /// Whether libc has copied so fast here that no page fault can have occurred, which spares asking
+    /// whether memory is fresh. A slower copy makes us ask again.
+    pub fn libc_is_fault_free(&self) -> bool {
+        (1..FAULT_FREE_COST).contains(&self.libc_cost.load(Relaxed))
     }
 
-    /// Libc has made a copy, for whatever reason.
+    /// Notes a copy that libc has made, for whatever reason.
     pub fn note_libc(&self, whole: Cost) {
         self.libc_cost.store(per_mebibyte(whole), Relaxed);
     }
 
-    /// How many ticks so many bytes usually take.
+    /// Ticks that `bytes` usually take.
     fn usual(&self, bytes: usize) -> u64 {
         u64::from(self.cost.load(Relaxed)).saturating_mul(bytes as u64) >> 20
     }
@@ -399,7 +377,7 @@ impl Cell {
         self.spent.load(Relaxed) >= price.saturating_mul(budget)
     }
 
-    /// How many of `len` bytes are timed first where statistics are kept, instead of `first`.
+    /// Returns how many of `len` bytes are timed first where statistics are kept, instead of `first`.
     pub fn sample(&self, first: usize, len: usize) -> usize {
         let calls = self.calls();
         if first == 0 || calls > SAMPLES_THEN && calls % SAMPLES_THEN != 1 {
@@ -419,14 +397,14 @@ impl Cell {
 
     /// Notes the cost of a copy that has just ended, and how many ticks of it were spent waiting for
     /// workers.
-    pub fn record(&self, verdict: Verdict, whole: Cost, waited: u64, in_a_row: bool) {
-        self.note(verdict, whole, waited, in_a_row, whole.bytes >= LARGE);
+    pub fn record(&self, verdict: Verdict, whole: Cost, waited: u64, back_to_back: bool) {
+        self.note(verdict, whole, waited, back_to_back, whole.bytes >= LARGE);
     }
 
-    fn note(&self, verdict: Verdict, whole: Cost, waited: u64, in_a_row: bool, large: bool) {
+    fn note(&self, verdict: Verdict, whole: Cost, waited: u64, back_to_back: bool, large: bool) {
         let since = u64::from(add(&self.since)) + 1;
         let passed = since.saturating_mul(whole.ticks);
-        let settled = !in_a_row || passed >= SETTLING_TICKS || since > SETTLING_COPIES;
+        let settled = !back_to_back || passed >= SETTLING_TICKS || since > SETTLING_COPIES;
         // What has held the caller up would have done so either way; its workers would not.
         let waited = per_mebibyte(Cost { ticks: waited, ..whole }) - 1;
         let cost = |most: u32| per_mebibyte(whole).min(most.saturating_add(waited));

@@ -1,6 +1,7 @@
 //! What the learner makes of copies whose times are told to it.
 
 use super::*;
+use crate::os::mapped::zeroed;
 
 /// A machine in numbers: ticks for `len` bytes by libc, and shared.
 struct World {
@@ -39,7 +40,7 @@ struct Ways {
 
 impl Process {
     fn new() -> Self {
-        Self { learner: Learner::new(), noise: 7, now: 0, uphill: 100, late: 0, held_up: 0 }
+        Self { learner: zeroed(), noise: 7, now: 0, uphill: 100, late: 0, held_up: 0 }
     }
 
     /// A small deterministic noise: up to +12 %, now and then a preemption.
@@ -59,8 +60,8 @@ impl Process {
         let mut ways = Ways::default();
         for _ in 0..turns {
             self.now += pause;
-            let in_a_row = self.learner.is_in_a_row(self.now);
-            let verdict = self.learner.cell(len, in_a_row).decide(len, in_a_row);
+            let back_to_back = self.learner.is_back_to_back(self.now);
+            let verdict = self.learner.cell(len, back_to_back).decide(len, back_to_back);
             let first = verdict.unwrap_or(0);
             let rest = len - first;
             let late = (self.noise >> 40) % 100 < self.late;
@@ -76,7 +77,7 @@ impl Process {
                 Err(Fallback::Learned) => ways.libc += 1,
                 Err(_) => ways.compared += 1,
             }
-            let cell = self.learner.cell(len, in_a_row);
+            let cell = self.learner.cell(len, back_to_back);
             if first > 0 {
                 cell.record_pair(
                     Cost { bytes: first, ticks: first_ticks },
@@ -84,7 +85,7 @@ impl Process {
                 );
             }
             let whole = Cost { bytes: len, ticks: first_ticks + rest_ticks };
-            cell.record(verdict, whole, waited, in_a_row);
+            cell.record(verdict, whole, waited, back_to_back);
             if verdict.is_err() {
                 cell.note_libc(whole);
             }
@@ -155,7 +156,7 @@ fn preempted_copies_do_not_change_a_verdict_for_long() {
 /// Two processes that copy on two CPUs: now and then one of them has both.
 #[test]
 fn long_copies_by_libc_that_were_lucky_do_not_change_the_way() {
-    let (cell, len) = (Cell::new(), 16 << 20);
+    let (cell, len) = (zeroed::<Cell>(), 16 << 20);
     let record = |verdict: Verdict, ticks: u64| {
         cell.record(verdict, Cost { bytes: len, ticks }, 0, true);
         cell.decide(len, true)
@@ -239,10 +240,10 @@ fn copies_whose_first_bytes_mislead_are_found_out_by_comparing() {
 fn pauses_are_judged_apart() {
     let sleepy = World { libc: |n| n as u64 / 6, shared: |n| n as u64 / 6 + 60_000 };
     let mut process = Process::new();
-    let in_a_row = process.run(FLOOR, &COLD, 300, 0);
+    let back_to_back = process.run(FLOOR, &COLD, 300, 0);
     let after_pauses = process.run(FLOOR, &sleepy, 300, 10 * SPIN_TICKS);
     let again = process.run(FLOOR, &COLD, 300, 0);
-    assert!(in_a_row.shared > 250 && again.shared > 250, "{in_a_row:?} {again:?}");
+    assert!(back_to_back.shared > 250 && again.shared > 250, "{back_to_back:?} {again:?}");
     assert!(after_pauses.libc > 240, "{after_pauses:?}");
 }
 
@@ -274,8 +275,7 @@ fn threshold_is_the_first_size_that_gains() {
 fn fresh_memory_is_not_asked_about_while_libc_is_quick() {
     let mut process = Process::new();
     let len = 1 << 20;
-    let quick =
-        |process: &Process| process.learner.cell(len, true).libc_is_too_quick_for_page_faults();
+    let quick = |process: &Process| process.learner.cell(len, true).libc_is_fault_free();
     assert!(!quick(&process));
     process.run(len, &HOT, 2000, 0);
     assert!(quick(&process));
@@ -286,7 +286,7 @@ fn fresh_memory_is_not_asked_about_while_libc_is_quick() {
 
 #[test]
 fn samples_for_statistics_are_larger_at_first_and_then_rare() {
-    let (cell, mib) = (Cell::new(), 1 << 20);
+    let (cell, mib) = (zeroed::<Cell>(), 1 << 20);
     let timed = |len| cell.sample(cell.decide(len, true).unwrap(), len);
     assert_eq!([timed(64 * mib), timed(4 * mib), timed(256 * mib)], [4 * mib, mib / 2, 16 * mib]);
     assert_eq!(timed(4 * mib), 0, "one in eight");
@@ -298,7 +298,7 @@ fn samples_for_statistics_are_larger_at_first_and_then_rare() {
 /// Whole page tables are timed, so that huge pages cost what they cost by the byte.
 #[test]
 fn fresh_memory_is_timed_by_whole_page_tables() {
-    let fresh = Cell::new();
+    let fresh = zeroed::<Cell>();
     let first = |dst, len| fresh.decide_fresh(dst, len);
     assert_eq!(first(4096, 1 << 20), Ok(0));
     assert_eq!(first(4096, 64 << 20), Ok((4 << 20) - 4096));
@@ -330,7 +330,7 @@ fn shared_with_rest(learner: &Learner, copies: u32, after: [u64; 2]) -> usize {
 
 #[test]
 fn sharing_that_costs_the_program_more_afterwards_is_left() {
-    let learner = Learner::new();
+    let learner: Learner = zeroed();
     assert!(shared_with_rest(&learner, 2000, [400_000, 200_000]) < 20);
     // And taken up again when it gains.
     assert!(shared_with_rest(&learner, 8000, [100_000, 100_000]) > 60);
@@ -339,6 +339,6 @@ fn sharing_that_costs_the_program_more_afterwards_is_left() {
 #[test]
 fn sharing_stays_where_what_comes_afterwards_does_not_depend_on_it() {
     for after in [0, 100_000, 1 << 40] {
-        assert!(shared_with_rest(&Learner::new(), 2000, [after; 2]) > 60, "{after}");
+        assert!(shared_with_rest(&zeroed(), 2000, [after; 2]) > 60, "{after}");
     }
 }

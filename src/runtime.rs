@@ -4,16 +4,11 @@ mod figures;
 
 use crate::backend::asynchronous;
 use crate::backend::ioat::helper;
-use crate::backend::threads::reads::ReadCall;
-use crate::backend::threads::remote::TransferCall;
-use crate::backend::threads::streams::StreamCall;
 use crate::backend::threads::task::{Task, Work};
-use crate::backend::threads::workers;
-use crate::backend::threads::workers::Dismissal;
+use crate::backend::threads::workers::{self, Dismissal};
 use crate::backend::{gpu, libc as original, signals};
 use crate::config::{Backend, Config, Level, LiveFiles};
 use crate::dispatch::Dispatcher;
-use crate::functions::Op;
 use crate::os::lookup::rare;
 use crate::os::mapped::{Mapped, Zeroed};
 use crate::os::once::Once;
@@ -30,13 +25,13 @@ use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_void};
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-static DISPATCHER: Dispatcher = Dispatcher::new();
+pub static DISPATCHER: Dispatcher = Dispatcher::new();
 #[unsafe(link_section = ".data")] // a page that start-up touches anyhow, as for the next
 static CONFIG: Once<Config> = Once::new();
 #[unsafe(link_section = ".data")]
 static PROCESS: Once<Process> = Once::new();
 
-/// For reports of who leaves with hardly any stack, in a signal handler. Mapped at start-up
+/// For reports of a process that ends with hardly any stack, in a signal handler. Mapped at start-up
 /// where there will be something to say.
 static STACK: Mapped<Stack> = Mapped::new();
 
@@ -56,93 +51,16 @@ struct Process {
     stderr: StandardError,
 }
 
-/// Copies, one way or the other, for a caller that goes on at `site`; as for the next two.
+/// Copies for messages, one way or the other.
 ///
 /// # Safety
 /// As memmove.
-pub unsafe fn copy(op: Op, site: usize, dst: usize, src: usize, len: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { DISPATCHER.call(Some(op), site, &Task { work: Work::Copy, dst, src, len }) };
-}
-
-/// Fills, one way or the other.
-///
-/// # Safety
-/// As memset.
-pub unsafe fn fill(op: Op, site: usize, dst: usize, value: u8, len: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { DISPATCHER.call(Some(op), site, &Task::fill(dst, value, len)) };
-}
-
-/// Compares, one way or the other.
-///
-/// # Safety
-/// As memcmp; the length is in bytes.
-pub unsafe fn compare(op: Op, site: usize, a: usize, b: usize, len: usize) -> isize {
-    let task = Task { work: Work::Compare(op), dst: a, src: b, len };
-    // SAFETY: the caller's promise.
-    unsafe { DISPATCHER.call(Some(op), site, &task) }
-}
-
-/// process_vm_readv or process_vm_writev, one way or the other.
-///
-/// # Safety
-/// The program's own call.
-pub unsafe fn transfer(call: &TransferCall) -> isize {
-    // SAFETY: the caller's promise.
-    unsafe { DISPATCHER.transfer(call) }
-}
-
-/// read and its like, one way or the other.
-///
-/// # Safety
-/// The program's own call.
-pub unsafe fn read(call: &ReadCall) -> isize {
-    // SAFETY: the caller's promise.
-    unsafe { DISPATCHER.read(call) }
-}
-
-/// fread and its like, one way or the other.
-///
-/// # Safety
-/// The program's own call.
-pub unsafe fn read_stream(call: &StreamCall) -> usize {
-    // SAFETY: the caller's promise.
-    unsafe { DISPATCHER.read_stream(call) }
-}
-
-/// The same for a program that calls us by name.
-///
-/// # Safety
-/// As memmove.
-pub unsafe fn copy_by_name(dst: usize, src: usize, len: usize) {
+unsafe fn copy_message(dst: usize, src: usize, len: usize) {
     // SAFETY: the caller's promise.
     unsafe { DISPATCHER.call(None, 0, &Task { work: Work::Copy, dst, src, len }) };
 }
 
-/// Starts copies; see `Dispatcher::begin`.
-///
-/// # Safety
-/// As `asynchronous::begin`.
-pub unsafe fn begin(
-    copies: &[asynchronous::Copy],
-    wanted: asynchronous::Wanted,
-) -> Option<asynchronous::Cookie> {
-    // SAFETY: the caller's promise.
-    unsafe { DISPATCHER.begin(copies, wanted) }
-}
-
-/// Leaves calls to libc; see `Dispatcher::pause`.
-pub fn pause() {
-    DISPATCHER.pause();
-}
-
-/// Undoes one `pause`; false: there is none.
-pub fn resume() -> bool {
-    DISPATCHER.resume()
-}
-
-/// Something that others have carried has ended; called by any thread of ours.
+/// Records a copy that an engine has carried; called by any thread of ours.
 fn note_end(bytes: usize, begun: u64) {
     DISPATCHER.note_end(bytes, begun);
 }
@@ -158,14 +76,12 @@ static START: unsafe extern "C" fn(i32, *const *const c_char) = start;
 unsafe extern "C" fn start(_: i32, arguments: *const *const c_char) {
     original::resolve();
     signals::calls::set_original();
-    // LD_PRELOAD reaches every descendant, also one that another C library has been linked with.
+    // LD_PRELOAD reaches every descendant, also one that is linked with another C library.
     let register_atfork = register_atfork();
     // SAFETY: glibc gives constructors what `main` gets, at least a null.
     if register_atfork.is_none() || unsafe { config::leaves_this_program_out(*arguments) } {
         let nothing = Config { backend: Backend::Libc, ..Config::default() };
-        if let Some(config) = CONFIG.set(nothing) {
-            DISPATCHER.configure(config);
-        }
+        CONFIG.set(nothing).inspect(|config| DISPATCHER.configure(config));
         return DISPATCHER.close();
     }
     workers::settle_in();
@@ -179,9 +95,8 @@ unsafe extern "C" fn start(_: i32, arguments: *const *const c_char) {
     if config.backend == Backend::Dma && config.log >= Level::Warn && !is_collected {
         complain_about_helper();
     }
-    let card = config.gpu();
     if config.verify > 0 {
-        // SAFETY: what `later` promises of it: just copied.
+        // SAFETY: just copied.
         asynchronous::verify_with(|dst, src, len| unsafe { DISPATCHER.verify_some(dst, src, len) });
     }
     if config.counts() {
@@ -197,9 +112,9 @@ unsafe extern "C" fn start(_: i32, arguments: *const *const c_char) {
         },
         workers: || {
             let count = || DISPATCHER.helpers();
-            let crowded = || DISPATCHER.note_crowd();
+            let crowded = || DISPATCHER.note_overload();
             let cpus = DISPATCHER.cpus_for_messages().filter(|cpus| *cpus > 1)?;
-            Some(ipc::Workers { cpus, copy: copy_by_name, count, crowded })
+            Some(ipc::Workers { cpus, copy: copy_message, count, crowded })
         },
         ptracer: config.ipc_ptracer,
         tell: config.log >= Level::Info,
@@ -207,11 +122,7 @@ unsafe extern "C" fn start(_: i32, arguments: *const *const c_char) {
     let speaks = config.speaks_at_exit();
     if speaks || config.counts() {
         // SAFETY: a function of the C library, and one of ours that is never unloaded.
-        unsafe {
-            if let Some(call) = __cxa_at_quick_exit() {
-                call(at_quick_exit, core::ptr::null_mut());
-            }
-        }
+        unsafe { __cxa_at_quick_exit().map(|call| call(at_quick_exit, core::ptr::null_mut())) };
         let (ticks, nanoseconds) = (sys::ticks(), sys::nanoseconds());
         DISPATCHER.recorder.start(ticks, nanoseconds, seconds_since_epoch());
         if config.counts() {
@@ -233,7 +144,7 @@ unsafe extern "C" fn start(_: i32, arguments: *const *const c_char) {
         unsafe { register(Some(before_fork), Some(after_fork_here), Some(after_fork), object) };
     }
     // A filter may kill for the calls that it takes.
-    if let Some(settings) = card.filter(|_| sys::NoFilter::look().is_some()) {
+    if let Some(settings) = config.gpu().filter(|_| sys::NoFilter::look().is_some()) {
         gpu::start(&settings);
     }
     // Both at once: until here every copy, our own included, is the bootstrap's.
@@ -268,21 +179,6 @@ pub fn figures() -> Option<[u64; 8]> {
     CONFIG.get().is_some_and(|config| config.counts()).then(figures::stats)
 }
 
-/// The same before other calls.
-pub fn before_being_alone() {
-    workers::dismiss(Dismissal::Alone);
-}
-
-/// The program cannot have another thread: workers leave. False: there are none.
-pub fn make_room_for_threads() -> bool {
-    workers::dismiss(Dismissal::ThreadLimit)
-}
-
-/// No worker keeps rights that the program is just giving up.
-pub fn before_rights_change() {
-    workers::dismiss(Dismissal::RightsChange);
-}
-
 extern "C" fn after_fork() {
     DISPATCHER.forget_after_fork();
     signals::forget_after_fork();
@@ -290,7 +186,7 @@ extern "C" fn after_fork() {
         buffers.forget_after_fork();
     }
     ipc::forget_after_fork();
-    TELLING.store(telling::NOBODY, Ordering::Relaxed);
+    REPORT.store(report_state::IDLE, Ordering::Relaxed);
     if let Some(process) = PROCESS.get() {
         process.stderr.forget_after_fork();
         DISPATCHER.recorder.start(sys::ticks(), sys::nanoseconds(), seconds_since_epoch());
@@ -324,7 +220,7 @@ rare! {
     fn __cxa_at_quick_exit(extern "C" fn(*mut c_void), *mut c_void) -> i32;
 }
 
-/// Registered before anybody else's, so it comes last.
+/// Registered before any other, so it comes last.
 extern "C" fn at_quick_exit(_: *mut c_void) {
     before_leaving(ended::AT_ONCE, None);
 }
@@ -339,64 +235,61 @@ static END: extern "C" fn() = end;
 extern "C" fn end() {
     // What was copied, and what is to be said, is the parent's in a child of vfork or of a fork
     // that ran no handler.
-    if process::is_ours() && may_tell() {
-        tell(ended::EXIT, None);
+    if process::is_ours() && may_report() {
+        report(ended::EXIT, None);
     }
 }
 
-/// Who is at it, and whether it is over.
+/// Exit report: written once, by one thread.
 #[unsafe(link_section = ".data")] // a page that start-up touches anyhow
-static TELLING: AtomicU32 = AtomicU32::new(telling::NOBODY);
+static REPORT: AtomicU32 = AtomicU32::new(report_state::IDLE);
 
-mod telling {
-    pub const NOBODY: u32 = 0;
-    pub const SOMEBODY: u32 = 1;
-    pub const OVER: u32 = 2;
+mod report_state {
+    pub const IDLE: u32 = 0;
+    pub const WRITING: u32 = 1;
+    pub const DONE: u32 = 2;
 }
 
-/// Before the process ends without anybody's destructors; `how` is one of `ended`.
+/// Reports before the process ends without running destructors; `how` is one of `ended`.
 pub fn before_leaving(how: u32, status: Option<i32>) {
     let Some(process) = PROCESS.get() else { return };
-    let has_to = process.config.speaks_at_exit() || DISPATCHER.recorder.live().is_some();
-    if !has_to || !process::is_ours() {
+    let is_wanted = process.config.speaks_at_exit() || DISPATCHER.recorder.live().is_some();
+    if !is_wanted || !process::is_ours() {
         return;
     }
     let _held = SignalsHeld::all();
     // Another thread may be in the middle of a report, which this one would cut off.
-    for _ in 0..100 {
-        if TELLING.load(Ordering::Acquire) != telling::SOMEBODY {
-            break;
-        }
-        sys::sleep(1_000_000);
-    }
-    if !may_tell() {
+    let is_writing = || REPORT.load(Ordering::Acquire) == report_state::WRITING;
+    (0..100).take_while(|_| is_writing()).for_each(|_| sys::sleep(1_000_000));
+    if !may_report() {
         return;
     }
-    /// What `tell_at_once` is to be told; written by who may tell.
+    /// Arguments of `report`, written by the thread that may call it.
     static HOW: AtomicU32 = AtomicU32::new(0);
     static STATUS: AtomicI32 = AtomicI32::new(-1);
-    extern "C" fn tell_at_once() {
+    extern "C" fn report_now() {
         let status = STATUS.load(Ordering::Relaxed);
-        tell(HOW.load(Ordering::Relaxed), (status >= 0).then_some(status));
+        report(HOW.load(Ordering::Relaxed), (status >= 0).then_some(status));
     }
     HOW.store(how, Ordering::Relaxed);
     STATUS.store(status.map_or(-1, |status| status & 0xff), Ordering::Relaxed);
     if let Some(top) = STACK.get_or_map().map(|stack| stack.0.get() as usize + size_of::<Stack>()) {
-        // SAFETY: used once only, by who may tell.
-        unsafe { sys::call_on_stack(top, tell_at_once) };
+        // SAFETY: used once only, by the thread that may report.
+        unsafe { sys::call_on_stack(top, report_now) };
     }
 }
 
-/// True once, for one thread.
-fn may_tell() -> bool {
-    let (nobody, somebody) = (telling::NOBODY, telling::SOMEBODY);
-    TELLING.compare_exchange(nobody, somebody, Ordering::Acquire, Ordering::Relaxed).is_ok()
+/// Returns true once, to one thread.
+fn may_report() -> bool {
+    let (idle, writing) = (report_state::IDLE, report_state::WRITING);
+    REPORT.compare_exchange(idle, writing, Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
-/// `how` is one of `ended`. Otherwise than by exit nothing may be allocated: it may be a signal
-/// handler that leaves, or the child of a process with many threads.
+/// Writes what there is to say at the end; `how` is one of `ended`. Otherwise than by exit nothing
+/// may be allocated: it may be a signal handler that leaves, or the child of a process with many
+/// threads.
 #[unsafe(link_section = ".text.start")]
-fn tell(how: u32, status: Option<i32>) {
+fn report(how: u32, status: Option<i32>) {
     DISPATCHER.close();
     if let Some(process) = PROCESS.get() {
         let stderr = process.stderr.still_open();
@@ -406,10 +299,10 @@ fn tell(how: u32, status: Option<i32>) {
         }
         DISPATCHER.recorder.end(how, status);
     }
-    TELLING.store(telling::OVER, Ordering::Release);
+    REPORT.store(report_state::DONE, Ordering::Release);
 }
 
-/// The words of the command line, each with a zero behind it, as far as anybody would read.
+/// The words of the command line, each with a zero behind it, as far as the live file has room.
 ///
 /// # Safety
 /// Terminated strings, and a null behind them.

@@ -3,65 +3,49 @@
 //! Until then, and in case nothing is found, a bootstrap copy serves. It is written in
 //! assembly because compilers turn copy loops into calls of memcpy, that is, of us.
 
-use crate::functions::{EntryPoint, NEVER, Op};
-use crate::os::lookup::{self, Function, Names, find_in_libc, find_next};
+use crate::functions::{EntryPoint, NEVER, Op, next_offset};
+use crate::os::lookup::{self, Function};
 use crate::os::sys;
 use core::arch::{asm, naked_asm};
 use core::ffi::c_void;
-use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+
+macro_rules! entries {
+    ($($bootstrap:ident),* $(,)?) => {
+        [$(EntryPoint { min: AtomicUsize::new(0), next: pointer_to($bootstrap as *const ()) }),*]
+    };
+}
+
+const fn pointer_to(function: *const ()) -> AtomicPtr<c_void> {
+    AtomicPtr::new(function.cast_mut().cast())
+}
 
 /// What the exported functions read. Until start-up every call goes to the slow path: the
 /// resolver of an IFUNC may copy before the loader has filled in `next`.
-pub static ENTRIES: [EntryPoint; Op::ALL.len()] = [
-    entry(bootstrap_memmove as *const ()),
-    entry(bootstrap_memmove as *const ()),
-    entry(bootstrap_mempcpy as *const ()),
-    entry(bootstrap_bcopy as *const ()),
-    entry(bootstrap_wmemmove as *const ()),
-    entry(bootstrap_wmemmove as *const ()),
-    entry(bootstrap_memmove_chk as *const ()),
-    entry(bootstrap_memmove_chk as *const ()),
-    entry(bootstrap_mempcpy_chk as *const ()),
-    entry(bootstrap_process_vm_readv as *const ()),
-    entry(bootstrap_process_vm_writev as *const ()),
-    entry(bootstrap_memset as *const ()),
-    entry(bootstrap_memset_chk as *const ()),
-    entry(bootstrap_bzero as *const ()),
-    entry(bootstrap_wmemset as *const ()),
-    entry(bootstrap_memcmp as *const ()),
-    entry(bootstrap_memcmp as *const ()),
-    entry(bootstrap_wmemcmp as *const ()),
-    entry(bootstrap_read as *const ()),
-    entry(bootstrap_pread as *const ()),
-    entry(bootstrap_readv as *const ()),
-    entry(bootstrap_preadv as *const ()),
-    entry(bootstrap_preadv2 as *const ()),
-    entry(read_chk_by_read as *const ()),
-    entry(pread_chk_by_pread as *const ()),
-    entry(early_fread as *const ()),
-    entry(early_fread_unlocked as *const ()),
-    entry(fread_chk_by_fread as *const ()),
-    entry(fread_unlocked_chk_by_fread_unlocked as *const ()),
-];
-
-const fn entry(bootstrap: *const ()) -> EntryPoint {
-    EntryPoint { min: AtomicUsize::new(0), next: AtomicPtr::new(bootstrap.cast_mut().cast()) }
-}
+pub static ENTRIES: [EntryPoint; Op::ALL.len()] = entries! {
+    bootstrap_memmove, bootstrap_memmove, bootstrap_mempcpy, bootstrap_bcopy,
+    bootstrap_wmemmove, bootstrap_wmemmove,
+    bootstrap_memmove_chk, bootstrap_memmove_chk, bootstrap_mempcpy_chk,
+    bootstrap_process_vm_readv, bootstrap_process_vm_writev,
+    bootstrap_memset, bootstrap_memset_chk, bootstrap_bzero, bootstrap_wmemset,
+    bootstrap_memcmp, bootstrap_memcmp, bootstrap_wmemcmp,
+    bootstrap_read, bootstrap_pread, bootstrap_readv, bootstrap_preadv, bootstrap_preadv2,
+    read_chk_by_read, pread_chk_by_pread,
+    early_fread, early_fread_unlocked, fread_chk_by_fread, fread_unlocked_chk_by_fread_unlocked,
+};
 
 /// libc's own memmove, for all copies of ours. A further interposer between us and libc may
 /// use thread-local storage, which workers do not have, or call memcpy, that is, us. Until it
 /// is known, `rep movsb`.
-static LIBC_MEMMOVE: AtomicPtr<c_void> =
-    AtomicPtr::new((bootstrap_memmove as *const ()).cast_mut().cast());
+static LIBC_MEMMOVE: AtomicPtr<c_void> = pointer_to(bootstrap_memmove as *const ());
 
-/// libc's own memset, for the same reasons. Where somebody else's stands before it, `rep stosb`.
-static LIBC_MEMSET: AtomicPtr<c_void> =
-    AtomicPtr::new((bootstrap_memset as *const ()).cast_mut().cast());
+/// libc's own memset, for the reasons of `LIBC_MEMMOVE`. Where another interposer's is in front of
+/// it, `rep stosb`.
+static LIBC_MEMSET: AtomicPtr<c_void> = pointer_to(bootstrap_memset as *const ());
 
 type Memmove = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
 
-// Those that libc does not derive from another, for each of which start-up pays.
+/// Functions that libc does not derive from others, for each of which start-up pays.
 const OPS: [(Op, Function); 6] = [
     (Op::Memmove, Function::memmove),
     (Op::Mempcpy, Function::mempcpy),
@@ -71,7 +55,6 @@ const OPS: [(Op, Function); 6] = [
     (Op::Wmemcmp, Function::wmemcmp),
 ];
 
-/// The originals of reads.
 const READS: [(Op, Function); 7] = [
     (Op::Read, Function::read),
     (Op::Pread, Function::pread64), // pread is the same function, as for the next ones
@@ -82,6 +65,27 @@ const READS: [(Op, Function); 7] = [
     (Op::FreadUnlocked, Function::fread_unlocked),
 ];
 
+/// Functions that are derived from those above, as in libc, unless another library has defined one
+/// of the above.
+const OTHERS: [(Op, Function); 16] = [
+    (Op::Memcpy, Function::memcpy),
+    (Op::Bcopy, Function::bcopy),
+    (Op::Wmemcpy, Function::wmemcpy),
+    (Op::Wmemmove, Function::wmemmove),
+    (Op::MemcpyChk, Function::__memcpy_chk),
+    (Op::MemmoveChk, Function::__memmove_chk),
+    (Op::MempcpyChk, Function::__mempcpy_chk),
+    (Op::MemsetChk, Function::__memset_chk),
+    (Op::Bzero, Function::bzero),
+    (Op::Bcmp, Function::bcmp),
+    (Op::ProcessVmReadv, Function::process_vm_readv),
+    (Op::ProcessVmWritev, Function::process_vm_writev),
+    (Op::ReadChk, Function::__read_chk),
+    (Op::PreadChk, Function::__pread64_chk),
+    (Op::FreadChk, Function::__fread_chk),
+    (Op::FreadUnlockedChk, Function::__fread_unlocked_chk),
+];
+
 /// What reads are called as: as many words as the longest of them takes.
 pub type ReadFn = unsafe extern "C" fn(usize, usize, usize, usize, usize) -> isize;
 
@@ -89,58 +93,36 @@ pub type ReadFn = unsafe extern "C" fn(usize, usize, usize, usize, usize) -> isi
 #[unsafe(link_section = ".data")] // a page that start-up touches anyhow
 static READS_ARE_LIBCS: AtomicBool = AtomicBool::new(false);
 
-// The others. Unless another library has defined one of the above, they are derived from those, as
-// in libc.
-macro_rules! others {
-    ($($name:literal for $op:ident,)*) => {
-        const OTHERS: [Op; [$(Op::$op),*].len()] = [$(Op::$op),*];
-        static OTHER_NAMES: Names<{ OTHERS.len() }> = Names::new(concat!($($name, "\0"),*));
-    };
-}
-
-others! {
-    "memcpy" for Memcpy,
-    "bcopy" for Bcopy,
-    "wmemcpy" for Wmemcpy,
-    "wmemmove" for Wmemmove,
-    "__memcpy_chk" for MemcpyChk,
-    "__memmove_chk" for MemmoveChk,
-    "__mempcpy_chk" for MempcpyChk,
-    "__memset_chk" for MemsetChk,
-    "bzero" for Bzero,
-    "bcmp" for Bcmp,
-    "process_vm_readv" for ProcessVmReadv,
-    "process_vm_writev" for ProcessVmWritev,
-    "__read_chk" for ReadChk,
-    "__pread64_chk" for PreadChk,
-    "__fread_chk" for FreadChk,
-    "__fread_unlocked_chk" for FreadUnlockedChk,
-}
-
 /// Finds the originals, at start-up.
 pub fn resolve() {
     let libc = lookup::resolve();
-    let is_libcs = |function: *mut c_void| libc.contains(&(function as usize));
-    OPS.into_iter().for_each(|(op, function)| set_next(op, lookup::found(function)));
-    READS.into_iter().for_each(|(op, function)| set_next(op, lookup::found(function)));
-    let reads_are_libcs = READS.into_iter().all(|(op, _)| is_libcs(next(op)));
+    let is_libcs = |op: Op| libc.contains(&(next(op) as usize));
+    let take = |(op, function): (Op, Function)| set_next(op, lookup::found(function));
+    OPS.into_iter().chain(READS).for_each(take);
+    let reads_are_libcs = READS.into_iter().all(|(op, _)| is_libcs(op));
     READS_ARE_LIBCS.store(reads_are_libcs, Ordering::Release);
-    if OPS.into_iter().all(|(op, _)| is_libcs(next(op))) {
+    if OPS.into_iter().all(|(op, _)| is_libcs(op)) {
         derive_others();
     } else {
         // Another library's may call another by name: then it must not come back.
-        let others = find_next(&OTHER_NAMES).functions;
-        OTHERS.into_iter().zip(others).for_each(|(op, found)| set_next(op, found));
+        lookup::resolve_others();
+        OTHERS.into_iter().for_each(take);
     }
     // What we copy ourselves from here on, until the engine is open, is libc's.
     Op::ALL.into_iter().for_each(|op| set_min(op, NEVER));
-    if is_libcs(next(Op::Memset)) {
+    if is_libcs(Op::Memset) {
         LIBC_MEMSET.store(next(Op::Memset), Ordering::Release);
     }
-    if is_libcs(next(Op::Memmove)) {
-        LIBC_MEMMOVE.store(next(Op::Memmove), Ordering::Release);
-    } else {
-        find_beyond_others();
+    let memmove = match is_libcs(Op::Memmove) {
+        true => next(Op::Memmove),
+        false => lookup::resolve_in_libc(Function::memmove),
+    };
+    if !memmove.is_null() {
+        LIBC_MEMMOVE.store(memmove, Ordering::Release);
+        // A memcpy that is libc's own is called as memmove, see `derive_others`.
+        if is_libcs(Op::Memcpy) {
+            set_next(Op::Memcpy, memmove);
+        }
     }
 }
 
@@ -165,15 +147,15 @@ fn derive_others() {
     derived.into_iter().for_each(|(op, by)| set_next(op, by as *mut c_void));
 }
 
-/// For the checked variants: rcx is the room at the destination. What does not fit ends the program.
-/// Another C library has no such function, and no program of it calls these variants.
+/// Checks for the checked variants: rcx is the room at the destination. What does not fit ends the
+/// program. Another C library has no such function, and no program of it calls these variants.
 macro_rules! check_room {
     () => {
         ".weak __chk_fail\ncmp rcx, rdx\njae 3f\njmp [rip + __chk_fail@GOTPCREL]\n3:"
     };
 }
 
-/// For the checked variants of fread, which take the room at the destination as their second
+/// Checks for the checked variants of fread, which take the room at the destination as their second
 /// argument: rdx and rcx are size and number of the items.
 macro_rules! check_items {
     () => {
@@ -191,7 +173,7 @@ macro_rules! check_items {
     };
 }
 
-/// Brings the arguments into the order of another function, and jumps to that.
+/// Functions that bring their arguments into the order of another, and jump to its original.
 macro_rules! derived {
     ($($name:ident: $($before:expr),* => $op:ident;)*) => { $(
         #[unsafe(naked)]
@@ -202,7 +184,7 @@ macro_rules! derived {
                 "jmp qword ptr [rip + {entries} + {next}]",
                 ".cfi_endproc",
                 entries = sym ENTRIES,
-                next = const Op::$op as usize * size_of::<EntryPoint>() + offset_of!(EntryPoint, next),
+                next = const next_offset(Op::$op),
             )
         }
     )* };
@@ -224,22 +206,6 @@ derived! {
 fn set_next(op: Op, found: *mut c_void) {
     if !found.is_null() {
         ENTRIES[op as usize].next.store(found, Ordering::Release);
-    }
-}
-
-/// Finds libc's own memmove where others have one as well.
-#[cold]
-fn find_beyond_others() {
-    static MEMMOVE: Names<1> = Names::new("memmove\0");
-    let found = find_in_libc(&MEMMOVE);
-    let [memmove] = found.functions;
-    if memmove.is_null() {
-        return;
-    }
-    LIBC_MEMMOVE.store(memmove, Ordering::Release);
-    let memcpy = &ENTRIES[Op::Memcpy as usize].next;
-    if found.libc.contains(&(memcpy.load(Ordering::Relaxed) as usize)) {
-        memcpy.store(memmove, Ordering::Release);
     }
 }
 
@@ -300,7 +266,7 @@ pub unsafe fn compare(op: Op, a: usize, b: usize, len: usize) -> isize {
     }
 }
 
-/// The same before start-up: reads nothing that the loader has to fill in.
+/// Compares before start-up: reads nothing that the loader has to fill in.
 ///
 /// # Safety
 /// As memcmp.
@@ -323,7 +289,7 @@ pub unsafe fn compare_before_start(op: Op, a: usize, b: usize, len: usize) -> is
     }
 }
 
-/// How many bytes are the same before the first that differ. Nothing behind those is read.
+/// Counts the equal bytes before the first that differ. Nothing behind those is read.
 ///
 /// # Safety
 /// Both sides can be read so far.
@@ -338,7 +304,7 @@ pub unsafe fn count_same(a: usize, b: usize, len: usize) -> usize {
     end - a
 }
 
-/// The same before start-up.
+/// Fills before start-up.
 ///
 /// # Safety
 /// As memset.
@@ -350,7 +316,7 @@ pub unsafe fn fill_before_start(dst: usize, value: usize, len: usize) {
     }
 }
 
-/// The same before start-up: reads nothing that the loader has to fill in.
+/// Copies before start-up: reads nothing that the loader has to fill in.
 ///
 /// # Safety
 /// As memmove.
@@ -363,118 +329,44 @@ pub unsafe fn copy_before_start(dst: usize, src: usize, len: usize) {
     }
 }
 
-/// The heart of all bootstrap copies: rdi, rsi, rdx as memmove; rax is kept.
-macro_rules! move_bytes {
-    ($($before:literal),*) => {
-        naked_asm!(
-            ".cfi_startproc",
-            $($before,)*
-            "mov rcx, rdx",
-            "mov r8, rdi",
-            "sub r8, rsi",
-            "cmp r8, rdx", // destination inside the source: from the end
-            "jb 2f",
-            "rep movsb",
-            "ret",
-            "2:",
-            "lea rdi, [rdi + rdx - 1]",
-            "lea rsi, [rsi + rdx - 1]",
-            "std",
-            "rep movsb",
-            "cld",
-            "ret",
-            ".cfi_endproc",
-        )
-    };
+/// Functions of assembly that end with a return, or with a jump to another.
+macro_rules! bootstrap {
+    ($($name:ident: $($line:expr),* $(=> $body:ident)?;)*) => { $(
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                ".cfi_startproc",
+                $($line,)*
+                $(concat!("jmp {", stringify!($body), "}"),)?
+                ".cfi_endproc",
+                $($body = sym $body,)?
+            )
+        }
+    )* };
 }
 
-macro_rules! move_bytes_checked {
-    ($result:literal) => {
-        naked_asm!(
-            ".cfi_startproc",
-            check_room!(),
-            $result,
-            "jmp {body}",
-            ".cfi_endproc",
-            body = sym bootstrap_keep_result
-        )
-    };
-}
-
-#[unsafe(naked)]
-unsafe extern "C" fn bootstrap_keep_result() {
-    move_bytes!()
-}
-
-#[unsafe(naked)]
-unsafe extern "C" fn bootstrap_memmove() {
-    move_bytes!("mov rax, rdi")
-}
-
-#[unsafe(naked)]
-unsafe extern "C" fn bootstrap_mempcpy() {
-    move_bytes!("lea rax, [rdi + rdx]")
-}
-
-#[unsafe(naked)]
-unsafe extern "C" fn bootstrap_bcopy() {
-    move_bytes!("xchg rdi, rsi")
-}
-
-#[unsafe(naked)]
-unsafe extern "C" fn bootstrap_wmemmove() {
-    move_bytes!("mov rax, rdi", "shl rdx, 2")
-}
-
-#[unsafe(naked)]
-unsafe extern "C" fn bootstrap_memmove_chk() {
-    move_bytes_checked!("mov rax, rdi")
-}
-
-#[unsafe(naked)]
-unsafe extern "C" fn bootstrap_mempcpy_chk() {
-    move_bytes_checked!("lea rax, [rdi + rdx]")
-}
-
-/// rdi, al and rcx as `rep stosb` wants them, or eax for `rep stosd`; answers the first byte.
-macro_rules! fill_bytes {
-    ($stos:literal: $($before:literal),*) => {
-        naked_asm!(
-            ".cfi_startproc",
-            $($before,)*
-            "mov r8, rdi",
-            $stos,
-            "mov rax, r8",
-            "ret",
-            ".cfi_endproc",
-        )
-    };
-}
-
-#[unsafe(naked)]
-unsafe extern "C" fn bootstrap_memset() {
-    fill_bytes!("rep stosb": "mov eax, esi", "mov rcx, rdx")
-}
-
-#[unsafe(naked)]
-unsafe extern "C" fn bootstrap_bzero() {
-    fill_bytes!("rep stosb": "xor eax, eax", "mov rcx, rsi")
-}
-
-#[unsafe(naked)]
-unsafe extern "C" fn bootstrap_wmemset() {
-    fill_bytes!("rep stosd": "mov eax, esi", "mov rcx, rdx")
-}
-
-#[unsafe(naked)]
-unsafe extern "C" fn bootstrap_memset_chk() {
-    naked_asm!(
-        ".cfi_startproc",
-        check_room!(),
-        "jmp {body}",
-        ".cfi_endproc",
-        body = sym bootstrap_memset
-    )
+bootstrap! {
+    // rdi, rsi, rdx as memmove; rax is kept. From the end where the destination is inside the source.
+    move_bytes: "mov rcx, rdx", "mov r8, rdi", "sub r8, rsi", "cmp r8, rdx", "jb 2f",
+        "rep movsb", "ret",
+        "2:", "lea rdi, [rdi + rdx - 1]", "lea rsi, [rsi + rdx - 1]",
+        "std", "rep movsb", "cld", "ret";
+    bootstrap_memmove: "mov rax, rdi" => move_bytes;
+    bootstrap_mempcpy: "lea rax, [rdi + rdx]" => move_bytes;
+    bootstrap_bcopy: "xchg rdi, rsi" => move_bytes;
+    bootstrap_wmemmove: "mov rax, rdi", "shl rdx, 2" => move_bytes;
+    bootstrap_memmove_chk: check_room!(), "mov rax, rdi" => move_bytes;
+    bootstrap_mempcpy_chk: check_room!(), "lea rax, [rdi + rdx]" => move_bytes;
+    // rdi, al and rcx as `rep stosb` wants them.
+    fill_bytes: "mov r8, rdi", "rep stosb", "mov rax, r8", "ret";
+    bootstrap_memset: "mov eax, esi", "mov rcx, rdx" => fill_bytes;
+    bootstrap_bzero: "xor eax, eax", "mov rcx, rsi" => fill_bytes;
+    bootstrap_memset_chk: check_room!() => bootstrap_memset;
+    bootstrap_wmemset: "mov eax, esi", "mov rcx, rdx",
+        "mov r8, rdi", "rep stosd", "mov rax, r8", "ret";
+    // The kernel takes the flags behind an offset in two halves, of which with 64 bits the first is
+    // all.
+    bootstrap_preadv2: "mov r9, r8" => bootstrap_preadv2_of_six;
 }
 
 unsafe extern "C" fn bootstrap_memcmp(a: usize, b: usize, len: usize) -> i32 {
@@ -487,26 +379,29 @@ unsafe extern "C" fn bootstrap_wmemcmp(a: usize, b: usize, count: usize) -> i32 
     unsafe { compare_before_start(Op::Wmemcmp, a, b, count * Op::Wmemcmp.unit()) as i32 }
 }
 
+/// Passes a call of the program on to the kernel, as libc does: answers -1 and sets errno.
+///
+/// # Safety
+/// The program's own call.
+pub unsafe fn pass_to_kernel(number: i64, arguments: [usize; 6]) -> isize {
+    // SAFETY: the caller's promise, and the address of this thread's errno.
+    unsafe {
+        let answer = sys::syscall(number, arguments);
+        if answer >= 0 {
+            return answer;
+        }
+        *libc::__errno_location() = -answer as i32;
+        -1
+    }
+}
+
 macro_rules! system_call {
     ($($name:ident: $number:ident),* $(,)?) => { $(
         unsafe extern "C" fn $name(
-            first: usize,
-            second: usize,
-            third: usize,
-            fourth: usize,
-            fifth: usize,
-            sixth: usize,
+            a: usize, b: usize, c: usize, d: usize, e: usize, f: usize,
         ) -> isize {
-            // SAFETY: the program's own call, and the address of this thread's errno.
-            unsafe {
-                let arguments = [first, second, third, fourth, fifth, sixth];
-                let answer = sys::syscall(libc::$number, arguments);
-                if answer >= 0 {
-                    return answer;
-                }
-                *libc::__errno_location() = -answer as i32;
-                -1
-            }
+            // SAFETY: the program's own call.
+            unsafe { pass_to_kernel(libc::$number, [a, b, c, d, e, f]) }
         }
     )* };
 }
@@ -519,19 +414,6 @@ system_call! {
     bootstrap_readv: SYS_readv,
     bootstrap_preadv: SYS_preadv,
     bootstrap_preadv2_of_six: SYS_preadv2,
-}
-
-/// Passes the flags on where the kernel takes them: behind an offset in two halves, of which with 64
-/// bits the first is all.
-#[unsafe(naked)]
-unsafe extern "C" fn bootstrap_preadv2() {
-    naked_asm!(
-        ".cfi_startproc",
-        "mov r9, r8",
-        "jmp {body}",
-        ".cfi_endproc",
-        body = sym bootstrap_preadv2_of_six
-    )
 }
 
 macro_rules! found_at_once {
@@ -584,7 +466,7 @@ mod tests {
     fn bootstrap_every_distance_matches_naive() {
         // SAFETY: a memmove by construction.
         let memmove: Memmove = unsafe { core::mem::transmute(bootstrap_memmove as *const ()) };
-        // SAFETY: the same with the end as result.
+        // SAFETY: a mempcpy by construction.
         let mempcpy: Memmove = unsafe { core::mem::transmute(bootstrap_mempcpy as *const ()) };
         for len in [0usize, 1, 7, 64, 300] {
             for shift in 0..2 * len.min(80) + 2 {

@@ -1,17 +1,16 @@
 //! How many threads of the program are in large calls at once.
 //!
-//! Workers are for CPUs that nobody else uses. With a caller on every other CPU there is none left
-//! for a helper each, and sharing only moves time from one to the other; asking for help to find
-//! that out costs time, too. So it is measured: the time that calls have taken together, over the
-//! time that has passed, is how many there were at once. Nobody is counted in and out, for a call
-//! may be left by a jump out of a signal handler.
-#![forbid(unsafe_code)]
-
+//! Workers are for idle CPUs. With a caller on every other CPU there is none left for a worker each,
+//! and sharing only moves time from one to the other; asking for help to find that out costs time,
+//! too. So it is measured: the time that calls have taken together, over the time that has passed, is
+//! how many there were at once. Calls are not counted in and out, for one may be left by a jump out
+//! of a signal handler.
+use crate::os::mapped::Zeroed;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// So many ticks are looked at together, a millisecond or two; and at least so many times as long
-/// as the call that ends them.
+/// Ticks that are looked at together, a millisecond or two.
 const WINDOW: u64 = 1 << 22;
+/// A window is at least this many times as long as the call that ends it.
 const CALLS: u64 = 4;
 
 /// Written with every call: in a line of its own.
@@ -25,22 +24,17 @@ pub struct Callers {
     at_once: AtomicU64,
 }
 
-impl Callers {
-    pub const fn new() -> Self {
-        Self {
-            since: AtomicU64::new(0),
-            spent: AtomicU64::new(0),
-            last_end: AtomicU64::new(0),
-            at_once: AtomicU64::new(0),
-        }
-    }
+// SAFETY: atomics.
+unsafe impl Zeroed for Callers {}
 
-    /// Whether there is not a worker for each of them on a CPU of its own.
+impl Callers {
+    /// Whether workers for all of them would not have a CPU each.
     pub fn are_too_many_for(&self, workers: usize) -> bool {
         self.at_once.load(Relaxed) > workers as u64 + 2
     }
 
-    /// A large call has ended, whichever way it went. Returns whether another one has since it began.
+    /// Notes a large call that has ended, whichever way it went. Returns whether another one has ended
+    /// since it began.
     pub fn note(&self, begun: u64, now: u64) -> bool {
         let took = now.wrapping_sub(begun);
         let last_end = self.last_end.swap(now, Relaxed);
@@ -65,9 +59,10 @@ impl Callers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::os::mapped::zeroed;
 
-    /// So many threads make calls of `took` ticks for `ticks`, one after the other each, and rest
-    /// for `rest` ticks between them.
+    /// Has `threads` make calls of `took` ticks for `ticks`, one after the other each, with `rest`
+    /// ticks between them.
     fn run(callers: &Callers, from: &mut u64, threads: u64, took: u64, rest: u64, ticks: u64) {
         let end = *from + ticks;
         let apart = (took + rest) / threads;
@@ -83,7 +78,7 @@ mod tests {
     fn callers_are_too_many_when_half_of_the_cpus_are_theirs() {
         for (cpus, few, many) in [(2, 1, 2), (4, 2, 3), (16, 8, 9), (16, 7, 64)] {
             for took in [20_000, 300_000, 30_000_000] {
-                let (callers, mut now) = (Callers::new(), 1 << 40);
+                let (callers, mut now) = (zeroed::<Callers>(), 1 << 40);
                 let workers = cpus - 1;
                 assert!(!callers.are_too_many_for(workers));
                 for (threads, expected) in [(few, false), (many, true), (few, false), (many, true)]

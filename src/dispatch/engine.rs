@@ -17,8 +17,8 @@ use core::sync::atomic::Ordering;
 /// A call from this size on pays for starting an engine: libc takes 200 µs and more for it.
 const START_BYTES: usize = 2 << 20;
 
-/// Ticks, about 3 ms, that smaller calls take together before an engine is started for them: so
-/// long that a process which ends right then has lost some hundredths of its time.
+/// Ticks, about 3 ms, that smaller calls take together before an engine is started for them: a
+/// process which ends right then has lost some hundredths of its time.
 const START_TICKS: u64 = 1 << 23;
 
 /// Where the engine is in its life.
@@ -54,7 +54,7 @@ impl Dispatcher {
     pub fn helpers(&self) -> usize {
         match self.config().map(|config| self.ready(config, usize::MAX)) {
             Some(Ok(engine @ EngineKind::Threads(workers)))
-                if !self.closed.load(Ordering::Relaxed) && !self.is_crowded(engine) =>
+                if !self.closed.load(Ordering::Relaxed) && !self.is_overloaded(engine) =>
             {
                 workers
             }
@@ -63,15 +63,15 @@ impl Dispatcher {
     }
 
     /// Whether there is no CPU for workers beside the threads that copy.
-    pub(super) fn is_crowded(&self, engine: EngineKind) -> bool {
+    pub(super) fn is_overloaded(&self, engine: EngineKind) -> bool {
         let too_many = |workers| self.callers.are_too_many_for(workers);
         matches!(engine, EngineKind::Threads(workers) if too_many(workers))
-            || self.crowd.is_recent()
+            || self.overload.is_recent()
     }
 
     /// Notes that workers were called and had no CPU to run on.
-    pub fn note_crowd(&self) {
-        self.crowd.note();
+    pub fn note_overload(&self) {
+        self.overload.note();
     }
 
     /// How many CPUs the two processes of a message have, or would need for as many workers as the
@@ -133,8 +133,7 @@ impl Dispatcher {
             life::THREADS if workers::are_made() || self.pays(config, len) => self.threads(),
             life::IOAT => Ok(EngineKind::Ioat),
             life::COLD if self.pays(config, len) => self.start(config),
-            life::THREADS | life::COLD => Err(Fallback::Starting),
-            life::STARTING => Err(Fallback::Starting),
+            life::THREADS | life::COLD | life::STARTING => Err(Fallback::Starting),
             _ => Err(self.why_off()),
         }
     }
@@ -164,6 +163,7 @@ impl Dispatcher {
 
     /// There are no workers because of a fork: making others has to pay for itself again.
     pub fn forget_unaided(&self) {
+        // A page that is written is copied for the child.
         if self.unaided_ticks.load(Ordering::Relaxed) != 0 {
             self.unaided_ticks.store(0, Ordering::Relaxed);
         }
@@ -185,11 +185,8 @@ impl Dispatcher {
             Err(_) => return Err(self.switch_off(Fallback::Refused)),
         };
         let (cold, starting) = (life::COLD, life::STARTING);
-        if self
-            .engine
-            .compare_exchange(cold, starting, Ordering::Acquire, Ordering::Relaxed)
-            .is_err()
-        {
+        let (got, other) = (Ordering::Acquire, Ordering::Relaxed);
+        if self.engine.compare_exchange(cold, starting, got, other).is_err() {
             return Err(Fallback::Starting);
         }
         let asks_helper = matches!(config.backend, Backend::Auto | Backend::Dma);

@@ -45,8 +45,8 @@ impl Kind {
     }
 }
 
-/// One large call. Whoever calls its unsafe functions promises what the program has promised to
-/// the function that it called.
+/// One large call. Callers of its unsafe functions promise what the program has promised to the
+/// function that it called.
 pub trait Operation {
     /// At least this many bytes the caller does alone before workers are called.
     const FIRST: usize = 0;
@@ -68,7 +68,7 @@ pub trait Operation {
     }
 
     /// Does `len` bytes alone, by libc. An error says why no worker should do any of the rest:
-    /// then all of it, these bytes too, is left to `alone`.
+    /// then all of it, these bytes too, is left to `by_libc`.
     ///
     /// # Safety
     /// See `Operation`.
@@ -84,7 +84,7 @@ pub trait Operation {
     ///
     /// # Safety
     /// See `Operation`.
-    unsafe fn alone(&self, from: usize, fresh: bool) -> isize;
+    unsafe fn by_libc(&self, from: usize, fresh: bool) -> isize;
 
     /// Whether this answer means that all bytes were done: only then the time it took is a measure.
     fn is_whole(&self, answer: isize) -> bool;
@@ -138,7 +138,7 @@ impl Operation for Task {
         unsafe { threads::share(&self.part(from, self.len - from), how) }
     }
 
-    unsafe fn alone(&self, from: usize, fresh: bool) -> isize {
+    unsafe fn by_libc(&self, from: usize, fresh: bool) -> isize {
         let rest = self.part(from, self.len - from);
         // SAFETY: part of the caller's ranges.
         unsafe {
@@ -182,7 +182,7 @@ impl Operation for (&TransferCall, Transfer<'_>) {
         Ok((done as isize, seen))
     }
 
-    unsafe fn alone(&self, _from: usize, _fresh: bool) -> isize {
+    unsafe fn by_libc(&self, _from: usize, _fresh: bool) -> isize {
         // SAFETY: the program's own call.
         unsafe { remote::pass_on(self.0) }
     }
@@ -199,50 +199,23 @@ impl Operation for (&TransferCall, Transfer<'_>) {
 /// Bytes that the caller reads before workers are called: a file that is not cached is left alone.
 const FIRST_READ: usize = 16 * PAGE;
 
-/// The answer and errno are libc's.
-impl Operation for (&ReadCall, FileRead<'_>) {
-    const FIRST: usize = FIRST_READ;
+/// A read of a file: by a call that reads descriptors, or the part of an fread that can be shared.
+pub enum Read<'a, 'b> {
+    Call(&'a ReadCall, FileRead<'b>),
+    Stream(&'a StreamRead<'b>),
+}
 
-    fn kind(&self) -> Kind {
-        Kind::Reads
-    }
-
-    fn len(&self) -> usize {
-        self.1.len()
-    }
-
-    fn is_in_any_order(&self) -> bool {
-        true
-    }
-
-    fn written(&self) -> Option<usize> {
-        self.1.buffer()
-    }
-
-    unsafe fn begin(&self, from: usize, len: usize) -> Result<(), Fallback> {
-        begin_reading(&self.1, from, len)
-    }
-
-    unsafe fn share(&self, from: usize, how: &threads::Options) -> Result<(isize, Seen), Refused> {
-        self.1.share(from, how)
-    }
-
-    unsafe fn alone(&self, _from: usize, _fresh: bool) -> isize {
-        // SAFETY: the program's own call.
-        unsafe { self.0.pass_on() }
-    }
-
-    fn is_whole(&self, answer: isize) -> bool {
-        answer >= self.len() as isize && !self.1.went_on_alone()
-    }
-
-    fn bytes(&self, answer: isize) -> usize {
-        usize::try_from(answer).unwrap_or(0)
+impl<'b> Read<'_, 'b> {
+    fn file(&self) -> &FileRead<'b> {
+        match self {
+            Self::Call(_, read) => read,
+            Self::Stream(read) => read.file(),
+        }
     }
 }
 
-/// The answer is the number of bytes that were read.
-impl Operation for &StreamRead<'_> {
+/// The answer and errno are libc's; of a stream it is the number of bytes.
+impl Operation for Read<'_, '_> {
     const FIRST: usize = FIRST_READ;
 
     fn kind(&self) -> Kind {
@@ -262,27 +235,33 @@ impl Operation for &StreamRead<'_> {
     }
 
     unsafe fn begin(&self, from: usize, len: usize) -> Result<(), Fallback> {
-        begin_reading(self.file(), from, len)
+        let done = self.file().read_cached(from, len);
+        if done == len { Ok(()) } else { Err(Fallback::NotCached) }
     }
 
     unsafe fn share(&self, from: usize, how: &threads::Options) -> Result<(isize, Seen), Refused> {
-        let (done, seen) = StreamRead::share(self, from, how)?;
-        Ok((done as isize, seen))
+        match self {
+            Self::Call(_, read) => read.share(from, how),
+            Self::Stream(read) => read.share(from, how).map(|(done, seen)| (done as isize, seen)),
+        }
     }
 
-    unsafe fn alone(&self, _from: usize, _fresh: bool) -> isize {
-        self.by_libc() as isize
+    unsafe fn by_libc(&self, _from: usize, _fresh: bool) -> isize {
+        match self {
+            // SAFETY: the program's own call.
+            Self::Call(call, _) => unsafe { call.pass_on() },
+            Self::Stream(read) => read.by_libc() as isize,
+        }
     }
 
     fn is_whole(&self, answer: isize) -> bool {
-        answer == self.len() as isize
+        match self {
+            Self::Call(_, read) => answer >= self.len() as isize && !read.went_on_alone(),
+            Self::Stream(_) => answer == self.len() as isize,
+        }
     }
 
     fn bytes(&self, answer: isize) -> usize {
         usize::try_from(answer).unwrap_or(0)
     }
-}
-
-fn begin_reading(read: &FileRead<'_>, from: usize, len: usize) -> Result<(), Fallback> {
-    if read.read_cached(from, len) == len { Ok(()) } else { Err(Fallback::NotCached) }
 }

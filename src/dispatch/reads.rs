@@ -2,6 +2,7 @@
 //! everything else; all other calls go on to libc as they are.
 
 use super::Dispatcher;
+use super::operation::Read;
 use crate::backend::libc as original;
 use crate::backend::threads::reads::{FileRead, ReadCall};
 use crate::backend::threads::streams::{self, StreamCall};
@@ -28,7 +29,9 @@ impl Dispatcher {
             // SAFETY: the caller's promise.
             unsafe {
                 match read {
-                    Some((config, read)) => self.dispatch(config, &(call, read), 0, call.site).1,
+                    Some((config, read)) => {
+                        self.dispatch(config, &Read::Call(call, read), 0, call.site).1
+                    }
                     None => call.pass_on(),
                 }
             }
@@ -47,7 +50,7 @@ impl Dispatcher {
         unsafe {
             match large {
                 Some(config) => call.carry_out(least(config), |read| {
-                    self.dispatch(config, &read, 0, call.site).1 as usize
+                    self.dispatch(config, &Read::Stream(read), 0, call.site).1 as usize
                 }),
                 None => call.pass_on(),
             }

@@ -3,16 +3,16 @@
 //! limit of threads is reached. The C library does not know our threads, so they would keep the old
 //! rights.
 
+use crate::backend::threads::workers::{self, Dismissal};
 use crate::os::lookup::{self, Function};
-use crate::runtime;
 use core::ffi::{c_int, c_void};
 
 macro_rules! passed_on {
-    ($($before:ident: $($name:ident)*;)*) => { $($(
+    ($($why:ident: $($name:ident)*;)*) => { $($(
         /// Takes as many words as the longest of these functions takes arguments.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(first: usize, second: usize, third: usize) -> c_int {
-            runtime::$before();
+            workers::dismiss(Dismissal::$why);
             // SAFETY: the program's own call, passed on.
             unsafe { pass_on(Function::$name, [first, second, third, 0]) }
         }
@@ -20,8 +20,8 @@ macro_rules! passed_on {
 }
 
 passed_on! {
-    before_being_alone: unshare setns;
-    before_rights_change: setuid setgid seteuid setegid setreuid setregid setresuid setresgid
+    Alone: unshare setns;
+    RightsChange: setuid setgid seteuid setegid setreuid setregid setresuid setresgid
         setgroups initgroups capset;
 }
 
@@ -33,13 +33,11 @@ unsafe extern "C" fn pthread_create(
     start: usize,
     argument: usize,
 ) -> c_int {
-    let call = || {
-        let arguments = [thread, attributes, start, argument];
-        // SAFETY: the program's own call, passed on.
-        unsafe { pass_on(Function::pthread_create, arguments) }
-    };
+    let arguments = [thread, attributes, start, argument];
+    // SAFETY: the program's own call, passed on.
+    let call = || unsafe { pass_on(Function::pthread_create, arguments) };
     match call() {
-        libc::EAGAIN if runtime::make_room_for_threads() => call(),
+        libc::EAGAIN if workers::dismiss(Dismissal::ThreadLimit) => call(),
         answer => answer,
     }
 }

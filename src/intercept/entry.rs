@@ -1,12 +1,11 @@
-//! Every exported function is the same three instructions: compare the length, go to the slow path
-//! if it reaches the threshold, and jump to libc if not. No frame is made and no argument touched.
-//! They lie beside what every program runs at its start and end, on the same few pages.
+//! Every exported function is three instructions: compare the length, go to the slow path if it
+//! reaches the threshold, and jump to libc if not. No frame is made and no argument touched. They lie
+//! beside what every program runs at its start and end, on the same few pages.
 
 use super::slow::aligned;
 use crate::backend::libc::ENTRIES;
-use crate::functions::{EntryPoint, Op};
+use crate::functions::{Op, min_offset, next_offset};
 use core::arch::naked_asm;
-use core::mem::offset_of;
 
 macro_rules! entry {
     ($length:literal: $($name:ident: $op:ident to $slow:ident),* $(,)?) => { $(
@@ -22,8 +21,8 @@ macro_rules! entry {
                 ".p2align 5", // aligns the function's section: all three share a cache line
                 ".cfi_endproc",
                 entries = sym ENTRIES,
-                min = const Op::$op as usize * size_of::<EntryPoint>() + offset_of!(EntryPoint, min),
-                next = const Op::$op as usize * size_of::<EntryPoint>() + offset_of!(EntryPoint, next),
+                min = const min_offset(Op::$op),
+                next = const next_offset(Op::$op),
                 slow = sym aligned::$slow,
             )
         }

@@ -4,36 +4,26 @@
 //! registered the same memory.
 
 use crate::backend::gpu::{GPU, NO_DRIVER, driver_function};
+use crate::backend::libc::pass_to_kernel;
+use crate::os::huge_pages;
 use crate::os::lookup::{self, Function};
-use crate::os::{huge_pages, sys};
-use core::ffi::{c_int, c_void};
+use core::ffi::{CStr, c_int, c_void};
 
 type MappingFn = unsafe extern "C" fn(usize, usize, usize, usize) -> c_int;
 
 /// Passes a call of the program on to the next definition after ours. Before start-up, when an
 /// allocator's constructor may call, that is the kernel's.
-unsafe fn pass_on(function: Function, arguments: [usize; 4]) -> c_int {
-    let [start, len, third, fourth] = arguments;
-    let original = lookup::found(function);
-    if !original.is_null() {
-        // SAFETY: the program's own call, passed on.
-        return unsafe {
-            core::mem::transmute::<*mut c_void, MappingFn>(original)(start, len, third, fourth)
-        };
-    }
+unsafe fn pass_on(function: Function, [start, len, third, fourth]: [usize; 4]) -> c_int {
     let number = match function {
         Function::mprotect => libc::SYS_mprotect,
         Function::pkey_mprotect => libc::SYS_pkey_mprotect,
         _ => libc::SYS_madvise,
     };
-    // SAFETY: the program's own call, and the address of this thread's errno.
+    // SAFETY: the program's own call, passed on; null is `None`.
     unsafe {
-        match sys::syscall(number, [start, len, third, fourth, 0, 0]) as c_int {
-            answer @ 0.. => answer,
-            error => {
-                *libc::__errno_location() = -error;
-                -1
-            }
+        match core::mem::transmute::<*mut c_void, Option<MappingFn>>(lookup::found(function)) {
+            Some(original) => original(start, len, third, fourth),
+            None => pass_to_kernel(number, [start, len, third, fourth, 0, 0]) as c_int,
         }
     }
 }
@@ -79,36 +69,33 @@ unsafe extern "C" fn madvise(start: usize, len: usize, advice: usize) -> c_int {
     }
 }
 
-macro_rules! registration {
-    ($($name:ident: $cname:literal;)*) => { $(
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(start: usize, len: usize, flags: usize) -> c_int {
-            GPU.let_go(start, len);
-            match driver_function($cname) {
-                // SAFETY: the program's own call, passed on.
-                Some(function) => unsafe {
-                    core::mem::transmute::<*mut c_void, MappingFn>(function)(start, len, flags, 0)
-                },
-                None => NO_DRIVER,
-            }
-        }
-    )* };
-}
-
-registration! {
-    cuMemHostRegister: c"cuMemHostRegister";
-    cuMemHostRegister_v2: c"cuMemHostRegister_v2";
-}
-
-/// Whatever the program registers and unregisters itself is not ours.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemHostUnregister(start: usize) -> c_int {
-    GPU.let_go(start, 1);
-    match driver_function(c"cuMemHostUnregister") {
+/// Passes a call on to the driver, once no registration of ours is in its way.
+unsafe fn register(name: &CStr, start: usize, len: usize, flags: usize) -> c_int {
+    GPU.let_go(start, len.max(1));
+    match driver_function(name) {
         // SAFETY: the program's own call, passed on.
         Some(function) => unsafe {
-            core::mem::transmute::<*mut c_void, MappingFn>(function)(start, 0, 0, 0)
+            core::mem::transmute::<*mut c_void, MappingFn>(function)(start, len, flags, 0)
         },
         None => NO_DRIVER,
     }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemHostRegister(start: usize, len: usize, flags: usize) -> c_int {
+    // SAFETY: the program's own call.
+    unsafe { register(c"cuMemHostRegister", start, len, flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemHostRegister_v2(start: usize, len: usize, flags: usize) -> c_int {
+    // SAFETY: the program's own call.
+    unsafe { register(c"cuMemHostRegister_v2", start, len, flags) }
+}
+
+/// What the program registers and unregisters itself is not ours.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemHostUnregister(start: usize) -> c_int {
+    // SAFETY: the program's own call.
+    unsafe { register(c"cuMemHostUnregister", start, 0, 0) }
 }

@@ -4,10 +4,9 @@
 use crate::backend::libc::ENTRIES;
 use crate::backend::threads::remote::TransferCall;
 use crate::backend::threads::segments::SegmentList;
-use crate::functions::{EntryPoint, Op};
-use crate::runtime;
+use crate::functions::{Op, min_offset, next_offset};
+use crate::runtime::DISPATCHER;
 use core::arch::naked_asm;
-use core::mem::offset_of;
 
 macro_rules! entry {
     ($($name:ident: $op:ident to $slow:ident),* $(,)?) => { $(
@@ -35,8 +34,8 @@ macro_rules! entry {
                 "ret",
                 ".cfi_endproc",
                 entries = sym ENTRIES,
-                min = const Op::$op as usize * size_of::<EntryPoint>() + offset_of!(EntryPoint, min),
-                next = const Op::$op as usize * size_of::<EntryPoint>() + offset_of!(EntryPoint, next),
+                min = const min_offset(Op::$op),
+                next = const next_offset(Op::$op),
                 slow = sym $slow,
             )
         }
@@ -54,7 +53,7 @@ macro_rules! entry {
             let remote = SegmentList { at: remote, count: remote_count };
             let call = TransferCall { op: Op::$op, pid, local, remote, flags, site };
             // SAFETY: the program's own call.
-            unsafe { runtime::transfer(&call) }
+            unsafe { DISPATCHER.transfer(&call) }
         }
     )* };
 }

@@ -1,21 +1,20 @@
 //! Where large calls arrive: each function's own arguments and result, around one way to copy, one
 //! to fill and one to compare.
 
-use crate::backend::libc::ENTRIES;
+use crate::backend::libc as original;
+use crate::backend::threads::task::{Task, Work};
 use crate::functions::Op;
-use crate::runtime;
+use crate::runtime::DISPATCHER;
 use core::ffi::c_void;
-use core::sync::atomic::Ordering;
 
-/// The same functions for any caller. Hand-written assembly and JITs may call with a stack that is
-/// misaligned by 8 bytes: libc's functions do not mind, but compiled code does. The frame is an
-/// ordinary one, so that debuggers and unwinders find the caller. Where that goes on is handed over
-/// as the fifth argument, for the table of call sites.
+/// Frames for any caller. Hand-written assembly and JITs may call with a stack that is misaligned by
+/// 8 bytes: libc's functions do not mind, but compiled code does. The frame is an ordinary one, so
+/// that debuggers and unwinders find the caller. Where that goes on is handed over as the fifth
+/// argument, for the table of call sites.
 pub mod aligned {
     use crate::backend::libc::ENTRIES;
-    use crate::functions::{EntryPoint, Op};
+    use crate::functions::{Op, min_offset, next_offset};
     use core::arch::naked_asm;
-    use core::mem::offset_of;
 
     macro_rules! aligned {
         ($($name:ident),* $(,)?) => { $(
@@ -95,8 +94,8 @@ pub mod aligned {
                     "jmp qword ptr [rip + {entries} + {next}]",
                     ".cfi_endproc",
                     entries = sym ENTRIES,
-                    min = const Op::$op as usize * size_of::<EntryPoint>() + offset_of!(EntryPoint, min),
-                    next = const Op::$op as usize * size_of::<EntryPoint>() + offset_of!(EntryPoint, next),
+                    min = const min_offset(Op::$op),
+                    next = const next_offset(Op::$op),
                     slow = sym $slow,
                 )
             }
@@ -110,164 +109,88 @@ pub mod aligned {
     }
 }
 
-macro_rules! plain {
-    ($($name:ident: $op:ident gives $result:expr),* $(,)?) => { $(
+/// The functions by which large calls arrive, with what they answer.
+macro_rules! slow {
+    ($($name:ident($a:ident, $b:ident, $c:ident, $d:ident, $site:ident) $answer:expr;)*) => { $(
         unsafe extern "C" fn $name(
-            dst: usize,
-            src: usize,
-            len: usize,
-            _: usize,
-            site: usize,
+            $a: usize, $b: usize, $c: usize, $d: usize, $site: usize,
         ) -> usize {
-            // SAFETY: the program's promise to memcpy.
-            unsafe { runtime::copy(Op::$op, site, dst, src, len) };
-            let result: fn(usize, usize) -> usize = $result;
-            result(dst, len)
+            // SAFETY: the program's own call.
+            unsafe { $answer }
         }
     )* };
 }
 
-plain! {
-    memcpy: Memcpy gives |dst, _| dst,
-    memmove: Memmove gives |dst, _| dst,
-    mempcpy: Mempcpy gives |dst, len| dst.wrapping_add(len),
+slow! {
+    memcpy(dst, src, len, _d, site) copy(Op::Memcpy, dst, src, len, ANY, site);
+    memmove(dst, src, len, _d, site) copy(Op::Memmove, dst, src, len, ANY, site);
+    mempcpy(dst, src, len, _d, site)
+        copy(Op::Mempcpy, dst, src, len, ANY, site).wrapping_add(len);
+    bcopy(src, dst, len, _d, site) copy(Op::Bcopy, dst, src, len, ANY, site);
+    wmemcpy(dst, src, count, _d, site) copy(Op::Wmemcpy, dst, src, count, ANY, site);
+    wmemmove(dst, src, count, _d, site) copy(Op::Wmemmove, dst, src, count, ANY, site);
+    memcpy_chk(dst, src, len, room, site) copy(Op::MemcpyChk, dst, src, len, room, site);
+    memmove_chk(dst, src, len, room, site) copy(Op::MemmoveChk, dst, src, len, room, site);
+    mempcpy_chk(dst, src, len, room, site)
+        copy(Op::MempcpyChk, dst, src, len, room, site).wrapping_add(len);
+    memset(dst, value, len, _d, site) fill(Op::Memset, dst, value, len, ANY, site);
+    memset_chk(dst, value, len, room, site) fill(Op::MemsetChk, dst, value, len, room, site);
+    bzero(dst, len, _c, _d, site) fill(Op::Bzero, dst, 0, len, ANY, site);
+    wmemset(dst, value, count, _d, site) fill(Op::Wmemset, dst, value, count, ANY, site);
+    memcmp(a, b, count, _d, site) compare(Op::Memcmp, a, b, count, site);
+    bcmp(a, b, count, _d, site) compare(Op::Bcmp, a, b, count, site);
+    wmemcmp(a, b, count, _d, site) compare(Op::Wmemcmp, a, b, count, site);
 }
 
-unsafe extern "C" fn bcopy(src: usize, dst: usize, len: usize, _: usize, site: usize) {
-    // SAFETY: the program's promise to bcopy.
-    unsafe { runtime::copy(Op::Bcopy, site, dst, src, len) };
+/// The room at the destination of functions that do not check it.
+const ANY: usize = usize::MAX;
+
+/// The bytes of `count` units that fit. `None`: libc ends the program, or fails because there are
+/// not so many addresses.
+fn bytes(op: Op, count: usize, room: usize) -> Option<usize> {
+    count.checked_mul(op.unit()).filter(|&len| len <= room)
 }
 
-macro_rules! wide {
-    ($($name:ident: $op:ident),* $(,)?) => { $(
-        unsafe extern "C" fn $name(
-            dst: usize,
-            src: usize,
-            count: usize,
-            _: usize,
-            site: usize,
-        ) -> usize {
-            // A count of more bytes than there are addresses is libc's to fail on.
-            match count.checked_mul(Op::$op.unit()) {
-                // SAFETY: the program's promise.
-                Some(len) => unsafe { runtime::copy(Op::$op, site, dst, src, len) },
-                None => {
-                    // SAFETY: the program's own call, passed on.
-                    unsafe { original(Op::$op, dst, src, count, 0) };
-                }
-            }
-            dst
-        }
-    )* };
-}
-
-wide! {
-    wmemcpy: Wmemcpy,
-    wmemmove: Wmemmove,
-}
-
-macro_rules! checked {
-    ($($name:ident: $op:ident gives $result:expr),* $(,)?) => { $(
-        unsafe extern "C" fn $name(
-            dst: usize,
-            src: usize,
-            len: usize,
-            room: usize,
-            site: usize,
-        ) -> usize {
-            if room < len {
-                // SAFETY: the program's own call, passed on: libc ends the program.
-                return unsafe { original(Op::$op, dst, src, len, room) };
-            }
-            // SAFETY: the program's promise.
-            unsafe { runtime::copy(Op::$op, site, dst, src, len) };
-            let result: fn(usize, usize) -> usize = $result;
-            result(dst, len)
-        }
-    )* };
-}
-
-checked! {
-    memcpy_chk: MemcpyChk gives |dst, _| dst,
-    memmove_chk: MemmoveChk gives |dst, _| dst,
-    mempcpy_chk: MempcpyChk gives |dst, len| dst.wrapping_add(len),
-}
-
-unsafe extern "C" fn memset(dst: usize, value: usize, len: usize, _: usize, site: usize) -> usize {
-    // SAFETY: the program's promise to memset.
-    unsafe { runtime::fill(Op::Memset, site, dst, value as u8, len) };
-    dst
-}
-
-unsafe extern "C" fn bzero(dst: usize, len: usize, _: usize, _: usize, site: usize) {
-    // SAFETY: the program's promise to bzero.
-    unsafe { runtime::fill(Op::Bzero, site, dst, 0, len) };
-}
-
-unsafe extern "C" fn memset_chk(
-    dst: usize,
-    value: usize,
-    len: usize,
-    room: usize,
-    site: usize,
-) -> usize {
-    if room < len {
-        // SAFETY: the program's own call, passed on: libc ends the program.
-        return unsafe { original(Op::MemsetChk, dst, value, len, room) };
-    }
+unsafe fn copy(op: Op, dst: usize, src: usize, count: usize, room: usize, site: usize) -> usize {
     // SAFETY: the program's promise.
-    unsafe { runtime::fill(Op::MemsetChk, site, dst, value as u8, len) };
+    unsafe {
+        let Some(len) = bytes(op, count, room) else {
+            return pass_on(op, dst, src, count, room);
+        };
+        DISPATCHER.call(Some(op), site, &Task { work: Work::Copy, dst, src, len });
+    }
     dst
 }
 
-/// Characters of four equal bytes, such as 0, are filled as bytes are.
-unsafe extern "C" fn wmemset(
-    dst: usize,
-    value: usize,
-    count: usize,
-    _: usize,
-    site: usize,
-) -> usize {
-    match (count.checked_mul(Op::Wmemset.unit()), (value as u32).to_ne_bytes()) {
-        (Some(len), [a, b, c, d]) if a == b && b == c && c == d => {
-            // SAFETY: the program's promise.
-            unsafe { runtime::fill(Op::Wmemset, site, dst, a, len) };
-            dst
-        }
-        // SAFETY: the program's own call, passed on.
-        _ => unsafe { original(Op::Wmemset, dst, value, count, 0) },
+/// Wide characters of four equal bytes, such as 0, are filled as bytes are.
+unsafe fn fill(op: Op, dst: usize, value: usize, count: usize, room: usize, site: usize) -> usize {
+    let byte = value as u8;
+    let is_byte = op.unit() == 1 || value as u32 == u32::from_ne_bytes([byte; 4]);
+    // SAFETY: the program's promise.
+    unsafe {
+        let Some(len) = bytes(op, count, room).filter(|_| is_byte) else {
+            return pass_on(op, dst, value, count, room);
+        };
+        DISPATCHER.call(Some(op), site, &Task::fill(dst, byte, len));
+    }
+    dst
+}
+
+unsafe fn compare(op: Op, a: usize, b: usize, count: usize, site: usize) -> usize {
+    // SAFETY: the program's promise.
+    unsafe {
+        let Some(len) = bytes(op, count, ANY) else { return pass_on(op, a, b, count, ANY) };
+        let task = Task { work: Work::Compare(op), dst: a, src: b, len };
+        DISPATCHER.call(Some(op), site, &task) as usize
     }
 }
 
-macro_rules! compared {
-    ($($name:ident: $op:ident),* $(,)?) => { $(
-        unsafe extern "C" fn $name(
-            a: usize,
-            b: usize,
-            count: usize,
-            _: usize,
-            site: usize,
-        ) -> isize {
-            match count.checked_mul(Op::$op.unit()) {
-                // SAFETY: the program's promise.
-                Some(len) => unsafe { runtime::compare(Op::$op, site, a, b, len) },
-                // SAFETY: the program's own call, passed on.
-                None => unsafe { original(Op::$op, a, b, count, 0) as isize },
-            }
-        }
-    )* };
-}
-
-compared! {
-    memcmp: Memcmp,
-    bcmp: Bcmp,
-    wmemcmp: Wmemcmp,
-}
-
-/// The function we stand in front of, with the arguments it was called with.
-unsafe fn original(op: Op, dst: usize, src: usize, len: usize, room: usize) -> usize {
+/// Calls the function we stand in front of, with the arguments it was called with.
+unsafe fn pass_on(op: Op, dst: usize, src: usize, len: usize, room: usize) -> usize {
     type MemoryFn = unsafe extern "C" fn(usize, usize, usize, usize) -> usize;
-    let next: *mut c_void = ENTRIES[op as usize].next.load(Ordering::Relaxed);
     // SAFETY: a function of these arguments, or of the first three of them.
-    unsafe { core::mem::transmute::<*mut c_void, MemoryFn>(next)(dst, src, len, room) }
+    unsafe {
+        let next = core::mem::transmute::<*mut c_void, MemoryFn>(original::next(op));
+        next(dst, src, len, room)
+    }
 }

@@ -3,11 +3,12 @@
 //! Pieces of one copy that are made by turns tell which stores are faster (`record_pieces`). That is
 //! not all: streaming stores leave nothing in the caches, so a program that reads the destination
 //! next waits for the memory. So whole copies are compared too, each with the time that passes
-//! until the next large call. A few copies in a row go the other way now and then, see `Cell`.
+//! until the next large call. A few copies go the other way now and then, see `Cell`.
 
 use super::{Cell, Cost, ONE, is_turn};
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::threads::{Pieces, Seen};
+use crate::os::mapped::Zeroed;
 use crate::stats::Fallback;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -19,7 +20,7 @@ const MOST_AFTERWARDS: u64 = 1_000_000;
 /// Copies between two in which pieces are made by turns.
 const PIECES_EVERY: u32 = 32;
 
-/// Who makes a copy. What stores are better is another question for each.
+/// Who makes a copy; which stores are better differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copier {
     /// Caller and workers.
@@ -39,11 +40,12 @@ pub struct LastCopy {
     end: AtomicU64,
 }
 
-impl LastCopy {
-    pub const fn new() -> Self {
-        Self { copy: AtomicU64::new(0), ticks: AtomicU64::new(0), end: AtomicU64::new(0) }
-    }
+// SAFETY: atomics.
+unsafe impl Zeroed for Stores {}
+// SAFETY: atomics.
+unsafe impl Zeroed for LastCopy {}
 
+impl LastCopy {
     /// `chosen`: with these stores, which the learner has chosen.
     pub fn set(&self, whole: Cost, by: Copier, chosen: Option<CopyLoop>, end: u64) {
         self.ticks.store(whole.ticks, Relaxed);
@@ -54,9 +56,9 @@ impl LastCopy {
         self.copy.store((whole.bytes as u64) << 3 | bits, Relaxed);
     }
 
-    /// Takes it, with the ticks until `now` added; who has made it, and whether it was streamed if
-    /// the learner has chosen that. Copies of several threads at once can be mixed up, which costs
-    /// a sample.
+    /// Takes the copy, with the ticks until `now` added; returns who has made it, too, and whether it
+    /// was streamed if the learner has chosen that. Copies of several threads at once can be mixed
+    /// up, which costs a sample.
     pub fn take(&self, now: u64) -> Option<(Cost, Copier, Option<bool>)> {
         let copy = self.copy.load(Relaxed);
         if copy == 0 {
@@ -74,10 +76,6 @@ impl LastCopy {
 }
 
 impl Stores {
-    pub const fn new() -> Self {
-        Self(Cell::new())
-    }
-
     /// The stores for the next copy of `len` bytes.
     pub fn choose(&self, len: usize) -> Pieces {
         let (calls, tries) = self.0.turn(len, false);
@@ -123,6 +121,7 @@ impl Stores {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::os::mapped::zeroed;
 
     fn seen(ordinary: u64, streamed: u64) -> Seen {
         Seen {
@@ -134,7 +133,7 @@ mod tests {
 
     #[test]
     fn pieces_are_known_after_three_copies_and_looked_at_again() {
-        let stores = Stores::new();
+        let stores: Stores = zeroed();
         assert!(stores.streaming_pays());
         for _ in 0..3 {
             assert_eq!(stores.choose(8 << 20), Pieces::Alternate);
@@ -157,7 +156,8 @@ mod tests {
     /// after another; each fourth time it does something else as well. Returns how many of the last
     /// hundred were streamed.
     fn streamed(stores: &Stores, copies: u32, after: [u64; 2]) -> usize {
-        let (last, len, mut now, mut streamed) = (LastCopy::new(), 4 << 20, 1 << 30, Vec::new());
+        let (last, len, mut now, mut streamed) =
+            (zeroed::<LastCopy>(), 4 << 20, 1 << 30, Vec::new());
         for copy in 0..copies {
             if let Some((whole, _, Some(streamed))) = last.take(now) {
                 stores.record(whole, streamed);
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn streaming_that_costs_the_program_more_afterwards_is_left() {
-        let stores = Stores::new();
+        let stores: Stores = zeroed();
         assert!(streamed(&stores, 2000, [2_000_000, 1_000_000]) < 20);
         assert!(!stores.streaming_pays());
         // And taken up again when it gains.
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn streaming_stays_where_what_comes_afterwards_does_not_depend_on_it() {
         for after in [0, 1_000_000, 1 << 40] {
-            assert!(streamed(&Stores::new(), 2000, [after; 2]) > 60, "{after}");
+            assert!(streamed(&zeroed(), 2000, [after; 2]) > 60, "{after}");
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Functions of the C library, found at start-up by one walk over the loaded objects: the next
-//! definitions after ours, as dlsym(RTLD_NEXT) finds them.
+//! definitions after ours, as dlsym(RTLD_NEXT) finds them. There is no other way in this library.
 //!
 //! Nothing is looked up later, because dlsym and dl_iterate_phdr wait for locks of the loader. A
 //! thread may hold one for long (a constructor that waits for another thread), and the child of a
@@ -14,14 +14,14 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// Names to look for: where each begins in the text, and its hash. Offsets instead of addresses,
 /// which the loader would have to relocate.
-pub struct Names<const N: usize> {
+struct Names<const N: usize> {
     text: &'static str,
     names: [(u16, u32); N],
 }
 
 impl<const N: usize> Names<N> {
     /// `text`: N names, each with a zero behind it.
-    pub const fn new(text: &'static str) -> Self {
+    const fn new(text: &'static str) -> Self {
         let (bytes, mut names, mut name, mut at) = (text.as_bytes(), [(0, 0); N], 0, 0);
         while name < N {
             let (start, mut hash) = (at, 5381u32);
@@ -38,20 +38,22 @@ impl<const N: usize> Names<N> {
 }
 
 macro_rules! functions {
-    ($($name:ident)*) => {
-        /// A function that `resolve` finds.
+    (at start-up: $($name:ident)*; on demand: $($other:ident)*) => {
         #[allow(non_camel_case_types, dead_code)]
         #[derive(Clone, Copy, Debug)]
-        pub enum Function { $($name),* }
+        pub enum Function { $($name,)* $($other),* }
 
-        static NAMES: Names<COUNT> = Names::new(concat!($(stringify!($name), "\0"),*));
-        const COUNT: usize = [$(Function::$name),*].len();
+        static NAMES: Names<COUNT> =
+            Names::new(concat!($(stringify!($name), "\0",)* $(stringify!($other), "\0"),*));
+        const AT_START: usize = [$(Function::$name),*].len();
+        const COUNT: usize = AT_START + [$(Function::$other),*].len();
     };
 }
 
 // Each name costs about an eighth of a microsecond at start-up, because what has to be read for it
 // is in no cache.
 functions! {
+    at start-up:
     memmove mempcpy memset wmemset memcmp wmemcmp
     read pread64 readv preadv64 preadv64v2 fread fread_unlocked
     flockfile funlockfile fileno fwide feof_unlocked ferror_unlocked __freading __fwriting
@@ -64,7 +66,11 @@ functions! {
     pthread_attr_init pthread_attr_setdetachstate pthread_attr_setstacksize pthread_attr_destroy
     pthread_create
     dlopen dlsym __cxa_atexit
-    __cxa_at_quick_exit on_exit sysconf getgrgid_r
+    __cxa_at_quick_exit on_exit sysconf getgrgid_r;
+    on demand:
+    memcpy bcopy wmemcpy wmemmove __memcpy_chk __memmove_chk __mempcpy_chk __memset_chk bzero bcmp
+    process_vm_readv process_vm_writev __read_chk __pread64_chk __fread_chk __fread_unlocked_chk
+    _dl_find_object
 }
 
 #[unsafe(link_section = ".data")] // a page that start-up touches anyhow, as for the next
@@ -72,23 +78,42 @@ static FOUND: [AtomicPtr<c_void>; COUNT] = [const { AtomicPtr::new(null_mut()) }
 #[unsafe(link_section = ".data")]
 static RESOLVED: AtomicBool = AtomicBool::new(false);
 
-/// Finds every `Function`, at start-up; returns where libc lies.
+/// Finds every function that is looked for at start-up; returns where libc lies.
 pub fn resolve() -> Range<usize> {
-    let Found { functions, libc } = find_next(&NAMES);
-    for (place, function) in FOUND.iter().zip(functions) {
-        place.store(function, Ordering::Relaxed);
-    }
+    let libc = find_next(0..AT_START);
     RESOLVED.store(true, Ordering::Release);
     libc
 }
 
-/// What `resolve` has found, or null.
+/// Finds the others too. Only for start-up.
+#[cold]
+pub fn resolve_others() {
+    find_next(AT_START..COUNT);
+}
+
+/// Finds a function in libc, whatever other objects define it. Only for start-up.
+#[cold]
+pub fn resolve_in_libc(function: Function) -> *mut c_void {
+    let place = [AtomicPtr::new(null_mut())];
+    walk(function as usize, &place, Walk { behind_us: true, only_libc: true, ..Walk::default() });
+    place[0].load(Ordering::Relaxed)
+}
+
+/// Finds a function in any object, also in the loader, which comes after libc. Only for start-up.
+#[cold]
+pub fn resolve_anywhere(function: Function) -> *mut c_void {
+    let place = [AtomicPtr::new(null_mut())];
+    walk(function as usize, &place, Walk { behind_us: true, past_libc: true, ..Walk::default() });
+    place[0].load(Ordering::Relaxed)
+}
+
+/// Returns what was found at start-up, or null.
 pub fn found(function: Function) -> *mut c_void {
     FOUND[function as usize].load(Ordering::Relaxed)
 }
 
-/// The function after ours, or null. A constructor of another library may call before our start-up:
-/// that is still the moment to look.
+/// Returns the function after ours, or null. A constructor of another library may call before our
+/// start-up: that is still the moment to look.
 pub fn original(function: Function) -> *mut c_void {
     if !RESOLVED.load(Ordering::Acquire) {
         resolve();
@@ -96,8 +121,8 @@ pub fn original(function: Function) -> *mut c_void {
     found(function)
 }
 
-/// Functions of the C library that most programs never need of us. A symbol that the loader has to
-/// find for us would cost every program more than one on the walk.
+/// Functions of the C library that most programs never need of us, with their types. A symbol that
+/// the loader has to find for us would cost every program more than one on the walk.
 macro_rules! rare {
     ($(fn $name:ident($($argument:ty),*) -> $answer:ty;)*) => { $(
         /// # Safety
@@ -112,52 +137,32 @@ macro_rules! rare {
 
 pub(crate) use rare;
 
-/// What was found under each name, null where there is nothing; and where libc lies.
-pub struct Found<const N: usize> {
-    pub functions: [*mut c_void; N],
-    pub libc: Range<usize>,
-}
-
-/// Looks up all of them in the objects after ours, up to libc. Only for start-up.
-pub fn find_next<const N: usize>(names: &'static Names<N>) -> Found<N> {
-    match find(names, false) {
-        // A library that was opened by dlopen comes after libc.
-        Found { libc, .. } if libc.is_empty() => find_in_libc(names),
-        found => found,
+/// Looks up the functions of these numbers in the objects after ours, up to libc, and returns where
+/// that lies. A library that was opened by dlopen comes after libc: then it looks in libc only.
+fn find_next(numbers: Range<usize>) -> Range<usize> {
+    let places = &FOUND[numbers.clone()];
+    match walk(numbers.start, places, Walk::default()) {
+        libc if libc.is_empty() => {
+            places.iter().for_each(|place| place.store(null_mut(), Ordering::Relaxed));
+            let only_libc = Walk { behind_us: true, only_libc: true, ..Walk::default() };
+            walk(numbers.start, places, only_libc)
+        }
+        libc => libc,
     }
 }
 
-/// Looks up all of them in libc only. Only for start-up.
-pub fn find_in_libc<const N: usize>(names: &'static Names<N>) -> Found<N> {
-    find(names, true)
-}
-
-/// Looks up all of them in every object, also in the loader, which comes after libc. Only for
-/// start-up.
-pub fn find_in_all<const N: usize>(names: &'static Names<N>) -> Found<N> {
-    walk(names, Walk { behind_us: true, past_libc: true, ..Walk::default() })
-}
-
-fn find<const N: usize>(names: &'static Names<N>, only_libc: bool) -> Found<N> {
-    walk(names, Walk { behind_us: only_libc, only_libc, ..Walk::default() })
-}
-
-fn walk<const N: usize>(names: &'static Names<N>, how: Walk<'_>) -> Found<N> {
-    let mut functions = [null_mut(); N];
-    let Names { text, names } = names;
-    let found = &mut functions[..];
-    let mut walk = Walk { text, names, found, ..how };
+/// Looks up the functions from number `first` on that have no place yet.
+fn walk(first: usize, found: &[AtomicPtr<c_void>], how: Walk<'_>) -> Range<usize> {
+    let mut walk = Walk { names: &NAMES.names[first..][..found.len()], found, ..how };
     // SAFETY: the callback gets `walk` and uses it before this returns.
     unsafe { libc::dl_iterate_phdr(Some(look_into), (&raw mut walk).cast()) };
-    let libc = walk.libc;
-    Found { functions, libc }
+    walk.libc
 }
 
 #[derive(Default)]
 struct Walk<'a> {
-    text: &'static str,
     names: &'a [(u16, u32)],
-    found: &'a mut [*mut c_void],
+    found: &'a [AtomicPtr<c_void>],
     /// Objects before ours, and ours, are passed over.
     behind_us: bool,
     only_libc: bool,
@@ -185,14 +190,16 @@ unsafe extern "C" fn look_into(
     if let Some(dynamic) = dynamic.filter(|_| is_libc || !walk.only_libc) {
         // SAFETY: a loaded object, and where its dynamic section is.
         if let Some(table) = unsafe { SymbolTable::of(object.dlpi_addr as usize, dynamic) } {
-            let open = walk.names.iter().zip(&mut *walk.found);
-            for (&(at, hash), found) in open.filter(|(_, found)| found.is_null()) {
-                // SAFETY: the table of a loaded object.
-                *found = unsafe { table.look_up(&walk.text.as_bytes()[at as usize..], hash) };
+            for (&(at, hash), found) in walk.names.iter().zip(walk.found) {
+                if found.load(Ordering::Relaxed).is_null() {
+                    let name = &NAMES.text.as_bytes()[at as usize..];
+                    // SAFETY: the table of a loaded object.
+                    found.store(unsafe { table.look_up(name, hash) }, Ordering::Relaxed);
+                }
             }
         }
     }
-    // Behind libc nobody has anything of libc's.
+    // No object behind libc defines its functions.
     if is_libc {
         walk.libc = whole;
     }
@@ -232,7 +239,7 @@ struct SymbolTable {
 }
 
 impl SymbolTable {
-    /// `None`: it has no hash table of the kind that everybody has.
+    /// `None`: it has no DT_GNU_HASH.
     ///
     /// # Safety
     /// A loaded object, and its PT_DYNAMIC.
@@ -328,17 +335,20 @@ mod tests {
     fn walk_finds_what_dlsym_finds() {
         let libc = resolve();
         assert!(!libc.is_empty());
-        for (&(at, _), found) in NAMES.names.iter().zip(&FOUND) {
+        resolve_others();
+        for (number, &(at, _)) in NAMES.names.iter().enumerate() {
             let name = CStr::from_bytes_until_nul(&NAMES.text.as_bytes()[at as usize..]).unwrap();
             // SAFETY: a terminated name.
             let expected = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-            let found = found.load(Ordering::Relaxed);
+            let found = FOUND[number].load(Ordering::Relaxed);
+            if name == c"_dl_find_object" {
+                // The loader's, which may come behind libc.
+                assert_eq!(resolve_anywhere(Function::_dl_find_object), expected);
+                continue;
+            }
             assert_eq!(found, expected, "{name:?}");
             assert!(libc.contains(&(found as usize)), "{name:?}");
         }
-        assert_eq!(find_in_libc(&NAMES).functions, find_next(&NAMES).functions);
-        static NOTHING: Names<2> = Names::new("adma_no_such_function\0memmov\0");
-        let nothing = find_next(&NOTHING);
-        assert_eq!((nothing.functions, nothing.libc), ([null_mut(); 2], libc));
+        assert_eq!(resolve_in_libc(Function::memmove), found(Function::memmove));
     }
 }

@@ -45,11 +45,7 @@ pub(super) fn keep_live_file(config: &Config, command: Vec<u8>) {
     }
     let is_collected = matches!(config.live, LiveFiles::In(_));
     // SAFETY: a function of the C library, and one of ours that is never unloaded.
-    unsafe {
-        if let Some(on_exit) = on_exit() {
-            on_exit(note_status, core::ptr::null_mut());
-        }
-    }
+    unsafe { on_exit().map(|on_exit| on_exit(note_status, core::ptr::null_mut())) };
     let mut room = [0; 4096];
     let exe = sys::NoFilter::look().and_then(|_| sys::read_link(c"/proc/self/exe", &mut room));
     let exe = exe.unwrap_or_default().to_vec();
@@ -76,7 +72,7 @@ fn publish(live: &'static Live) {
     }
 }
 
-/// The user wants something else than the environment has said. What makes no sense is not done.
+/// Does what the user asks of the running process, where that makes sense.
 fn obey(live: &Live) {
     let Control { off, min_bytes, channels, .. } = &live.control;
     let min = min_bytes.load(Ordering::Relaxed);
@@ -88,7 +84,7 @@ fn obey(live: &Live) {
     );
 }
 
-/// What exit was called with. Runs after all destructors, which are not told.
+/// Notes the status of exit. Runs after all destructors, which do not get it.
 extern "C" fn note_status(status: i32, _: *mut c_void) {
     if process::is_ours() {
         DISPATCHER.recorder.note_status(status);
@@ -112,7 +108,7 @@ pub(super) fn report(process: &Process, stderr: Option<i32>) {
     }
     let passed = sys::nanoseconds().saturating_sub(process.nanoseconds);
     let ticks = sys::ticks().wrapping_sub(process.ticks).max(1);
-    // Taken only if somebody else just reports: then there is nothing left to tell.
+    // Taken only while another thread reports: then there is nothing left to tell.
     let Some(mut buffers) = BUFFERS.get_or_map().and_then(TryLock::try_take) else { return };
     let (exe, space) = buffers.parts();
     // Of this thread: the main thread may have left, and with it /proc/self/exe.
@@ -182,7 +178,6 @@ fn costs(costs: &ioat::counts::Costs, nanoseconds_per_tick: f64) -> [(&'static s
     ]
 }
 
-/// Bytes that callers have copied themselves, beside any engine.
 /// Returns the figures of `struct adma_stats`, in its order.
 pub(super) fn stats() -> [u64; 8] {
     let recorder = DISPATCHER.recorder.counters();
@@ -194,6 +189,7 @@ pub(super) fn stats() -> [u64; 8] {
     [engine, bytes[0], libc, bytes[1], sent.0, sent.1, received.0, received.1]
 }
 
+/// Bytes that callers have copied themselves, beside any engine.
 fn caller_bytes() -> u64 {
     [&DISPATCHER.ioat.counts.caller_bytes, &gpu::GPU.counts.caller_bytes]
         .iter()
@@ -210,7 +206,7 @@ fn bytes_of_channel(backend: &str, number: usize) -> u64 {
     counts.get(number).map_or(0, |count| count.load(Ordering::Relaxed))
 }
 
-/// What the hook may not say it has left for now.
+/// Logs what the hook may not say.
 #[cold]
 pub(super) fn log(process: &Process, stderr: i32) {
     let say = |line: core::fmt::Arguments<'_>| say_to(stderr, line);
@@ -222,14 +218,11 @@ pub(super) fn log(process: &Process, stderr: i32) {
         return;
     }
     let (backend, channels) = DISPATCHER.backend();
+    let up = format_args!("{backend} backend was up with {channels} channels");
     match (DISPATCHER.why_not(), DISPATCHER.threshold()) {
         (Some(why), _) => say(format_args!("engine not used: {why}")),
-        (None, Some(bytes)) => say(format_args!(
-            "{backend} backend was up with {channels} channels, from {bytes} bytes"
-        )),
-        (None, None) => say(format_args!(
-            "{backend} backend was up with {channels} channels; no size gained by it yet"
-        )),
+        (None, Some(bytes)) => say(format_args!("{up}, from {bytes} bytes")),
+        (None, None) => say(format_args!("{up}; no size gained by it yet")),
     }
     let (gpu, count) = (&gpu::GPU, |count: &AtomicU64| count.load(Ordering::Relaxed));
     if gpu.why_not() != gpu::Unavailable::Nothing {

@@ -1,14 +1,13 @@
 //! Which loaded object an address of code belongs to, asked without a lock.
 
 use super::sites::Origin;
-use crate::os::lookup::{self, Names};
+use crate::os::lookup::{self, Function};
 use core::ffi::{c_char, c_void};
 use core::slice;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// The loader's `_dl_find_object`, which glibc has since 2.35; null: there is none.
 static FIND: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-static NAME: Names<1> = Names::new("_dl_find_object\0");
 
 /// Bytes of a name that are looked at: no path is longer.
 const LONGEST: usize = 4096;
@@ -33,8 +32,7 @@ struct LinkMap {
 
 /// Looks for what `origin` needs. Only for start-up, where statistics are kept.
 pub fn resolve() {
-    let [found] = lookup::find_in_all(&NAME).functions;
-    FIND.store(found, Ordering::Relaxed);
+    FIND.store(lookup::resolve_anywhere(Function::_dl_find_object), Ordering::Relaxed);
 }
 
 /// The object that holds an address to which a caller of ours will return: as long as that call

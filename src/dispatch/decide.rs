@@ -1,0 +1,223 @@
+//! Which way a large call takes: answers about it, each from those before it. Nothing is moved here.
+
+use super::engine::EngineKind;
+use super::operation::{Kind, Operation};
+use super::{Dispatcher, FRESH_FROM};
+use crate::backend::copy_loop::CopyLoop;
+use crate::backend::gpu;
+use crate::backend::threads::Pieces;
+use crate::config::Config;
+use crate::learn::{Cell, Copier, Learner, STREAM_ALONE_FROM, STREAM_FROM, Verdict};
+use crate::os::{real_time, sys};
+use crate::plan::PAGE;
+use crate::stats::Fallback;
+use core::sync::atomic::Ordering;
+
+/// What is decided about a call before a byte of it moves, in the order in which it is found out.
+pub(super) struct Decision<'a> {
+    pub config: &'a Config,
+    pub begun: u64,
+    /// Bytes that were done before.
+    pub done: usize,
+    pub learner: &'a Learner,
+    /// It follows another large call, so workers are awake.
+    pub back_to_back: bool,
+    /// The engine, or why libc does it.
+    pub by: Result<EngineKind, Fallback>,
+    /// What is known of such calls.
+    pub cell: &'a Cell,
+    /// Whether the caller has real-time scheduling; `None`: it was not asked yet.
+    real_time: Option<bool>,
+    /// Where the destination begins, if it was never written: its pages are made on the way.
+    pub fresh: Option<usize>,
+    /// What measuring says; `None`: it is not asked, and not told.
+    pub verdict: Option<Verdict>,
+    /// Bytes that the caller does alone first, by libc and timed; 0: none.
+    pub first: usize,
+    /// Who makes the copy, if it may be streamed; `None`: it may not.
+    pub copier: Option<Copier>,
+    pub pieces: Pieces,
+    /// How often the thread was preempted before; `None`: no sample is taken.
+    pub preemptions: Option<u64>,
+}
+
+impl Dispatcher {
+    pub(super) fn decide<'a, O: Operation>(
+        &'a self,
+        config: &'a Config,
+        operation: &O,
+        done: usize,
+    ) -> Decision<'a> {
+        let begun = sys::ticks();
+        let learner = self.learner(match operation.kind() {
+            Kind::Compares if self.differed.load(Ordering::Relaxed) => Kind::Differing,
+            kind => kind,
+        });
+        learner.note_begin(begun);
+        let back_to_back = learner.is_back_to_back(begun);
+        let by = self.engine_for(config, operation);
+        let mut decision = Decision {
+            config,
+            begun,
+            done,
+            learner,
+            back_to_back,
+            by,
+            cell: learner.cell(operation.len(), back_to_back),
+            real_time: (by == Err(Fallback::RealTime)).then_some(true),
+            fresh: None,
+            verdict: None,
+            first: 0,
+            copier: None,
+            pieces: Pieces::All(CopyLoop::Ordinary),
+            preemptions: None,
+        };
+        decision.look_for_fresh_memory(operation);
+        if self.learns(config) {
+            decision.ask_learner(operation);
+        }
+        if decision.by.is_ok() && decision.is_real_time() {
+            (decision.by, decision.verdict) = (Err(Fallback::RealTime), None);
+        }
+        decision.choose_first(operation);
+        decision.choose_stores(operation);
+        decision.look_at_preemptions();
+        decision
+    }
+
+    /// The engine for a call, or why there is none.
+    fn engine_for(
+        &self,
+        config: &Config,
+        operation: &impl Operation,
+    ) -> Result<EngineKind, Fallback> {
+        let (copy, len) = (operation.as_copy(), operation.len());
+        if !operation.is_in_any_order() {
+            return Err(Fallback::Overlap);
+        }
+        if len < self.min(config) {
+            return Err(Fallback::BelowMin);
+        }
+        let carded = self.offloads(config) && config.gpu().is_some();
+        if carded && copy.is_some_and(|(dst, src)| gpu::GPU.takes(dst, src, len)) {
+            return Ok(EngineKind::Gpu);
+        }
+        match (self.ready(config, len)?, copy) {
+            (EngineKind::Ioat, None) => Err(Fallback::Unsupported),
+            (EngineKind::Ioat, Some((dst, src))) if !self.ioat.suits(dst, src) => {
+                Err(Fallback::Unaligned)
+            }
+            (engine, _) if self.learns(config) && self.is_overloaded(engine) => Err(Fallback::Busy),
+            // All ranks of a job transfer, or read, at the same time, and poll while they wait. A rank that
+            // took another's CPU would end sooner and make the job slower: each uses its part.
+            (EngineKind::Threads(workers), _) if operation.kind().is_by_kernel() => {
+                match (workers + 1) / if config.channels.is_none() { config.ranks } else { 1 } {
+                    0 | 1 => Err(Fallback::OneCpu),
+                    cpus => Ok(EngineKind::Threads(cpus - 1)),
+                }
+            }
+            (engine, _) => Ok(engine),
+        }
+    }
+}
+
+impl Decision<'_> {
+    /// Asked before the first thing that can wait for another thread, at most once.
+    fn is_real_time(&mut self) -> bool {
+        *self.real_time.get_or_insert_with(real_time::is_real_time)
+    }
+
+    /// A call that writes fresh memory is always shared, for the sake of its page faults. It would
+    /// teach nothing about others: often its first bytes are resident and the rest is not.
+    fn look_for_fresh_memory(&mut self, operation: &impl Operation) {
+        let (len, by_libc) = (operation.len(), self.by.is_err() || !self.cell.is_shared());
+        match self.by {
+            Ok(EngineKind::Ioat | EngineKind::Gpu) | Err(Fallback::Overlap | Fallback::Off) => {}
+            _ if by_libc && self.cell.libc_is_fault_free() => {}
+            _ => {
+                let may_be_fresh = |_: &usize| len >= FRESH_FROM && !self.is_real_time();
+                let dst = operation.written().filter(may_be_fresh);
+                self.fresh = dst.filter(|&dst| is_fresh(dst, len));
+            }
+        }
+        if self.fresh.is_some() {
+            self.cell = &self.learner.fresh;
+        }
+    }
+
+    /// Whether sharing is worth it, as far as measuring has shown, and how much is timed. The cell is
+    /// not told of calls that go by libc for another reason than its own.
+    fn ask_learner(&mut self, operation: &impl Operation) {
+        if !self.by.is_ok_and(|by| by != EngineKind::Gpu) {
+            return;
+        }
+        let (cell, len) = (self.cell, operation.len());
+        let verdict = match self.fresh {
+            // Timed for a report only. An allocator has written to the first page.
+            Some(dst) if self.config.counts() && is_absent(dst + PAGE) => {
+                cell.decide_fresh(dst, len)
+            }
+            Some(_) => Ok(0),
+            None => cell.decide(len, self.back_to_back),
+        };
+        let may_stay = verdict.is_ok() && self.fresh.is_none() && operation.as_copy().is_some();
+        let rest = may_stay.then(|| self.learner.rest_speaks_against(len, cell)).flatten();
+        self.verdict = rest.is_none().then_some(verdict);
+        match rest.map_or(verdict, Err) {
+            Ok(first) => self.first = first,
+            Err(why) => self.by = Err(why),
+        }
+    }
+
+    fn choose_first<O: Operation>(&mut self, operation: &O) {
+        let len = operation.len();
+        if self.config.counts() && self.fresh.is_none() && !operation.kind().is_by_kernel() {
+            self.first = self.cell.sample(self.first, len);
+        }
+        self.first = match self.by {
+            Ok(_) => self.first.max(O::FIRST).min(len / 2),
+            Err(_) => 0,
+        };
+    }
+
+    fn choose_stores(&mut self, operation: &impl Operation) {
+        let len = operation.len();
+        self.copier = match (self.by, operation.kind()) {
+            // Pages that were just made are in the cache, where ordinary stores find them.
+            _ if self.fresh.is_some() => None,
+            (Ok(EngineKind::Threads(_)), Kind::Copies | Kind::Fills) if len >= STREAM_FROM => {
+                Some(Copier::Together)
+            }
+            (
+                Err(Fallback::Overlap | Fallback::Off | Fallback::BelowMin | Fallback::RealTime),
+                _,
+            ) => None,
+            (Err(_), Kind::Copies) if len >= STREAM_ALONE_FROM => Some(Copier::Alone),
+            _ => None,
+        };
+        self.pieces = match (self.config.copy_loop, self.copier) {
+            (None, Some(by)) => self.learner.stores(len, by).choose(len),
+            (copy_loop, _) => Pieces::All(copy_loop.unwrap_or(CopyLoop::Ordinary)),
+        };
+    }
+
+    fn look_at_preemptions(&mut self) {
+        let by_libc =
+            matches!(self.by, Err(Fallback::Compared | Fallback::Starting | Fallback::Learned));
+        let is_sample = by_libc && self.fresh.is_none() || self.by.is_ok() && self.first > 0;
+        if self.config.counts() && is_sample {
+            self.preemptions = sys::NoFilter::look().and_then(sys::preemptions);
+        }
+    }
+}
+
+/// Whether memory was never written: none of a few of its pages is resident. Pages are made when a
+/// program first writes to them, not when it asks for memory.
+fn is_fresh(dst: usize, len: usize) -> bool {
+    [2, 1, 3].iter().all(|&quarter| is_absent(dst + len / 4 * quarter))
+}
+
+/// Whether the page of an address is not in memory; false where that cannot be asked.
+fn is_absent(address: usize) -> bool {
+    sys::NoFilter::look().is_some_and(|allowed| !sys::is_resident(address & !(PAGE - 1), allowed))
+}

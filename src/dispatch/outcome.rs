@@ -1,0 +1,160 @@
+//! What is noted about a call that is over: for the learner, for the report, and for `ADMA_VERIFY`.
+
+use super::Dispatcher;
+use super::decide::Decision;
+use super::engine::EngineKind;
+use super::operation::{Kind, Operation};
+use super::perform::Completion;
+use crate::backend::libc as original;
+use crate::backend::threads::{Cost, workers};
+use crate::functions::Op;
+use crate::learn::{Copier, class};
+use crate::os::sys;
+use crate::stats::file::Call;
+use crate::stats::samples::FRESH;
+use crate::stats::{Fallback, Path, Recorder};
+use core::sync::atomic::Ordering;
+
+/// Copies from this size up, back to back, tell how many workers add speed: they are long enough for
+/// all of them to come.
+const GAIN_FROM: usize = 16 << 20;
+
+impl Dispatcher {
+    pub(super) fn learn_from(
+        &self,
+        decision: &Decision,
+        completion: &Completion,
+        operation: &impl Operation,
+        site: usize,
+    ) {
+        let Decision { config, begun, done, learner, cell, .. } = *decision;
+        let (now, len) = (sys::ticks(), operation.len());
+        let whole = Cost { bytes: len - done, ticks: now.wrapping_sub(begun) };
+        learner.note_end(now);
+        let was_shared = completion.refused.is_none();
+        if operation.written().is_some() && decision.fresh.is_none() {
+            let by = if was_shared { Copier::Together } else { Copier::Alone };
+            let is_chosen = decision.copier == Some(by) && config.copy_loop.is_none();
+            let chosen = is_chosen.then_some(decision.pieces);
+            learner.note_copy(by, chosen, whole, &completion.seen, now);
+        }
+        let overlapped = self.callers.note(begun, now);
+        // A system call cannot be taken back from a worker that does not run, so its caller has
+        // waited. Where as many ranks as CPUs poll, none gains by help from another's CPU.
+        let waited = operation.kind().is_by_kernel() && completion.seen.late;
+        // A busy card says nothing about the CPUs.
+        let asked_cpus = decision.by.is_ok_and(|by| by != EngineKind::Gpu);
+        if waited || completion.refused == Some(Fallback::Busy) && asked_cpus {
+            self.overload.note();
+        }
+        let is_whole = operation.is_whole(completion.answer);
+        let mut tells = is_whole;
+        if operation.kind() == Kind::Compares {
+            // Where libc has found a difference is not known, so comparisons that do are compared
+            // with each other only, whole call with whole call.
+            tells = self.differed.swap(!is_whole, Ordering::Relaxed) != is_whole;
+        }
+        let as_decided = was_shared == decision.by.is_ok();
+        if let Some(verdict) = decision.verdict.filter(|_| tells && as_decided) {
+            if verdict.is_ok_and(|first| first > 0) && is_whole {
+                let [from, to] = completion.first;
+                let first = Cost { bytes: decision.first, ticks: to.wrapping_sub(from) };
+                let bytes = whole.bytes - decision.first;
+                let rest = Cost { bytes, ticks: now.wrapping_sub(to) };
+                cell.record_pair(first, rest);
+                if decision.back_to_back && len >= GAIN_FROM {
+                    workers::note_gain(rest.times_as_fast_as(first));
+                }
+            }
+            cell.record(verdict, whole, completion.seen.waited, decision.back_to_back);
+        }
+        if !was_shared {
+            cell.note_libc(whole);
+        }
+        if completion.refused == Some(Fallback::Starting) {
+            self.note_unaided(whole.ticks);
+        }
+        if config.counts() {
+            let size = if decision.fresh.is_some() { FRESH } else { class(len) };
+            let call = Call {
+                path: completion.path,
+                kind: operation.kind() as usize,
+                size,
+                is_read: operation.kind() == Kind::Reads,
+                bytes: operation.bytes(completion.answer),
+                begun,
+                ended: now,
+                overlapped,
+                site,
+            };
+            let recorder = self.recorder.record_call(&call);
+            if let Some(before) = decision.preemptions.filter(|_| is_whole && as_decided) {
+                self.keep_sample(recorder, decision, completion, operation, before, whole);
+            }
+        }
+    }
+
+    /// Keeps libc's time for the first bytes of a shared call, or for a whole one, unless the thread
+    /// was preempted meanwhile, which happened `before` times until the call.
+    fn keep_sample(
+        &self,
+        recorder: &Recorder,
+        decision: &Decision,
+        completion: &Completion,
+        operation: &impl Operation,
+        before: u64,
+        whole: Cost,
+    ) {
+        let (samples, len) = (&recorder.samples, operation.len());
+        let Some(after) = sys::NoFilter::look().and_then(sys::preemptions) else { return };
+        samples.timed.fetch_add(whole.ticks, Ordering::Relaxed);
+        if after != before {
+            samples.preempted.fetch_add(whole.ticks, Ordering::Relaxed);
+            return;
+        }
+        let row = samples.row(
+            operation.kind() as usize,
+            if decision.fresh.is_some() { FRESH } else { class(len) },
+        );
+        match (completion.path, decision.by) {
+            (Path::Engine, Ok(EngineKind::Threads(workers)))
+                if decision.fresh.is_none() && self.is_hot(operation, workers) => {}
+            (Path::Engine, Ok(_)) => row.note_libc(decision.first as u64, completion.sample, false),
+            (Path::Engine, Err(_)) => {} // streamed by the caller, not libc's
+            (Path::Libc(_), _) => row.note_libc(whole.bytes as u64, whole.ticks, true),
+        }
+    }
+
+    /// Whether the first bytes may lie in the caller's own cache only because the rest of the copy
+    /// before was made by workers: then libc alone would be slower. So it is for copies between two
+    /// places again, if each thread's part of them fits in the cache.
+    fn is_hot(&self, operation: &impl Operation, workers: usize) -> bool {
+        const OWN_CACHE: usize = 2 << 20;
+        let Some((dst, src)) = operation.as_copy() else { return false };
+        let places = dst.rotate_left(32) ^ src;
+        let again = self.sampled.swap(places, Ordering::Relaxed) == places;
+        again && operation.len() <= (workers + 1) * OWN_CACHE
+    }
+
+    /// Compares one in `ADMA_VERIFY` carried copies; a difference is repaired, counted, and ends the
+    /// engine.
+    ///
+    /// # Safety
+    /// As memcpy of the same arguments.
+    pub unsafe fn verify_some(&self, dst: usize, src: usize, len: usize) {
+        let every = self.config().map_or(0, |config| u64::from(config.verify));
+        let number = self.carried.fetch_add(1, Ordering::Relaxed) + 1;
+        if every == 0 || !number.is_multiple_of(every) {
+            return;
+        }
+        let counters = self.recorder.counters();
+        counters.verified.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: both ranges have just been copied from and to.
+        if unsafe { original::compare(Op::Memcmp, dst, src, len) } != 0 {
+            // SAFETY: as above.
+            unsafe { original::copy(dst, src, len) };
+            counters.mismatched.fetch_add(1, Ordering::Relaxed);
+            self.switch_off(Fallback::Off);
+        }
+    }
+}

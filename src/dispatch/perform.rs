@@ -1,0 +1,116 @@
+//! Does a call the way that was decided.
+
+use super::Dispatcher;
+use super::decide::Decision;
+use super::engine::EngineKind;
+use super::operation::Operation;
+use crate::backend::copy_loop::CopyLoop;
+use crate::backend::threads::{self, Pieces, Seen};
+use crate::backend::{Refused, alone, gpu};
+use crate::config::Goal;
+use crate::learn::Copier;
+use crate::os::{huge_pages, sys};
+use crate::stats::{Fallback, Path};
+
+/// What came of a call.
+pub(super) struct Completion {
+    pub path: Path,
+    /// Why no engine did it.
+    pub refused: Option<Fallback>,
+    pub answer: isize,
+    /// When the first bytes were begun, and when they were done.
+    pub first: [u64; 2],
+    /// Ticks that libc took for them, without what was done to call workers.
+    pub sample: u64,
+    pub seen: Seen,
+}
+
+impl Dispatcher {
+    /// Does what is left of the call, the way that was decided.
+    pub(super) unsafe fn perform(
+        &self,
+        decision: &Decision,
+        operation: &impl Operation,
+    ) -> Completion {
+        let Decision { config, done, mut by, pieces, fresh, .. } = *decision;
+        let fresh = fresh.is_some();
+        let (mut from, mut first, mut sample) = (done, [0; 2], 0);
+        if decision.first > 0 {
+            first[0] = sys::ticks();
+            if matches!(by, Ok(EngineKind::Threads(_))) && !decision.back_to_back {
+                threads::wake_early();
+            }
+            let begun = sys::ticks();
+            // SAFETY: part of the caller's ranges.
+            match unsafe { operation.begin(from, decision.first) } {
+                Ok(()) => from += decision.first,
+                Err(why) => by = Err(why),
+            }
+            first[1] = sys::ticks();
+            sample = first[1].wrapping_sub(begun);
+        }
+        if let Some(dst) = operation.written().filter(|_| fresh && config.huge_pages)
+            && let Some(allowed) = sys::NoFilter::look()
+        {
+            huge_pages::request(dst + from, operation.len() - from, allowed);
+        }
+        let rest = operation.as_copy().map(|(dst, src)| (dst + from, src + from));
+        let (share, len) = (config.cpu_share, operation.len() - from);
+        // SAFETY: the rest of the caller's ranges.
+        let carried = by.and_then(|engine| unsafe {
+            match (engine, rest) {
+                (EngineKind::Threads(workers), _) => {
+                    operation.share(from, &threads::Options { workers, pieces, share, fresh })
+                }
+                (EngineKind::Ioat, Some((dst, src))) => {
+                    let copied = self.ioat.copy(dst, src, len, &self.how_ioat(config));
+                    copied.map(|()| (0, Seen::default()))
+                }
+                (EngineKind::Gpu, Some((dst, src))) => {
+                    let spare_cpus = config.goal == Goal::Cpu;
+                    let how = gpu::Options { share, spins: config.spins(), spare_cpus };
+                    gpu::GPU.copy(dst, src, len, &how).map(|()| (0, Seen::default()))
+                }
+                (_, None) => Err(Refused::Busy), // was decided otherwise
+            }
+            .map_err(|refused| self.refused(refused))
+        });
+        match carried {
+            Ok((answer, seen)) => {
+                Completion { path: Path::Engine, refused: None, answer, first, sample, seen }
+            }
+            Err(why) => {
+                // SAFETY: the caller's promise; after a refusal nothing is under way.
+                let (streamed, answer, seen) = unsafe { self.by_caller(decision, operation, from) };
+                let path = if streamed { Path::Engine } else { Path::Libc(why) };
+                Completion { path, refused: Some(why), answer, first, sample, seen }
+            }
+        }
+    }
+
+    /// Does the rest without help; returns whether it was streamed, the answer, and what was
+    /// measured.
+    unsafe fn by_caller(
+        &self,
+        decision: &Decision,
+        operation: &impl Operation,
+        from: usize,
+    ) -> (bool, isize, Seen) {
+        let ordinary = Pieces::All(CopyLoop::Ordinary);
+        let streams = decision.copier == Some(Copier::Alone) && decision.pieces != ordinary;
+        match operation.as_copy().filter(|_| streams) {
+            Some((dst, src)) => {
+                let len = operation.len() - from;
+                // SAFETY: the rest of the caller's ranges, which do not overlap.
+                let seen = unsafe { alone::copy(dst + from, src + from, len, decision.pieces) };
+                threads::note_caller_bytes(len);
+                (true, 0, seen)
+            }
+            // SAFETY: the rest of the caller's ranges.
+            None => {
+                let answer = unsafe { operation.by_libc(from, decision.fresh.is_some()) };
+                (false, answer, Seen::default())
+            }
+        }
+    }
+}
