@@ -79,11 +79,13 @@ compile_error!("adma interposes glibc's memcpy on x86-64 Linux; other systems ha
 
 extern crate alloc;
 
+#[cfg_attr(loom, path = "backend/loom.rs")]
 mod backend;
 #[cfg(all(test, loom))]
 mod interleavings;
 #[cfg_attr(loom, path = "ipc/models.rs")]
 mod ipc;
+#[cfg_attr(loom, path = "os/loom.rs")]
 mod os;
 mod plan;
 

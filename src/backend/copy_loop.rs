@@ -2,9 +2,9 @@
 //! page and can be interrupted.
 //!
 //! All loops lie in one stretch of code and keep one promise: `rdi` is the next byte to write (or
-//! to compare), and every byte before it is written (or the same), whatever instruction was
-//! reached. So nothing has to be noted before a loop is entered, and whoever stops it needs to
-//! change the instruction pointer only:
+//! to compare), and every byte before it is written (or equal), whatever instruction was reached. So
+//! nothing has to be noted before a loop is entered, and stopping it takes a change of the
+//! instruction pointer only:
 //!
 //! - A bad page raises SIGSEGV or SIGBUS. The handler (`signals`) asks `recover`, as the Linux
 //!   kernel asks its exception table, and the loop ends with `Copied::BadPage`.
@@ -35,15 +35,15 @@ pub enum CopyLoop {
 pub enum Copied {
     Whole,
     BadPage,
-    /// The caller has taken the piece back: it belongs to somebody else now.
+    /// The caller has taken the piece back: it belongs to another thread now.
     TakenBack,
-    /// Compared: two bytes are not the same.
+    /// Compared: two bytes differ.
     Differs,
 }
 
 /// How a worker's piece can be taken back from it: as long as `generation` holds `expected` the
-/// piece is the worker's. Whoever changes it and then calls `sys::interrupt_workers` can be sure
-/// that the worker writes nothing more.
+/// piece is the worker's. After a change of it and a call of `sys::interrupt_workers` the worker
+/// writes nothing more.
 #[repr(C)]
 pub struct TakeBack {
     sequence: *const Sequence,
@@ -79,26 +79,26 @@ impl Sequence {
     }
 }
 
-/// The kernel wants to find this word before the place where an interrupted sequence goes on, so
-/// that nobody can make it jump elsewhere.
+/// The word that the kernel wants to find before the place where an interrupted sequence goes on, so
+/// that an attacker cannot make it jump elsewhere.
 const SIGNATURE: u32 = 0x5305_3053;
 
 impl CopyLoop {
-    /// Copies one piece.
+    /// Copies one piece that cannot be taken back.
     ///
     /// # Safety
-    /// Ranges do not overlap, no Rust reference covers `dst`. A bad page ends the copy with
-    /// `BadPage` if our handler stands in front of the program's; otherwise it ends as the program
-    /// has decided.
+    /// As `copy_until_taken_back`.
     pub unsafe fn copy(self, dst: usize, src: usize, len: usize) -> Copied {
         // SAFETY: the caller's promise.
         unsafe { self.copy_until_taken_back(dst, src, len, None) }
     }
 
-    /// The same for a worker whose piece can be taken back.
+    /// Copies one piece; with `take_back` for a worker whose piece can be taken back.
     ///
     /// # Safety
-    /// As `copy`, as long as the piece is not taken back.
+    /// Ranges do not overlap, no Rust reference covers `dst`, as long as the piece is not taken back.
+    /// A bad page ends the copy with `BadPage` if our handler stands in front of the program's;
+    /// otherwise it ends as the program has decided.
     pub unsafe fn copy_until_taken_back(
         self,
         dst: usize,
@@ -106,11 +106,21 @@ impl CopyLoop {
         len: usize,
         take_back: Option<&TakeBack>,
     ) -> Copied {
+        let (features, movsb) = (cpus::features(), &raw const adma_loop_movsb);
+        let which = match self {
+            CopyLoop::Stream if features.contains(Features::AVX512) => {
+                &raw const adma_loop_stream_avx512
+            }
+            CopyLoop::Stream => &raw const adma_loop_stream_sse2,
+            CopyLoop::Ordinary if features.contains(Features::GOOD_MOVSB) => movsb,
+            CopyLoop::Ordinary if features.contains(Features::AVX2) => &raw const adma_loop_avx2,
+            CopyLoop::Ordinary => movsb,
+        };
         // SAFETY: the caller's promise.
-        unsafe { run(dst, src, 1, len, self.loop_(), take_back) }.0
+        unsafe { run(dst, src, 1, len, which, take_back) }.0
     }
 
-    /// Fills one piece with the bytes of `value`, which are all the same. Otherwise as
+    /// Fills one piece with the bytes of `value`, which are all equal. Otherwise as
     /// `copy_until_taken_back`.
     ///
     /// # Safety
@@ -130,22 +140,9 @@ impl CopyLoop {
         unsafe { run(dst, value, 0, len, which, take_back) }.0
     }
 
-    /// The address of the loop.
-    fn loop_(self) -> *const u8 {
-        let (features, movsb) = (cpus::features(), &raw const adma_loop_movsb);
-        match self {
-            CopyLoop::Stream if features.contains(Features::AVX512) => {
-                &raw const adma_loop_stream_avx512
-            }
-            CopyLoop::Stream => &raw const adma_loop_stream_sse2,
-            CopyLoop::Ordinary if features.contains(Features::GOOD_MOVSB) => movsb,
-            CopyLoop::Ordinary if features.contains(Features::AVX2) => &raw const adma_loop_avx2,
-            CopyLoop::Ordinary => movsb,
-        }
-    }
 }
 
-/// Compares two ranges. Also tells how many bytes it has found to be the same; what has stopped it
+/// Compares two ranges. Also returns how many bytes it has found to be equal; what has stopped it
 /// comes right behind them.
 ///
 /// # Safety
@@ -164,14 +161,14 @@ pub unsafe fn compare_until_taken_back(
     unsafe { run(a, b, 1, len, which, take_back) }
 }
 
-/// Says in `place` what has become of a worker's piece, unless it was taken back.
+/// Writes to `place` what has become of a worker's piece, unless it was taken back.
 pub fn commit(place: *const AtomicU8, what: u8, take_back: &TakeBack) {
     // SAFETY: a byte of the queue, which is always there.
     while unsafe { adma_commit(place, what, take_back) } == end::INTERRUPTED {}
 }
 
-/// Runs one of the loops below to its end, however often it is interrupted: which end, after how
-/// many bytes. What it takes for the source moves on by `pace` with each byte.
+/// Runs one of the loops below to its end, however often it is interrupted; returns which end, after
+/// how many bytes. What it takes for the source moves on by `pace` with each byte.
 ///
 /// # Safety
 /// As the loop wants it, for a CPU that has its instructions.
@@ -201,7 +198,7 @@ unsafe fn run(
     }
 }
 
-/// If `ip` lies in a copy loop that has met a bad page: where to go on.
+/// Returns where to go on, if `ip` lies in a copy loop that has met a bad page.
 pub fn recover(ip: usize) -> Option<usize> {
     let [begin, end, interrupted, bad_page] = [
         &raw const adma_loops_begin,
@@ -279,33 +276,39 @@ global_asm!(
     "rep movsb",
     ".endm",
 
-    // Bytes up to the next line of the cache, or to the end.
-    ".macro adma_head",
+    // rcx: bytes up to the next line of the cache, or to the end.
+    ".macro adma_to_line",
     "mov rcx, rdi",
     "neg rcx",
     "and ecx, 63",
-    "mov rax, r10",
-    "sub rax, rdi",
-    "cmp rcx, rax",
-    "cmova rcx, rax",
-    "adma_bytes",
+    "mov rdx, r10",
+    "sub rdx, rdi",
+    "cmp rcx, rdx",
+    "cmova rcx, rdx",
     ".endm",
 
-    // Whole strides of `step` bytes, then the rest.
+    // Whole strides of `step` bytes; a body may leave by a jump to 3. rcx: the bytes that are left.
     ".macro adma_strides step, body:vararg",
-    "mov rax, r10",
-    "sub rax, \\step",  // the last place at which a stride can begin
-    "cmp rdi, rax",
+    "mov rdx, r10",
+    "sub rdx, \\step",  // the last place at which a stride can begin
+    "cmp rdi, rdx",
     "ja 3f",
     ".p2align 5",
     "2:",
     "\\body",
     "add rdi, \\step",
-    "cmp rdi, rax",
+    "cmp rdi, rdx",
     "jbe 2b",
     "3:",
     "mov rcx, r10",
     "sub rcx, rdi",
+    ".endm",
+
+    // A loop that copies: bytes up to a line of the cache, strides, and the rest.
+    ".macro adma_copy step, body:vararg",
+    "adma_to_line",
+    "adma_bytes",
+    "adma_strides \\step, \\body",
     "adma_bytes",
     ".endm",
 
@@ -318,6 +321,13 @@ global_asm!(
     "vmovdqa [rdi + 32], ymm1",
     "vmovdqa [rdi + 64], ymm2",
     "vmovdqa [rdi + 96], ymm3",
+    ".endm",
+
+    ".macro adma_body_fill",
+    "movntdq [rdi], xmm0",
+    "movntdq [rdi + 16], xmm0",
+    "movntdq [rdi + 32], xmm0",
+    "movntdq [rdi + 48], xmm0",
     ".endm",
 
     // Registers from 16 up leave no dirty upper halves behind.
@@ -337,23 +347,7 @@ global_asm!(
     "movntdq [rdi + 48], xmm3",
     ".endm",
 
-    // Strides of `step` bytes as long as they are the same. The bytes of the first stride that
-    // differs, and those of the rest, are then compared one by one.
-    ".macro adma_compare step, body:vararg",
-    "mov rax, r10",
-    "sub rax, \\step",  // the last place at which a stride can begin
-    "cmp rdi, rax",
-    "ja 3f",
-    ".p2align 5",
-    "2:",
-    "\\body",
-    "jnz 3f",
-    "add rdi, \\step",
-    "cmp rdi, rax",
-    "jbe 2b",
-    "3:",
-    ".endm",
-
+    // Compares, byte by byte, the first stride that differs and what lies behind all strides.
     ".macro adma_compare_bytes",
     "4:",
     "cmp rdi, r10",
@@ -378,7 +372,8 @@ global_asm!(
     "vpand ymm2, ymm2, ymm3",
     "vpand ymm0, ymm0, ymm2",
     "vpmovmskb ecx, ymm0",
-    "inc ecx", // 0 where all are the same
+    "inc ecx", // 0 where all are equal
+    "jnz 3f",
     ".endm",
 
     ".macro adma_body_compare_sse2",
@@ -391,6 +386,7 @@ global_asm!(
     "pand xmm0, xmm1",
     "pmovmskb ecx, xmm0",
     "sub ecx, 0xffff",
+    "jnz 3f",
     ".endm",
 
     // For a loop that was stopped: dirty upper halves of wide registers would slow down all later
@@ -407,8 +403,8 @@ global_asm!(
     "7:",
     ".endm",
 
-    // Streaming stores are weakly ordered, so they are completed before anybody is told of the
-    // piece.
+    // Streaming stores are weakly ordered, so they are completed before the end of the piece is
+    // told.
     ".macro adma_end why",
     "sfence",
     "mov rax, rdi",
@@ -466,21 +462,18 @@ global_asm!(
     "adma_close adma_loop_movsb",
 
     "adma_function adma_loop_avx2",
-    "adma_head",
-    "adma_strides 128, adma_body_avx2",
+    "adma_copy 128, adma_body_avx2",
     "vzeroupper",
     "jmp adma_loop_whole",
     "adma_close adma_loop_avx2",
 
     "adma_function adma_loop_stream_avx512",
-    "adma_head",
-    "adma_strides 64, adma_body_stream_avx512",
+    "adma_copy 64, adma_body_stream_avx512",
     "jmp adma_loop_whole",
     "adma_close adma_loop_stream_avx512",
 
     "adma_function adma_loop_stream_sse2",
-    "adma_head",
-    "adma_strides 64, adma_body_stream_sse2",
+    "adma_copy 64, adma_body_stream_sse2",
     "jmp adma_loop_whole",
     "adma_close adma_loop_stream_sse2",
 
@@ -497,42 +490,21 @@ global_asm!(
     "lea rax, [r9 + r8]",
     "movq xmm0, rax",
     "punpcklqdq xmm0, xmm0",
-    "mov rcx, rdi",
-    "neg rcx",
-    "and ecx, 63",
-    "mov rdx, r10",
-    "sub rdx, rdi",
-    "cmp rcx, rdx",
-    "cmova rcx, rdx",
-    "rep stosb", // up to the next line of the cache
-    "mov rdx, r10",
-    "sub rdx, 64",
-    "cmp rdi, rdx",
-    "ja 3f",
-    ".p2align 5",
-    "2:",
-    "movntdq [rdi], xmm0",
-    "movntdq [rdi + 16], xmm0",
-    "movntdq [rdi + 32], xmm0",
-    "movntdq [rdi + 48], xmm0",
-    "add rdi, 64",
-    "cmp rdi, rdx",
-    "jbe 2b",
-    "3:",
-    "mov rcx, r10",
-    "sub rcx, rdi",
+    "adma_to_line",
+    "rep stosb",
+    "adma_strides 64, adma_body_fill",
     "rep stosb",
     "jmp adma_loop_whole",
     "adma_close adma_fill_stream",
 
     "adma_function adma_compare_avx2",
-    "adma_compare 128, adma_body_compare_avx2",
+    "adma_strides 128, adma_body_compare_avx2",
     "vzeroupper",
     "adma_compare_bytes",
     "adma_close adma_compare_avx2",
 
     "adma_function adma_compare_sse2",
-    "adma_compare 32, adma_body_compare_sse2",
+    "adma_strides 32, adma_body_compare_sse2",
     "adma_compare_bytes",
     "adma_close adma_compare_sse2",
     "adma_label adma_loops_end",
@@ -576,22 +548,6 @@ global_asm!(
     "adma_close adma_commit",
     ".cfi_endproc",
     ".popsection",
-
-    ".purgem adma_label",
-    ".purgem adma_function",
-    ".purgem adma_close",
-    ".purgem adma_bytes",
-    ".purgem adma_head",
-    ".purgem adma_strides",
-    ".purgem adma_body_avx2",
-    ".purgem adma_body_stream_avx512",
-    ".purgem adma_body_stream_sse2",
-    ".purgem adma_compare",
-    ".purgem adma_compare_bytes",
-    ".purgem adma_body_compare_avx2",
-    ".purgem adma_body_compare_sse2",
-    ".purgem adma_leave_registers",
-    ".purgem adma_end",
     whole = const end::WHOLE,
     bad_page = const end::BAD_PAGE,
     interrupted = const end::INTERRUPTED,

@@ -1,103 +1,91 @@
 use super::*;
 use crate::os::sync::Ordering;
 
-/// One table for every loop, against one naive oracle.
-#[test]
-fn kernels_every_edge_match_naive() {
-    let source: Vec<u8> = (0..9000u32).map(|i| (i * 7 + i / 251) as u8).collect();
-    for copy_loop in [CopyLoop::Ordinary, CopyLoop::Stream] {
-        for len in [0, 1, 15, 63, 64, 65, 127, 128, 1000, 4096, 8191] {
-            for offset in [0, 1, 31, 63, 64] {
-                let mut target = vec![0xee; 9000];
-                let to = target.as_mut_ptr() as usize + offset;
-                let from = source.as_ptr() as usize + offset / 2;
-                // SAFETY: inside both vectors.
-                assert_eq!(unsafe { copy_loop.copy(to, from, len) }, Copied::Whole);
-                assert_eq!(target[offset..offset + len], source[offset / 2..offset / 2 + len]);
-                assert!(target[..offset].iter().all(|&b| b == 0xee), "{copy_loop:?} before");
-                assert!(target[offset + len..].iter().all(|&b| b == 0xee), "{copy_loop:?} after");
-            }
-        }
-    }
-}
-
-#[test]
-fn fills_every_edge_match_naive() {
-    for copy_loop in [CopyLoop::Ordinary, CopyLoop::Stream] {
-        for len in (0..200).chain([1000, 4096, 8191]) {
-            for offset in [0, 1, 31, 63, 64] {
-                let mut target = vec![0xee; 9000];
-                let (to, value) = (target.as_mut_ptr() as usize + offset, len as u8 ^ 0x5a);
-                let eight = usize::from_ne_bytes([value; 8]);
-                // SAFETY: inside the vector.
-                let filled = unsafe { copy_loop.fill_until_taken_back(to, eight, len, None) };
-                assert_eq!(filled, Copied::Whole);
-                assert!(target[offset..offset + len].iter().all(|&b| b == value), "{copy_loop:?}");
-                assert!(target[..offset].iter().all(|&b| b == 0xee), "{copy_loop:?} before");
-                assert!(target[offset + len..].iter().all(|&b| b == 0xee), "{copy_loop:?} after");
-            }
-        }
-    }
-}
-
 fn has(feature: Features) -> bool {
     cpus::features().contains(feature)
 }
 
-/// The loops that compare, on this CPU.
-fn comparing_loops() -> Vec<*const u8> {
-    let avx2 = has(Features::AVX2).then_some(&raw const adma_compare_avx2);
-    avx2.into_iter().chain([&raw const adma_compare_sse2]).collect()
-}
-
-#[test]
-fn comparisons_of_every_length_find_the_first_difference() {
-    let a: Vec<u8> = (0..1024u32).map(|i| (i * 13 + 5) as u8).collect();
-    for which in comparing_loops() {
-        for len in (0..300).chain([511, 512, 513]) {
-            for (shift, first) in [(0, 0), (1, len / 3), (7, len / 2), (33, len)] {
-                let mut b = [0xee; 1024];
-                b[shift..shift + len].copy_from_slice(&a[..len]);
-                for at in [first, first + 1, len - len / 8] {
-                    b[shift + at] ^= 0x80; // at the end of the range: nobody's business
-                }
-                let differs = (0..len).find(|&i| a[i] != b[shift + i]);
-                let (x, y) = (a.as_ptr() as usize, b.as_ptr() as usize + shift);
-                // SAFETY: inside both.
-                let end = unsafe { adma_copy_loop(x, y, len, which, core::ptr::null()) };
-                let why = if differs.is_some() { end::DIFFERS } else { end::WHOLE };
-                assert_eq!((end.copied, end.why), (differs.unwrap_or(len), why), "{len} {first}");
-            }
-        }
-        assert!(recover(which as usize).is_some());
-    }
-}
-
-/// The loops that this CPU can run, whichever of them it prefers.
-fn loops() -> Vec<*const u8> {
-    let all = [
+/// The loops that this CPU can run, whichever of them it prefers: those that copy, and those that
+/// compare.
+fn loops() -> [Vec<*const u8>; 2] {
+    let copy = [
         (true, &raw const adma_loop_movsb),
         (true, &raw const adma_loop_stream_sse2),
         (has(Features::AVX2), &raw const adma_loop_avx2),
         (has(Features::AVX512), &raw const adma_loop_stream_avx512),
     ];
-    all.into_iter().filter(|(can, _)| *can).map(|(_, address)| address).collect()
+    let compare = [
+        (true, &raw const adma_compare_sse2),
+        (has(Features::AVX2), &raw const adma_compare_avx2),
+    ];
+    let runs_here = |&(can, address): &(bool, *const u8)| can.then_some(address);
+    [copy.iter().filter_map(runs_here).collect(), compare.iter().filter_map(runs_here).collect()]
+}
+
+/// Every length and alignment in which loops can differ.
+fn edges() -> impl Iterator<Item = (usize, usize, usize)> {
+    let lens = (0..400).chain([511, 512, 513, 1000]);
+    lens.flat_map(|len| {
+        [(0, 0), (1, 0), (0, 1), (31, 15), (33, 7), (64, 63)].map(|(to, from)| (len, to, from))
+    })
+}
+
+fn assert_only(target: &[u8], to: usize, expected: &[u8]) {
+    let end = to + expected.len();
+    assert_eq!(target[to..end], *expected);
+    assert!(target[..to].iter().chain(&target[end..]).all(|&byte| byte == 0xee));
 }
 
 #[test]
-fn every_loop_agrees_with_naive_for_every_length_and_alignment() {
-    let source: Vec<u8> = (0..1024u32).map(|i| (i * 13 + 5) as u8).collect();
-    for which in loops() {
-        for len in (0..400).chain([511, 512, 513]) {
-            for (to, from) in [(0, 0), (1, 0), (0, 1), (33, 7), (64, 63)] {
-                let mut target = [0xeeu8; 1024];
-                let (dst, src) =
-                    (target.as_mut_ptr() as usize + to, source.as_ptr() as usize + from);
+fn loops_that_copy_and_fill_agree_with_naive_for_every_length_and_alignment() {
+    let source: Vec<u8> = (0..1100u32).map(|i| (i * 13 + 5) as u8).collect();
+    for (len, to, from) in edges() {
+        let copied = |copy: &dyn Fn(usize, usize)| {
+            let mut target = [0xeeu8; 1100];
+            copy(target.as_mut_ptr() as usize + to, source.as_ptr() as usize + from);
+            assert_only(&target, to, &source[from..from + len]);
+        };
+        for which in loops()[0].iter() {
+            copied(&|dst, src| {
                 // SAFETY: inside both.
-                let end = unsafe { adma_copy_loop(dst, src, len, which, core::ptr::null()) };
+                let end = unsafe { adma_copy_loop(dst, src, len, *which, core::ptr::null()) };
                 assert_eq!((end.copied, end.why), (len, end::WHOLE));
-                assert_eq!(target[to..to + len], source[from..from + len]);
-                assert!(target[..to].iter().chain(&target[to + len..]).all(|&b| b == 0xee));
+            });
+        }
+        for copy_loop in [CopyLoop::Ordinary, CopyLoop::Stream] {
+            copied(&|dst, src| {
+                // SAFETY: inside both.
+                assert_eq!(unsafe { copy_loop.copy(dst, src, len) }, Copied::Whole);
+            });
+            let (mut target, value) = ([0xeeu8; 1100], len as u8 ^ 0x5a);
+            let (dst, eight) = (target.as_mut_ptr() as usize + to, [value; 8]);
+            // SAFETY: inside the target.
+            let filled = unsafe {
+                copy_loop.fill_until_taken_back(dst, usize::from_ne_bytes(eight), len, None)
+            };
+            assert_eq!(filled, Copied::Whole);
+            assert_only(&target, to, &vec![value; len]);
+        }
+    }
+}
+
+#[test]
+fn comparisons_of_every_length_find_the_first_difference() {
+    let a: Vec<u8> = (0..1100u32).map(|i| (i * 13 + 5) as u8).collect();
+    for which in &loops()[1] {
+        for (len, shift, _) in edges() {
+            for first in [0, len / 3, len / 2, len] {
+                let mut b = [0xee; 1100];
+                b[shift..shift + len].copy_from_slice(&a[..len]);
+                for at in [first, first + 1, len - len / 8] {
+                    b[shift + at] ^= 0x80; // behind the range for some
+                }
+                let differs = (0..len).find(|&i| a[i] != b[shift + i]);
+                let (x, y) = (a.as_ptr() as usize, b.as_ptr() as usize + shift);
+                // SAFETY: inside both.
+                let end = unsafe { adma_copy_loop(x, y, len, *which, core::ptr::null()) };
+                let why = if differs.is_some() { end::DIFFERS } else { end::WHOLE };
+                assert_eq!((end.copied, end.why), (differs.unwrap_or(len), why), "{len} {first}");
             }
         }
     }
@@ -105,7 +93,7 @@ fn every_loop_agrees_with_naive_for_every_length_and_alignment() {
 
 #[test]
 fn recover_knows_the_loops_and_nothing_else() {
-    for which in loops() {
+    for which in loops().into_iter().flatten() {
         assert!(recover(which as usize).is_some());
     }
     assert!(recover(&raw const adma_loop_interrupted as usize).is_some());
@@ -114,8 +102,8 @@ fn recover_knows_the_loops_and_nothing_else() {
     assert!(recover(recover_knows_the_loops_and_nothing_else as *const () as usize).is_none());
 }
 
-/// Runs a loop, or jumps to one of their ends, with all bits of a wide register set: how it ended,
-/// and what has become of the register's upper half.
+/// Runs a loop, or jumps to one of their ends, with all bits of a wide register set; returns how it
+/// ended, and what has become of the register's upper half.
 ///
 /// # Safety
 /// As `adma_copy_loop`; the CPU has AVX2.
@@ -188,7 +176,7 @@ fn loop_that_ends_at_a_bad_page_leaves_no_upper_halves_of_registers() {
         };
         assert_eq!(status, 0);
     }
-    // SAFETY: nobody uses it any more.
+    // SAFETY: not used any more.
     unsafe { libc::munmap(dst as *mut _, 2 * page) };
 }
 
@@ -282,6 +270,6 @@ fn take_over(sequence: &Sequence) -> bool {
 
 fn give_up(sequence: &Sequence) {
     let area = sequence.0.get() as usize;
-    // SAFETY: the copy_loop forgets the area, which goes away.
+    // SAFETY: the kernel forgets the area, which goes away.
     unsafe { sys::syscall(libc::SYS_rseq, [area, 32, 1, SIGNATURE as usize, 0, 0]) };
 }
