@@ -78,7 +78,7 @@ unsafe fn begin(copies: &[Copy], wanted: Wanted) -> i64 {
     }
 }
 
-/// How a copy that is under way, or over, is told of: results of `adma_check` and `adma_wait`.
+/// Result of `adma_check` and `adma_wait` for a copy.
 fn told(status: CopyStatus) -> isize {
     match status {
         CopyStatus::Over => 0,
@@ -101,7 +101,7 @@ unsafe extern "C" fn adma_wait(cookie: i64) -> isize {
     unsafe { adma_wait_for(cookie, -1) }
 }
 
-/// Negative: without end.
+/// Waits for at most this long; negative: without end.
 unsafe extern "C" fn adma_wait_for(cookie: i64, milliseconds: c_int) -> isize {
     if ipc::is_message(cookie) {
         return ipc::wait_for(cookie, milliseconds);
@@ -161,22 +161,17 @@ extern "C" fn adma_poll_fd() -> c_int {
 }
 
 /// ADMA_VERSION of the header that belongs to this library.
-const VERSION: u32 = {
-    const fn number(text: &str) -> u32 {
-        let (bytes, mut at, mut value) = (text.as_bytes(), 0, 0);
-        while at < bytes.len() {
-            value = value * 10 + (bytes[at] - b'0') as u32;
-            at += 1;
-        }
-        value
-    }
-    number(env!("CARGO_PKG_VERSION_MAJOR")) << 16
-        | number(env!("CARGO_PKG_VERSION_MINOR")) << 8
-        | number(env!("CARGO_PKG_VERSION_PATCH"))
-};
-
 extern "C" fn adma_version() -> u32 {
-    VERSION
+    const fn number(text: &str) -> u32 {
+        match u32::from_str_radix(text, 10) {
+            Ok(number) => number,
+            Err(_) => panic!("cargo writes numbers"),
+        }
+    }
+    const MAJOR: u32 = number(env!("CARGO_PKG_VERSION_MAJOR"));
+    const MINOR: u32 = number(env!("CARGO_PKG_VERSION_MINOR"));
+    const PATCH: u32 = number(env!("CARGO_PKG_VERSION_PATCH"));
+    MAJOR << 16 | MINOR << 8 | PATCH
 }
 
 /// Fills a `struct adma_stats`: its size, and 64-bit numbers behind it.

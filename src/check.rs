@@ -81,7 +81,7 @@ fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> core::
     })
 }
 
-/// Loaded or not, permitted or not, and what to do about it.
+/// Tells whether the helper is loaded and permitted, and what to do about it.
 fn helper(is_wanted: bool, ioat: &ioat::Engine, out: &mut dyn Write) -> core::fmt::Result {
     write!(out, "  DMA         ")?;
     if !is_wanted {
@@ -122,7 +122,7 @@ fn helper(is_wanted: bool, ioat: &ioat::Engine, out: &mut dyn Write) -> core::fm
     }
 }
 
-/// The card, if one is wanted: which it is, or why there is none. Opening it takes a while.
+/// Tells which card there is, if one is wanted, or why none. Opening it takes a while.
 fn card(config: &Config, out: &mut dyn Write) -> Result<bool, core::fmt::Error> {
     let Some(settings) = config.gpu() else { return Ok(false) };
     gpu::start(&settings);
@@ -147,7 +147,7 @@ fn card(config: &Config, out: &mut dyn Write) -> Result<bool, core::fmt::Error> 
     Ok(false)
 }
 
-/// What the card does with 64 MiB between buffers that were used before, by the clock.
+/// Measures the card with 64 MiB between buffers that were used before.
 fn rate(out: &mut dyn Write) -> core::fmt::Result {
     const LEN: usize = 64 << 20;
     let buffers = pages(LEN).zip(pages(LEN));
@@ -199,7 +199,7 @@ fn group_of_helper(room: &mut [u8]) -> Option<&str> {
     unsafe { CStr::from_ptr(group.gr_name) }.to_str().ok()
 }
 
-/// Both ways in turn over the same two buffers, the median of each.
+/// Measures both ways in turn over two buffers, the median of each.
 fn gain(
     out: &mut dyn Write,
     engine: &str,

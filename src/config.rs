@@ -38,8 +38,8 @@ pub struct Config {
     /// A path that may have %p and %e in it; `None`: standard error.
     pub stats_file: Option<Vec<u8>>,
     pub profile: bool,
-    /// Every so many carried copies one is compared; 0: none.
     pub huge_pages: bool,
+    /// One in this many carried copies is compared; 0: none.
     pub verify: u32,
     pub log: Level,
     pub ipc_engine: ipc::Engines,
@@ -53,17 +53,19 @@ pub struct Config {
 }
 
 /// Where counters are kept that others can read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LiveFiles {
     /// In a folder of the user's, wherever statistics are on.
+    #[default]
     Auto,
     Off,
-    /// In this folder, of whoever collects them there; that alone turns statistics on.
+    /// In this folder, of the process that collects them there; that alone turns statistics on.
     In(Vec<u8>),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
+    #[default]
     Auto,
     /// The kernel helper, whichever driver its channels are of.
     Dma,
@@ -73,8 +75,9 @@ pub enum Backend {
 }
 
 /// What copies are to save.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Goal {
+    #[default]
     Time,
     /// Engines that leave CPUs free are preferred, also over more threads.
     Cpu,
@@ -111,80 +114,52 @@ const _: () = assert!(knobs::MOST_CHANNELS == MOST_WORKERS);
 impl Config {
     /// Takes a value into account that the table has accepted.
     fn set(&mut self, knob: &str, value: Value<'_>) {
-        let number = match value {
-            Value::Number(number) => Some(number),
-            _ => None,
-        };
-        let word = match value {
-            Value::Word(word) => word,
-            _ => "",
-        };
-        let text = match value {
-            Value::Text(text) => text.as_bytes(),
-            _ => b"",
-        };
-        match knob {
-            "ADMA_BACKEND" => {
-                self.backend = match word {
-                    "dma" | "ioat" => Backend::Dma, // ioat: as it was called before DSA
-                    "gpu" => Backend::Gpu,
-                    "threads" => Backend::Threads,
-                    "libc" => Backend::Libc,
-                    _ => Backend::Auto,
-                }
-            }
-            "ADMA_GOAL" => self.goal = if word == "cpu" { Goal::Cpu } else { Goal::Time },
-            "ADMA_MIN_BYTES" => self.min_bytes = number,
-            "ADMA_CHANNELS" => self.channels = number,
-            "ADMA_CPU_SHARE" => {
-                self.cpu_share = match value {
-                    Value::Share(share) => Some(share),
-                    _ => None,
-                }
-            }
-            "ADMA_STORES" => {
-                self.copy_loop = match word {
-                    "ordinary" => Some(CopyLoop::Ordinary),
-                    "stream" => Some(CopyLoop::Stream),
-                    _ => None,
-                }
-            }
-            "ADMA_HUGE_PAGES" => self.huge_pages = word == "1",
-            "ADMA_KEEP" => self.keep = number,
-            "ADMA_OPS" => self.ops = if let Value::Words(ops) = value { ops } else { EVERY_OP },
-            "ADMA_STATS" => {
-                let bits = if let Value::Words(bits) = value { bits } else { 0 };
-                let has = |format: u32| bits >> format & 1 == 1;
+        let (mut number, mut word, mut text, mut bits, mut share) =
+            (None, "", &b""[..], None, None);
+        match value {
+            Value::Auto => {}
+            Value::Number(value) => number = Some(value),
+            Value::Word(value) => word = value,
+            Value::Text(value) => text = value.as_bytes(),
+            Value::Words(value) => bits = Some(value),
+            Value::Share(value) => share = Some(value),
+        }
+        match (knob, word) {
+            ("ADMA_BACKEND", "dma" | "ioat") => self.backend = Backend::Dma, // ioat: before DSA
+            ("ADMA_BACKEND", "gpu") => self.backend = Backend::Gpu,
+            ("ADMA_BACKEND", "threads") => self.backend = Backend::Threads,
+            ("ADMA_BACKEND", "libc") => self.backend = Backend::Libc,
+            ("ADMA_BACKEND", _) => self.backend = Backend::Auto,
+            ("ADMA_GOAL", _) => self.goal = if word == "cpu" { Goal::Cpu } else { Goal::Time },
+            ("ADMA_MIN_BYTES", _) => self.min_bytes = number,
+            ("ADMA_CHANNELS", _) => self.channels = number,
+            ("ADMA_CPU_SHARE", _) => self.cpu_share = share,
+            ("ADMA_STORES", "ordinary") => self.copy_loop = Some(CopyLoop::Ordinary),
+            ("ADMA_STORES", "stream") => self.copy_loop = Some(CopyLoop::Stream),
+            ("ADMA_STORES", _) => self.copy_loop = None,
+            ("ADMA_HUGE_PAGES", _) => self.huge_pages = word == "1",
+            ("ADMA_KEEP", _) => self.keep = number,
+            ("ADMA_OPS", _) => self.ops = bits.unwrap_or(EVERY_OP),
+            ("ADMA_STATS", _) => {
+                let has = |format: u32| bits.unwrap_or(0) >> format & 1 == 1;
                 self.stats = Formats { text: has(0), json: has(1), hlog: has(2) };
             }
-            "ADMA_STATS_FILE" => self.stats_file = (text != b"stderr").then(|| text.to_vec()),
-            "ADMA_LIVE" => {
-                self.live = match word {
-                    "auto" => LiveFiles::Auto,
-                    "off" => LiveFiles::Off,
-                    _ => LiveFiles::In(text.to_vec()),
-                }
-            }
-            "ADMA_PROFILE" => self.profile = word == "1",
-            "ADMA_VERIFY" => self.verify = number.unwrap_or(0) as u32,
-            "ADMA_LOG" => {
-                self.log = match word {
-                    "error" => Level::Error,
-                    "info" => Level::Info,
-                    "debug" => Level::Debug,
-                    _ => Level::Warn,
-                }
-            }
-            "ADMA_IPC_ENGINE" => {
-                self.ipc_engine = match word {
-                    "helper" => ipc::Engines::Helper,
-                    "shm" => ipc::Engines::SharedMemory,
-                    _ => ipc::Engines::Auto,
-                }
-            }
-            "ADMA_IPC_PTRACER" => self.ipc_ptracer = word == "1",
-            "ADMA_IPC_TIMEOUT" => self.ipc_timeout = number.unwrap_or(10),
-            "ADMA_CHECK" => self.check = word == "1",
+            ("ADMA_STATS_FILE", _) => self.stats_file = (text != b"stderr").then(|| text.to_vec()),
+            ("ADMA_LIVE", "auto") => self.live = LiveFiles::Auto,
+            ("ADMA_LIVE", "off") => self.live = LiveFiles::Off,
+            ("ADMA_LIVE", _) => self.live = LiveFiles::In(text.to_vec()),
+            ("ADMA_PROFILE", _) => self.profile = word == "1",
+            ("ADMA_VERIFY", _) => self.verify = number.unwrap_or(0) as u32,
+            ("ADMA_LOG", "error") => self.log = Level::Error,
+            ("ADMA_LOG", "info") => self.log = Level::Info,
+            ("ADMA_LOG", "debug") => self.log = Level::Debug,
+            ("ADMA_LOG", _) => self.log = Level::Warn,
+            ("ADMA_IPC_ENGINE", "helper") => self.ipc_engine = ipc::Engines::Helper,
+            ("ADMA_IPC_ENGINE", "shm") => self.ipc_engine = ipc::Engines::SharedMemory,
+            ("ADMA_IPC_ENGINE", _) => self.ipc_engine = ipc::Engines::Auto,
+            ("ADMA_IPC_PTRACER", _) => self.ipc_ptracer = word == "1",
+            ("ADMA_IPC_TIMEOUT", _) => self.ipc_timeout = number.unwrap_or(10),
+            ("ADMA_CHECK", _) => self.check = word == "1",
             _ => {} // ADMA_ONLY, ADMA_NOT: see `programs`
         }
     }
@@ -217,8 +192,8 @@ impl Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            backend: Backend::Auto,
-            goal: Goal::Time,
+            backend: Backend::default(),
+            goal: Goal::default(),
             min_bytes: None,
             channels: None,
             ranks: 1,
@@ -236,7 +211,7 @@ impl Default for Config {
             ipc_ptracer: false,
             ipc_timeout: 10,
             check: false,
-            live: LiveFiles::Auto,
+            live: LiveFiles::default(),
             runtime_dir: None,
         }
     }
@@ -247,31 +222,27 @@ mod tests {
     use super::*;
     use crate::functions::Op;
 
-    #[test]
-    fn every_default_in_the_table_is_what_leaving_the_knob_out_means() {
-        let untouched = format!("{:?}", Config::default());
-        for knob in &knobs::KNOBS {
-            let mut config = Config::default();
-            config.set(knob.name, knob.form.parse(knob.default).expect(knob.name));
-            assert_eq!(format!("{config:?}"), untouched, "{}", knob.name);
-        }
+    /// What a value of a knob makes of the defaults.
+    fn set(knob: &knobs::Knob, value: &str) -> String {
+        let mut config = Config::default();
+        config.set(knob.name, knob.form.parse(value).expect(knob.name));
+        format!("{config:?}")
     }
 
     #[test]
-    fn every_value_but_the_default_sets_something() {
+    fn defaults_set_nothing_and_every_other_value_does() {
         let untouched = format!("{:?}", Config::default());
-        for knob in knobs::KNOBS.iter().filter(|knob| !knob.name.ends_with("NOT")) {
-            let values: Vec<&str> = match knob.form {
-                knobs::Form::Word(words) | knobs::Form::List(_, words) => words.to_vec(),
-                knobs::Form::Path | knobs::Form::Folder => vec!["/there"],
-                knobs::Form::Share => vec!["0.5"],
+        for knob in &knobs::KNOBS {
+            assert_eq!(set(knob, knob.default), untouched, "{}", knob.name);
+            let values = match knob.form {
+                knobs::Form::Word(words) | knobs::Form::List(_, words) => words,
+                knobs::Form::Path | knobs::Form::Folder => &["/there"],
+                knobs::Form::Share => &["0.5"],
                 knobs::Form::Programs => continue, // see `programs`
-                _ => vec!["7"],
+                _ => &["7"],
             };
-            for value in values.into_iter().filter(|value| *value != knob.default) {
-                let mut config = Config::default();
-                config.set(knob.name, knob.form.parse(value).expect(knob.name));
-                assert_ne!(format!("{config:?}"), untouched, "{}={value}", knob.name);
+            for value in values.iter().filter(|value| **value != knob.default) {
+                assert_ne!(set(knob, value), untouched, "{}={value}", knob.name);
             }
         }
     }

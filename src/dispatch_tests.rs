@@ -106,11 +106,11 @@ fn copies_and_fills_of_fresh_memory_teach_nothing_about_others() {
             let (path, _) = dispatch(&dispatcher, work, fresh as usize, src, len);
             assert!(matches!(path, Path::Engine | Path::Libc(Fallback::Busy)), "{path:?}");
             assert_eq!(known(), 0);
-            // SAFETY: a mapping of our own, which nobody uses any more.
+            // SAFETY: a mapping of our own, not used any more.
             unsafe { sys::unmap(fresh, len) };
         }
         let mut target = vec![1u8; len]; // written, so its pages are there
-        // Other tests share the queue: after a crowd nothing is asked for a while.
+        // Other tests share the queue: after an overload nothing is asked for a while.
         while known() == 0 {
             dispatch(&dispatcher, work, target.as_mut_ptr() as usize, src, len);
         }
@@ -123,6 +123,7 @@ fn backend_libc_never_carries() {
     let dispatcher = dispatcher(|config| config.backend = Backend::Libc);
     assert_eq!(copy(&dispatcher, 1 << 20), Path::Libc(Fallback::Off));
 }
+
 // ---- the kernel helper ---------------------------------------------------------------
 
 use crate::backend::ioat::abi;
@@ -154,50 +155,33 @@ fn helper_that_is_there_is_used_without_being_told() {
 }
 
 #[test]
-fn helper_without_channels_leaves_copies_to_the_threads() {
+fn threads_serve_where_the_helper_has_no_channels_or_is_not_wanted() {
     let info = abi::Info { usable: 0, ..Helper::new(4).info() };
-    let dispatcher = helped(Helper::with(info), |_| {});
-    copy(&dispatcher, 50_000);
-    assert_eq!(dispatcher.backend(), ("threads", 2));
-    assert_eq!(dispatcher.ioat.why_not(), libc::ENODEV);
-}
-
-#[test]
-fn backend_threads_does_not_ask_the_helper() {
-    let dispatcher = helped(Helper::new(4), |config| config.backend = Backend::Threads);
-    copy(&dispatcher, 50_000);
-    assert_eq!(dispatcher.backend(), ("threads", 2));
-    assert_eq!(dispatcher.ioat.why_not(), 0);
-}
-
-#[test]
-fn channels_that_all_fail_end_the_engine_with_their_own_reason() {
-    let helper = Helper::new(2);
-    let dispatcher = helped(helper, |_| {});
-    assert_eq!(copy(&dispatcher, 50_000), Path::Engine);
-    helper.make([refusing(libc::ENODEV)]);
-    for _ in 0..3 {
-        assert_eq!(copy(&dispatcher, 50_000), Path::Libc(Fallback::NoChannels));
+    let cases =
+        [(Helper::with(info), Backend::Auto, libc::ENODEV), (Helper::new(4), Backend::Threads, 0)];
+    for (helper, backend, why_not) in cases {
+        let dispatcher = helped(helper, |config| config.backend = backend);
+        copy(&dispatcher, 50_000);
+        assert_eq!(dispatcher.backend(), ("threads", 2));
+        assert_eq!(dispatcher.ioat.why_not(), why_not);
     }
-    assert_eq!(helper.submits.load(Ordering::Relaxed), 2, "not asked again");
-    assert_eq!((dispatcher.backend().0, dispatcher.why_not()), ("ioat", Some("no_channels")));
 }
 
 #[test]
-fn helper_that_is_refused_by_the_system_is_not_asked_again() {
-    for errno in [libc::EBADF, libc::ENOTTY, libc::EPERM, libc::ENOSYS, libc::EINVAL] {
+fn helper_that_fails_for_good_is_not_asked_again_and_a_busy_one_is() {
+    use libc::{EBADF, EINVAL, ENODEV, ENOSYS, ENOTTY, EPERM};
+    for errno in [ENODEV, EBADF, ENOTTY, EPERM, ENOSYS, EINVAL] {
         let helper = Helper::new(2);
         let dispatcher = helped(helper, |_| {});
+        assert_eq!(copy(&dispatcher, 50_000), Path::Engine);
         helper.make([refusing(errno)]);
+        let why = if errno == ENODEV { Fallback::NoChannels } else { Fallback::Refused };
         for _ in 0..3 {
-            assert_eq!(copy(&dispatcher, 50_000), Path::Libc(Fallback::Refused), "{errno}");
+            assert_eq!(copy(&dispatcher, 50_000), Path::Libc(why), "{errno}");
         }
-        assert_eq!(helper.submits.load(Ordering::Relaxed), 1);
+        assert_eq!(helper.submits.load(Ordering::Relaxed), 2, "not asked again");
+        assert_eq!((dispatcher.backend().0, dispatcher.why_not()), ("ioat", Some(why.name())));
     }
-}
-
-#[test]
-fn helper_that_is_busy_is_asked_again() {
     let helper = Helper::new(2);
     let dispatcher = helped(helper, |_| {});
     helper.make([refusing(libc::EAGAIN), refusing(libc::EBUSY)]);

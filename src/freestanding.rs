@@ -1,7 +1,7 @@
 //! What the standard library would bring along: memory from the C library, and an end after a
 //! panic. Without it the library has half as many symbols to look up at start-up, a third of the
 //! relocations and no thread-local storage; its panics would print backtraces, with an unwinder
-//! and a reader of debug information that nobody has asked for.
+//! and a reader of debug information.
 
 use crate::os::text;
 use core::alloc::{GlobalAlloc, Layout};
@@ -21,7 +21,7 @@ static MALLOC: Malloc = Malloc;
 /// What malloc gives is aligned to this.
 const ALIGNED: usize = 16;
 
-// SAFETY: the C library's allocator, or whoever stands before it, keeps the same promises.
+// SAFETY: the C library's allocator, or an interposer of it, keeps the promises of the trait.
 unsafe impl GlobalAlloc for Malloc {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.align() <= ALIGNED {

@@ -27,7 +27,7 @@ pub fn beside<S: Clone + 'static, R: 'static>(
 /// A copy of some pieces; `mode` says which of the model's copies it is.
 pub fn copy_of(pieces: usize, mode: usize) -> Posted {
     let cut = Cut::with_piece(0, pieces * 4096, 4096);
-    Posted { dst: 0, src: 0, cut, mode: Mode::from_bits_retain(mode) }
+    Posted { dst: 0, src: 0, cut, mode: Mode::from_bits_truncate(mode) }
 }
 
 /// The bytes of a model's copies: how often each piece of each copy was written.

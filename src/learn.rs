@@ -13,9 +13,9 @@
 //! others. Verdicts rest on such series. A pair that contradicts the last series brings the next
 //! one forward.
 //!
-//! Other programs hold up either way. So long copies, and those after a pause, go both ways by turns
-//! in a series; being held up counts for little; and the way changes only if nearly all copies of a
-//! series say so: the same in this run of a program as in the next.
+//! Other programs delay copies of either way. So in a series long copies, and those after a pause, go
+//! both ways by turns; a delay counts for little; and the way changes only if nearly all copies of
+//! a series say so, so that runs of a program do not differ.
 //!
 //! A series is due, in either direction, when fifty times as much time has been spent in a cell as
 //! the last series has cost. So trying costs about two percent of the time of copying, and no

@@ -23,10 +23,10 @@ struct Process {
     now: u64,
     /// How much more the rest of a copy costs than its first bytes, in percent.
     uphill: u64,
-    /// Of a hundred shared copies so many take three times as long: a worker has lost its CPU.
+    /// Percent of shared copies that take three times as long: a worker has lost its CPU.
     late: u64,
-    /// Of a hundred copies so many are held up for two milliseconds, whichever way they go, and so
-    /// many in a row take half as long again.
+    /// Percent of copies that are held up for two milliseconds, whichever way they go; then, for half
+    /// of the time, all copies take half as long again.
     held_up: u64,
 }
 
@@ -175,8 +175,8 @@ fn long_copies_by_libc_that_were_lucky_do_not_change_the_way() {
     assert!(cell.is_shared() && !cell.trying.load(Relaxed), "one of them was no faster");
 }
 
-/// The same job in many runs: two processes of two threads each on two CPUs. Copies are held up for
-/// a time slice, whichever way they go, and for tens of them in a row everything is slower.
+/// One job in many runs: two processes of two threads each on two CPUs. Copies are held up for a time
+/// slice, whichever way they go, and for tens of them everything is slower.
 #[test]
 fn noise_that_is_the_same_either_way_changes_nothing() {
     let (len, helped) = (16 << 20, World { libc: |n| n as u64 / 3, shared: |n| n as u64 / 4 });
@@ -329,15 +329,10 @@ fn shared_with_rest(learner: &Learner, copies: u32, after: [u64; 2]) -> usize {
 }
 
 #[test]
-fn sharing_that_costs_the_program_more_afterwards_is_left() {
+fn sharing_that_costs_the_program_more_afterwards_is_left_and_taken_up_again() {
     let learner: Learner = zeroed();
     assert!(shared_with_rest(&learner, 2000, [400_000, 200_000]) < 20);
-    // And taken up again when it gains.
     assert!(shared_with_rest(&learner, 8000, [100_000, 100_000]) > 60);
-}
-
-#[test]
-fn sharing_stays_where_what_comes_afterwards_does_not_depend_on_it() {
     for after in [0, 100_000, 1 << 40] {
         assert!(shared_with_rest(&zeroed(), 2000, [after; 2]) > 60, "{after}");
     }

@@ -4,9 +4,8 @@
 //!
 //! ```text
 //! memcpy                 intercept/entry.rs    below the threshold? jump to libc
-//! memcpy                 intercept/slow.rs     the arguments of each function in one form
-//! copy                   runtime.rs            they become a `Task`
-//! Dispatcher::call       dispatch.rs           decide, perform, learn_from
+//! memcpy                 intercept/slow.rs     the arguments of each function become a `Task`
+//! Dispatcher::call       dispatch.rs           decide, perform, learn_from: a file each
 //! threads::share         threads/share.rs      post it, summon workers, claim pieces, wait
 //!   worker::help         threads/worker.rs     a worker claims pieces too
 //! piece::run             threads/piece.rs      one claimed piece
@@ -23,9 +22,9 @@
 //! api         our own names, include/adma.h: validation only
 //! runtime     the one global: start, fork, exit; figures: what is told about the process; check:
 //!             what the machine offers
-//! dispatch    which way a large call takes; operation: what can be shared; engine: its life;
-//!             background: copies that nobody waits for; callers: how many copy at once; learn:
-//!             what measuring has shown
+//! dispatch    decide: which way a large call takes; perform: goes it; outcome: what is noted of it;
+//!             operation: what can be shared; engine: its life; background: copies whose caller goes
+//!             on; callers: how many copy at once; learn: what measuring has shown
 //! stats       one lock-free record per copy, in a live file; reports at exit
 //! config      the settings; knobs: every one in one table; values: how they are written;
 //!             environment: reads them; programs: which are left out
@@ -40,24 +39,24 @@
 //!                            interface
 //!             threads/       share: one shared copy; worker: one thread, from clone to exit;
 //!                            workers: all of them; watch: the one that watches over callers; queue:
-//!                            which piece is claimed; cookies: the same for copies that go on while
-//!                            their caller does something else; piece: one claimed piece;
-//!                            task: what is done with its memory; kernel_work: pieces that are
-//!                            system calls; remote: one shared transfer between processes; reads:
-//!                            one shared read of a file; streams: the same of fread; segments: lists
-//!                            of buffers; refusal: what the system refuses is tried again
+//!                            which piece is claimed; cookies: which one of copies whose caller goes
+//!                            on; piece: one claimed piece; task: what is done with its memory;
+//!                            kernel_work: pieces that are system calls; remote: one shared transfer
+//!                            between processes; reads: one shared read of a file; streams: of
+//!                            fread; segments: lists of buffers; refusal: what the system refuses is
+//!                            tried again
 //!             signals/       our handler in front of the program's, for bad pages; the one that
 //!                            looks up: it asks workers whether the stack it is on is theirs
-//!             mode: with whose rights; copy_loop: how bytes move; caller_share: how much the caller
+//!             mode: all bits of a copy's mode word; copy_loop: how bytes move; caller_share: how much the caller
 //!             does beside an engine; stretch: a long copy goes to an engine part by part; request:
 //!             what an engine notes about one that goes on by itself; libc: the originals
 //! plan        overlap, head / body / tail, pieces: pure arithmetic
 //! functions   what we stand in front of, and what the entry code of each reads
 //! os          cpus: what the machine leaves us; memory_policy: on which node the caller's new pages
-//!             come; file: what is known of an open file; real_time: callers that wait for nobody;
+//!             come; file: what is known of an open file; real_time: callers that must not wait;
 //!             process: whose memory this is; sync: atomics and sleeping; lock: one to wait for, and
-//!             one that nobody waits for; mapped: tables that most programs never need; lookup:
-//!             finding functions of the C library; folder: where live files are; signal_mask: which
+//!             one that is only tried; mapped: values that begin as zeros; lookup: finding functions
+//!             of the C library; folder: where live files are; signal_mask: which
 //!             signals come to a thread; put_off: those that wait for the end of a copy; holders:
 //!             threads whose signals wait, and that may hang; text: made without allocating;
 //!             standard_error: the one the program started with; once, thread: as their names say;

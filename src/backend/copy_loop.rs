@@ -139,7 +139,6 @@ impl CopyLoop {
         // SAFETY: the caller's promise; these loops take the value for the source.
         unsafe { run(dst, value, 0, len, which, take_back) }.0
     }
-
 }
 
 /// Compares two ranges. Also returns how many bytes it has found to be equal; what has stopped it

@@ -14,10 +14,8 @@ fn loops() -> [Vec<*const u8>; 2] {
         (has(Features::AVX2), &raw const adma_loop_avx2),
         (has(Features::AVX512), &raw const adma_loop_stream_avx512),
     ];
-    let compare = [
-        (true, &raw const adma_compare_sse2),
-        (has(Features::AVX2), &raw const adma_compare_avx2),
-    ];
+    let compare =
+        [(true, &raw const adma_compare_sse2), (has(Features::AVX2), &raw const adma_compare_avx2)];
     let runs_here = |&(can, address): &(bool, *const u8)| can.then_some(address);
     [copy.iter().filter_map(runs_here).collect(), compare.iter().filter_map(runs_here).collect()]
 }

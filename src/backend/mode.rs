@@ -9,7 +9,6 @@ use crate::os::memory_policy::{self, PolicyId};
 use bitflags::bitflags;
 
 bitflags! {
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Mode: usize {
         /// Streaming stores, else ordinary ones.
         const STREAM = 1;
@@ -51,10 +50,10 @@ impl Mode {
     /// Returns a mode with the rights and the memory policy of this thread.
     pub fn of_caller(copy_loop: CopyLoop) -> Self {
         let policy = (memory_policy::of_caller() as usize) << 3;
-        let mut mode = Self::from_bits_retain(policy);
+        let mut mode = Self::from_bits_truncate(policy);
         mode.set(Self::STREAM, copy_loop == CopyLoop::Stream);
         if cpus::features().contains(Features::PROTECTION_KEYS) {
-            mode |= Self::HAS_RIGHTS | Self::from_bits_retain((read_rights() as usize) << 32);
+            mode |= Self::HAS_RIGHTS | Self::from_bits_truncate((read_rights() as usize) << 32);
         }
         mode
     }

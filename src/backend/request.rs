@@ -2,7 +2,8 @@
 
 use crate::os::sync::{AtomicU32, AtomicU64, AtomicUsize};
 
-/// One request. What the words mean is each engine's own business.
+/// One request. What the words mean differs by engine.
+#[cfg_attr(loom, derive(Default))]
 pub struct Request {
     /// The address of the backend.
     pub engine: AtomicUsize,
@@ -12,31 +13,13 @@ pub struct Request {
     /// Which pieces have failed; known once `over` is the number of the request.
     pub failed: AtomicU64,
     pub over: AtomicU64,
-    /// Taken by whoever asks the kernel, which tells of failures only once. Given back by nobody
-    /// else, also when the entry has got another request meanwhile. The number of the process: what
-    /// a thread of the parent has taken does not count in the child of a fork.
+    /// Held by the thread that asks the kernel, which tells of failures only once; given back by that
+    /// thread only, also when the entry has got another request meanwhile. The number of the
+    /// process: what a thread of the parent has taken does not count in the child of a fork.
     pub asking: AtomicU32,
     /// How it was cut, how many bytes were taken, and when.
     pub head: AtomicUsize,
     pub piece: AtomicUsize,
     pub taken: AtomicUsize,
     pub since: AtomicU64,
-}
-
-impl Request {
-    #[cfg(loom)]
-    pub fn new() -> Self {
-        Self {
-            engine: AtomicUsize::new(0),
-            id: AtomicU64::new(0),
-            words: AtomicU64::new(0),
-            failed: AtomicU64::new(0),
-            over: AtomicU64::new(0),
-            asking: AtomicU32::new(0),
-            head: AtomicUsize::new(0),
-            piece: AtomicUsize::new(0),
-            taken: AtomicUsize::new(0),
-            since: AtomicU64::new(0),
-        }
-    }
 }

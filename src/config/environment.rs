@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::ffi::{CStr, c_char};
 
 /// Reads the environment. In a program with raised privileges (AT_SECURE) the environment is
-/// somebody else's: everything stays at its default.
+/// another user's: everything stays at its default.
 pub fn from_environment() -> Config {
     let mut config = Config::default();
     // SAFETY: reads a value the kernel has given the process.
@@ -80,12 +80,12 @@ unsafe extern "C" {
     static environ: *const *const c_char;
 }
 
-/// What begins in another way is not for us.
+/// How variables begin that are for us.
 const BEGINNINGS: [&[u8]; 4] = [b"ADMA_", RUNTIME_DIR, RANKS[0], RANKS[1]];
 const RUNTIME_DIR: &[u8] = b"XDG_RUNTIME_DIR=";
 
-/// What stands in the environment now, as far as it may be for us: every program pays for what is
-/// done with each variable. Only for start-up.
+/// Iterates over the variables that may be for us: every program pays for what is done with each of
+/// its own. Only for start-up.
 pub fn environment() -> impl Iterator<Item = &'static [u8]> {
     // SAFETY: at start-up no other thread changes the environment; it is a null-terminated
     // list of terminated strings, or null after clearenv.
@@ -110,7 +110,7 @@ unsafe fn next_variable(at: &mut *const *const c_char) -> Option<&'static [u8]> 
     }
 }
 
-/// Whether a string begins so.
+/// Whether a string has this beginning.
 ///
 /// # Safety
 /// A terminated string; a beginning without zeros.
@@ -158,16 +158,11 @@ mod tests {
 
     #[test]
     fn unknown_names_are_reported_and_others_passed_over() {
-        let mut config = Config::default();
-        let apply = |config: &mut Config, text: &'static [u8]| apply(config, text);
-        assert_eq!(
-            apply(&mut config, b"ADMA_MINBYTES=1"),
-            Some(Complaint::Unknown(b"ADMA_MINBYTES"))
-        );
-        assert_eq!(apply(&mut config, b"ADMA_"), Some(Complaint::Unknown(b"ADMA_")));
-        assert_eq!(apply(&mut config, b"PATH=/bin"), None);
-        assert_eq!(apply(&mut config, b""), None);
-        assert!(apply(&mut config, b"ADMA_LOG=\xff").is_some());
+        let complaint = |text: &'static [u8]| apply(&mut Config::default(), text);
+        assert_eq!(complaint(b"ADMA_MINBYTES=1"), Some(Complaint::Unknown(b"ADMA_MINBYTES")));
+        assert_eq!(complaint(b"ADMA_"), Some(Complaint::Unknown(b"ADMA_")));
+        assert_eq!((complaint(b"PATH=/bin"), complaint(b"")), (None, None));
+        assert!(complaint(b"ADMA_LOG=\xff").is_some());
     }
 
     #[test]

@@ -61,9 +61,8 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
     pattern[at..].iter().all(|&byte| byte == b'*')
 }
 
-/// The names of this program: of the file that was executed, which may be a script, and what it
-/// was told to be called. The file behind links would be a third, but redis-server is
-/// redis-check-rdb that way.
+/// The names of this program: of the file that was executed, which may be a script, and `argv[0]`.
+/// The file behind links would be a third, but redis-server is redis-check-rdb that way.
 ///
 /// # Safety
 /// A string that stays, or null.

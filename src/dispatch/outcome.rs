@@ -140,7 +140,7 @@ impl Dispatcher {
     /// engine.
     ///
     /// # Safety
-    /// As memcpy of the same arguments.
+    /// As memcpy of these arguments.
     pub unsafe fn verify_some(&self, dst: usize, src: usize, len: usize) {
         let every = self.config().map_or(0, |config| u64::from(config.verify));
         let number = self.carried.fetch_add(1, Ordering::Relaxed) + 1;

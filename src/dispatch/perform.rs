@@ -106,8 +106,8 @@ impl Dispatcher {
                 threads::note_caller_bytes(len);
                 (true, 0, seen)
             }
-            // SAFETY: the rest of the caller's ranges.
             None => {
+                // SAFETY: the rest of the caller's ranges.
                 let answer = unsafe { operation.by_libc(from, decision.fresh.is_some()) };
                 (false, answer, Seen::default())
             }

@@ -145,8 +145,8 @@ slow! {
 /// The room at the destination of functions that do not check it.
 const ANY: usize = usize::MAX;
 
-/// The bytes of `count` units that fit. `None`: libc ends the program, or fails because there are
-/// not so many addresses.
+/// Returns the bytes of `count` units. `None`: they do not fit, so libc ends the program, or there
+/// are not enough addresses, so it fails.
 fn bytes(op: Op, count: usize, room: usize) -> Option<usize> {
     count.checked_mul(op.unit()).filter(|&len| len <= room)
 }

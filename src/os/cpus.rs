@@ -11,7 +11,6 @@ use once_cell::race::OnceNonZeroUsize;
 
 bitflags! {
     /// What the CPU has and the kernel has switched on.
-    #[derive(Clone, Copy, Debug)]
     pub struct Features: usize {
         /// Set once the CPU was asked.
         const KNOWN = 1;
@@ -38,7 +37,7 @@ pub fn features() -> Features {
         features.set(Features::GOOD_MOVSB, intel && leaf.ebx >> 9 & 1 == 1);
         NonZeroUsize::new(features.bits()).unwrap_or(NonZeroUsize::MIN)
     };
-    Features::from_bits_retain(BITS.get_or_init(ask).get())
+    Features::from_bits_truncate(BITS.get_or_init(ask).get())
 }
 
 /// Which registers the kernel saves, as XCR0 has it.
@@ -286,7 +285,7 @@ fn by_quota(groups: &mut [u8], path: &mut [u8], allowed: NoNewFilter) -> Option<
             {
                 least = Some(least.map_or(quota, |least| least.min(quota)));
             }
-            match memchr::memrchr(b'/', group) {
+            match group.iter().rposition(|&byte| byte == b'/') {
                 Some(at) => group = &group[..at],
                 None => break,
             }
@@ -313,9 +312,8 @@ impl Version {
 
 /// The cpu controller of a /proc/self/cgroup line, and its group.
 fn cpu_group(line: &[u8]) -> Option<(Version, &[u8])> {
-    let mut colons = memchr::memchr_iter(b':', line);
-    let (first, second) = (colons.next()?, colons.next()?);
-    let (controllers, group) = (&line[first + 1..second], &line[second + 1..]);
+    let mut fields = line.splitn(3, |&byte| byte == b':').skip(1);
+    let (controllers, group) = (fields.next()?, fields.next()?);
     if controllers.is_empty() {
         return Some((Version::Two, group));
     }

@@ -206,7 +206,7 @@ unsafe extern "C" fn look_into(
     i32::from(is_libc && !walk.past_libc)
 }
 
-/// From the lowest to the highest byte; what lies between belongs to the same object.
+/// Returns an object's range from its lowest to its highest byte.
 fn extent(base: usize, segments: &[libc::Elf64_Phdr]) -> Range<usize> {
     let (mut start, mut end) = (usize::MAX, 0);
     for segment in segments.iter().filter(|segment| segment.p_type == libc::PT_LOAD) {

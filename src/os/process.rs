@@ -66,8 +66,8 @@ pub fn is_ours() -> bool {
     mark() != Some(false) && sys::getpid() == PID.load(Ordering::Relaxed)
 }
 
-/// What the page says that the kernel wipes; `None`: there is none. The child of an init in a
-/// pid namespace of its own has the same number as its parent.
+/// What the page says that the kernel wipes; `None`: there is none. The child of an init in a pid
+/// namespace of its own has the process number of its parent.
 fn mark() -> Option<bool> {
     // SAFETY: null, or a page that is never unmapped.
     let mark = unsafe { MARK.load(Ordering::Acquire).as_ref() };

@@ -449,7 +449,7 @@ pub fn count_lines(path: &CStr, allowed: NoNewFilter) -> Option<u32> {
     unsafe {
         while let got @ 1.. = syscall!(SYS_read, fd, room.as_mut_ptr(), size_of_val(&room)) {
             let filled = core::slice::from_raw_parts(room.as_ptr().cast(), got as usize);
-            lines += memchr::memchr_iter(b'\n', filled).count() as u32;
+            lines += filled.iter().filter(|&&byte: &&u8| byte == b'\n').count() as u32;
         }
     }
     close(fd);
@@ -467,7 +467,7 @@ pub fn read_link<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
 /// The word of this number, from 1, of /proc/PID/stat; the second is a name that may hold anything,
 /// in parentheses.
 pub fn word_of_stat(stat: &[u8], number: usize) -> Option<i64> {
-    let rest = &stat[memchr::memrchr(b')', stat)? + 1..];
+    let rest = &stat[stat.iter().rposition(|&byte| byte == b')')? + 1..];
     let word = rest.split(|&byte| byte == b' ').nth(number - 2)?;
     core::str::from_utf8(word).ok()?.trim().parse().ok()
 }

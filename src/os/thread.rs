@@ -1,7 +1,7 @@
 //! Threads of the C library's, for what is not a copy: their work may take locks and allocate.
 
 use super::lookup::rare;
-use super::signal_mask::{self, SignalsHeld, signal_set};
+use super::signal_mask::{self, OF_THE_C_LIBRARY, SignalsHeld};
 use alloc::boxed::Box;
 use core::ffi::c_void;
 
@@ -21,12 +21,8 @@ rare! {
     ) -> i32;
 }
 
-/// The C library's own two: a thread that is cancelled, and one that must change its user with all
-/// others, for which setuid waits.
-const OF_THE_C_LIBRARY: u64 = signal_set(32) | signal_set(33);
-
 /// Has a thread do the job, on a stack of `stack` bytes or more, with all signals of the program
-/// blocked: its handlers are not for it. Answers an errno if there is no such thread.
+/// blocked: its handlers are not for it. Returns an errno if there is no such thread.
 pub fn spawn(stack: usize, job: impl FnOnce() + Send + 'static) -> Result<(), i32> {
     let _held = SignalsHeld::all();
     let job: ThreadBody = Box::new(job);
@@ -64,6 +60,7 @@ unsafe fn create(stack: Option<usize>, job: *mut c_void) -> Option<i32> {
 }
 
 extern "C" fn run(job: *mut c_void) -> *mut c_void {
+    // A thread may be cancelled, and setuid waits for it.
     signal_mask::change_signal_mask(libc::SIG_UNBLOCK, OF_THE_C_LIBRARY);
     // SAFETY: made by `spawn`, for this call.
     unsafe { Box::from_raw(job.cast::<ThreadBody>())() };

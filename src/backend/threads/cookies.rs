@@ -129,7 +129,7 @@ impl Entry {
             owner: EntryLink::new(0),
             next: EntryLink::new(0),
             guarded: AtomicU32::new(0),
-            request: Request::new(),
+            request: Request::default(),
             first: EntryLink::new(0),
             left: AtomicU32::new(0),
             failed: AtomicU32::new(0),

@@ -6,7 +6,7 @@ use crate::plan::Cut;
 
 fn copy_of(pieces: usize) -> Posted {
     let cut = Cut::with_piece(0, pieces * 4096, 4096);
-    Posted { dst: 0x1000, src: 0x2000, cut, mode: Mode::from_bits_retain(7) }
+    Posted { dst: 0x1000, src: 0x2000, cut, mode: Mode::from_bits_truncate(5) }
 }
 
 fn single(table: &Table, pieces: usize) -> (&Entry, Cookie) {

@@ -167,7 +167,7 @@ impl Slot {
             dst: self.dst.load(Ordering::Relaxed),
             src: self.src.load(Ordering::Relaxed),
             cut,
-            mode: Mode::from_bits_retain(self.mode.load(Ordering::Relaxed)),
+            mode: Mode::from_bits_truncate(self.mode.load(Ordering::Relaxed)),
         }
     }
 
@@ -390,7 +390,7 @@ impl Shared {
 
     /// How the copy that is posted is to be made, or the one before.
     pub fn mode(&self) -> Mode {
-        Mode::from_bits_retain(self.slot.mode.load(Ordering::Relaxed))
+        Mode::from_bits_truncate(self.slot.mode.load(Ordering::Relaxed))
     }
 
     /// The generation, as a word of its own for those who watch it.
