@@ -46,13 +46,9 @@ fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> core::
         writeln!(out, "  channels    {workers} software (worker threads beside the caller)")?;
     }
     let has_card = card(config, out)?;
-    write!(out, "  CPU         ")?;
     let keys = if cpus::features().contains(Features::PROTECTION_KEYS) { "" } else { "no " };
-    writeln!(
-        out,
-        "{} MiB last level cache, {keys}protection keys",
-        cpus::last_level_cache() >> 20
-    )?;
+    let cache = cpus::last_level_cache() >> 20;
+    writeln!(out, "  CPU         {cache} MiB last level cache, {keys}protection keys")?;
     if has_card {
         rate(out)?;
     }
@@ -98,10 +94,11 @@ fn helper(is_wanted: bool, ioat: &ioat::Engine, out: &mut dyn Write) -> core::fm
             }
             Ok(())
         }
-        libc::ENOENT => {
-            writeln!(out, "helper not loaded (no /dev/adma); worker threads serve instead.")?;
-            writeln!(out, "              With such hardware: package adma-dkms, see adma(7).")
-        }
+        libc::ENOENT => writeln!(
+            out,
+            "helper not loaded (no /dev/adma); worker threads serve instead.\n              \
+             With such hardware: package adma-dkms, see adma(7)."
+        ),
         libc::EACCES => {
             let mut room = [0; 1024];
             let group = group_of_helper(&mut room).unwrap_or("of /dev/adma");
@@ -153,10 +150,8 @@ fn rate(out: &mut dyn Write) -> core::fmt::Result {
     let buffers = pages(LEN).zip(pages(LEN));
     let Some((dst, src)) = buffers.filter(|&(dst, src)| GPU.prepare([(dst, LEN), (src, LEN)]))
     else {
-        return writeln!(
-            out,
-            "  GPU rate    not measured: two buffers of 64 MiB could not be registered"
-        );
+        let why = "two buffers of 64 MiB could not be registered";
+        return writeln!(out, "  GPU rate    not measured: {why}");
     };
     let how = gpu::Options { share: Some(0.0), spins: true, spare_cpus: true };
     let mut best = u64::MAX;
@@ -223,36 +218,31 @@ fn gain(
             (alone[round], carried[round]) = (middle - begun, end - middle);
         }
     }
+    write!(out, "  gain        ")?;
     match refused {
         None => {}
         Some(Refused::Busy) => {
-            return writeln!(
-                out,
-                "  gain        not measured: refused for the moment. Look at RLIMIT_MEMLOCK."
-            );
+            return writeln!(out, "not measured: refused for the moment. Look at RLIMIT_MEMLOCK.");
         }
         Some(Refused::NoChannels) => {
-            return writeln!(out, "  gain        none: all channels failed, see the kernel's log");
+            return writeln!(out, "none: all channels failed, see the kernel's log");
         }
         Some(refused) => {
-            return writeln!(
+            writeln!(
                 out,
-                "  gain        none: the system refuses {engine} ({refused:?}). Look at \
-                 RLIMIT_NPROC,\n              the pids cgroup, and seccomp filters."
-            );
+                "none: the system refuses {engine} ({refused:?}). Look at RLIMIT_NPROC,"
+            )?;
+            return writeln!(out, "              the pids cgroup, and seccomp filters.");
         }
     }
     alone.sort_unstable();
     carried.sort_unstable();
     let ratio = alone[ROUNDS / 2] as f64 / carried[ROUNDS / 2] as f64;
-    writeln!(out, "  gain        a 16 MiB copy runs at {ratio:.2} x libc")?;
-    if ratio < 1.2 {
-        writeln!(
-            out,
-            "              Little: are the other CPUs busy? Copies then stay with libc."
-        )?;
+    writeln!(out, "a 16 MiB copy runs at {ratio:.2} x libc")?;
+    if ratio >= 1.2 {
+        return Ok(());
     }
-    Ok(())
+    writeln!(out, "              Little: are the other CPUs busy? Copies then stay with libc.")
 }
 
 fn pages(len: usize) -> Option<usize> {

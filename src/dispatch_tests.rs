@@ -72,14 +72,15 @@ fn wrong_copy_is_repaired_and_ends_the_engine() {
 }
 
 #[test]
-fn overlapping_copy_stays_with_libc() {
-    let dispatcher = dispatcher(|_| {});
+fn overlapping_copies_and_backend_libc_stay_with_libc() {
     let mut bytes: Vec<u8> = (0..100_000).map(|i| i as u8).collect();
     let expected: Vec<u8> = bytes[..90_000].to_vec();
     let base = bytes.as_mut_ptr() as usize;
-    let (path, _) = dispatch(&dispatcher, Work::Copy, base + 1000, base, 90_000);
+    let (path, _) = dispatch(&dispatcher(|_| {}), Work::Copy, base + 1000, base, 90_000);
     assert_eq!(path, Path::Libc(Fallback::Overlap));
     assert_eq!(bytes[1000..91_000], expected);
+    let dispatcher = dispatcher(|config| config.backend = Backend::Libc);
+    assert_eq!(copy(&dispatcher, 1 << 20), Path::Libc(Fallback::Off));
 }
 
 #[test]
@@ -116,12 +117,6 @@ fn copies_and_fills_of_fresh_memory_teach_nothing_about_others() {
         }
         assert_eq!(target, source);
     }
-}
-
-#[test]
-fn backend_libc_never_carries() {
-    let dispatcher = dispatcher(|config| config.backend = Backend::Libc);
-    assert_eq!(copy(&dispatcher, 1 << 20), Path::Libc(Fallback::Off));
 }
 
 // ---- the kernel helper ---------------------------------------------------------------

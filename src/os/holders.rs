@@ -1,10 +1,10 @@
 //! Threads that hold signals while they copy, and how one that hangs is interrupted.
 //!
 //! A thread in a page fault that does not end (NFS, FUSE, swap, userfaultfd) cannot look whether a
-//! signal waits for it. Another thread of ours, which touches no memory of the program's, watches
+//! signal is pending. Another thread of ours, which touches no memory of the program's, watches
 //! over all that hold signals (`threads::watch`). One that has made no progress for some
 //! milliseconds is sent SIGBUS or SIGSEGV, which are never held, with `INTERRUPT` for its value.
-//! The handler (`signals`) then looks whether a signal waits, and if so ends the copy loop.
+//! The handler (`signals`) then looks whether a signal is pending, and if so ends the copy loop.
 
 use super::mapped::{Zeroed, zeroed};
 use super::signal_mask::{self, signal_set};

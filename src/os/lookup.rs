@@ -74,13 +74,16 @@ functions! {
 }
 
 #[unsafe(link_section = ".data")] // a page that start-up touches anyhow, as for the next
-static FOUND: [AtomicPtr<c_void>; COUNT] = [const { AtomicPtr::new(null_mut()) }; COUNT];
+static FOUND: [AtomicPtr<c_void>; AT_START] = [const { AtomicPtr::new(null_mut()) }; AT_START];
 #[unsafe(link_section = ".data")]
 static RESOLVED: AtomicBool = AtomicBool::new(false);
+/// Not in `.data`, which would take a second page then.
+static OTHERS: [AtomicPtr<c_void>; COUNT - AT_START] =
+    [const { AtomicPtr::new(null_mut()) }; COUNT - AT_START];
 
 /// Finds every function that is looked for at start-up; returns where libc lies.
 pub fn resolve() -> Range<usize> {
-    let libc = find_next(0..AT_START);
+    let libc = find_next(0, &FOUND);
     RESOLVED.store(true, Ordering::Release);
     libc
 }
@@ -88,7 +91,7 @@ pub fn resolve() -> Range<usize> {
 /// Finds the others too. Only for start-up.
 #[cold]
 pub fn resolve_others() {
-    find_next(AT_START..COUNT);
+    find_next(AT_START, &OTHERS);
 }
 
 /// Finds a function in libc, whatever other objects define it. Only for start-up.
@@ -109,7 +112,8 @@ pub fn resolve_anywhere(function: Function) -> *mut c_void {
 
 /// Returns what was found at start-up, or null.
 pub fn found(function: Function) -> *mut c_void {
-    FOUND[function as usize].load(Ordering::Relaxed)
+    let number = function as usize;
+    FOUND.get(number).unwrap_or_else(|| &OTHERS[number - AT_START]).load(Ordering::Relaxed)
 }
 
 /// Returns the function after ours, or null. A constructor of another library may call before our
@@ -137,15 +141,14 @@ macro_rules! rare {
 
 pub(crate) use rare;
 
-/// Looks up the functions of these numbers in the objects after ours, up to libc, and returns where
-/// that lies. A library that was opened by dlopen comes after libc: then it looks in libc only.
-fn find_next(numbers: Range<usize>) -> Range<usize> {
-    let places = &FOUND[numbers.clone()];
-    match walk(numbers.start, places, Walk::default()) {
+/// Looks up the functions from number `first` on in the objects after ours, up to libc, and returns
+/// where that lies. A library that was opened by dlopen comes after libc: then it looks in libc only.
+fn find_next(first: usize, places: &[AtomicPtr<c_void>]) -> Range<usize> {
+    match walk(first, places, Walk::default()) {
         libc if libc.is_empty() => {
             places.iter().for_each(|place| place.store(null_mut(), Ordering::Relaxed));
             let only_libc = Walk { behind_us: true, only_libc: true, ..Walk::default() };
-            walk(numbers.start, places, only_libc)
+            walk(first, places, only_libc)
         }
         libc => libc,
     }
@@ -336,11 +339,12 @@ mod tests {
         let libc = resolve();
         assert!(!libc.is_empty());
         resolve_others();
-        for (number, &(at, _)) in NAMES.names.iter().enumerate() {
+        let places = FOUND.iter().chain(&OTHERS);
+        for (&(at, _), place) in NAMES.names.iter().zip(places) {
             let name = CStr::from_bytes_until_nul(&NAMES.text.as_bytes()[at as usize..]).unwrap();
             // SAFETY: a terminated name.
             let expected = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-            let found = FOUND[number].load(Ordering::Relaxed);
+            let found = place.load(Ordering::Relaxed);
             if name == c"_dl_find_object" {
                 // The loader's, which may come behind libc.
                 assert_eq!(resolve_anywhere(Function::_dl_find_object), expected);
