@@ -7,8 +7,6 @@ pub mod alone;
 #[cfg(not(loom))]
 pub mod asynchronous;
 #[cfg(not(loom))]
-mod caller_share;
-#[cfg(not(loom))]
 pub mod copy_loop;
 #[cfg(not(loom))]
 pub mod gpu;
@@ -24,6 +22,8 @@ pub mod signals;
 #[cfg(not(loom))]
 mod stretch;
 pub mod threads;
+#[cfg(not(loom))]
+mod tuning;
 
 #[cfg(not(loom))]
 use crate::os::{process, sys::NoNewFilter};

@@ -9,6 +9,12 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 /// All zeros is a valid value, and what changes is atomic or has a lock of its own.
 pub unsafe trait Zeroed: Sync {}
 
+/// Returns a value of zeros. A static of it takes no room in the file.
+pub const fn zeroed<T: Zeroed>() -> T {
+    // SAFETY: what implementing the trait promises.
+    unsafe { core::mem::zeroed() }
+}
+
 /// A value of zeros in a mapping of its own, which stays for good.
 pub struct Mapped<T>(AtomicPtr<T>);
 

@@ -73,7 +73,7 @@ impl Engine {
                 }
                 _ => looked = true,
             }
-            let passed = self.nanoseconds(sys::ticks().wrapping_sub(begun));
+            let passed = self.clock.nanoseconds(sys::ticks().wrapping_sub(begun));
             if passed >= nanos {
                 return false;
             }

@@ -140,7 +140,7 @@ impl Engine {
         let late = if naps { expected / 8 + PATIENCE / 4 } else { expected / 2 + PATIENCE };
         let worth_it = if naps { lead + NAP } else { 2 * lead };
         if rest > worth_it {
-            sys::sleep(self.nanoseconds(rest - lead).min(most));
+            sys::sleep(self.clock.nanoseconds(rest - lead).min(most));
             *slept = Slept::Now;
         } else if waited > expected.saturating_add(late) {
             // Nothing is known yet, or it takes much longer than expected.
@@ -159,12 +159,5 @@ impl Engine {
             Slept::NotYet => self.lead.was_too_long_to_sleep(),
         }
         self.times.note(bytes, waited);
-    }
-
-    pub(super) fn nanoseconds(&self, ticks: u64) -> u64 {
-        match self.ticks_per_ms.load(Relaxed) {
-            0 => ticks / 4,
-            per_ms => (u128::from(ticks) * 1_000_000 / u128::from(per_ms)) as u64,
-        }
     }
 }

@@ -7,7 +7,7 @@
 mod memory;
 mod submit;
 
-use super::driver::{Address, Card, CuResult, Driver, OUT_OF_MEMORY, Stream};
+use super::driver::{Address, Card, CuResult, NOT_READY, OUT_OF_MEMORY, Stream};
 use super::slots::{SlotState, slot};
 use super::{BUFFER, CHANNELS, Engine, GPU, SLOTS, Settings, Unavailable, state};
 use crate::os::lookup::rare;
@@ -156,10 +156,9 @@ struct Service {
 
 impl Service {
     fn open(gpu: &'static Engine) -> Result<Self, Unavailable> {
-        let (ticks, nanos) = (sys::ticks(), sys::nanoseconds());
+        gpu.clock.set();
         gpu.watch.open().map_err(Unavailable::Watch)?;
-        let driver = Driver::open().ok_or(Unavailable::NoDriver)?;
-        let card = Card::open(driver).map_err(Unavailable::Driver)?;
+        let card = Card::open()?;
         let mut service = Self {
             gpu,
             card,
@@ -188,9 +187,6 @@ impl Service {
         let engines = service.card.describe(&mut name).max(1);
         gpu.name.iter().zip(name).for_each(|(to, byte)| to.store(byte, Relaxed));
         gpu.engines.store(engines as u32, Relaxed);
-        let passed = sys::nanoseconds().saturating_sub(nanos).max(1);
-        let per_ms = u128::from(sys::ticks().wrapping_sub(ticks)) * 1_000_000 / u128::from(passed);
-        gpu.ticks_per_ms.store(per_ms as u64, Relaxed);
         Ok(service)
     }
 
@@ -295,8 +291,7 @@ impl Service {
             let over = slot.number.load(Acquire) != flight.number
                 || slot.state.load(Acquire) == slot::FREE
                 || gpu.look(flight.index) != SlotState::UnderWay;
-            let patience =
-                10 * gpu.ticks_per_ms.load(Relaxed) + 8 * gpu.times.expected(flight.bytes);
+            let patience = 10 * gpu.clock.ticks_per_ms() + 8 * gpu.times.expected(flight.bytes);
             if !over && now.wrapping_sub(flight.since) > patience {
                 match self.streams_are_done(&flight) {
                     Ok(false) => {}
@@ -331,8 +326,9 @@ impl Service {
     fn streams_are_done(&self, flight: &Flight) -> Result<bool, CuResult> {
         for which in (0..CHANNELS).filter(|which| flight.channels >> which & 1 == 1) {
             // SAFETY: a stream of ours.
-            if !unsafe { self.card.is_idle(self.channels[which].stream)? } {
-                return Ok(false);
+            match unsafe { self.card.stream_query(self.channels[which].stream) } {
+                Err(NOT_READY) => return Ok(false),
+                answer => answer?,
             }
         }
         Ok(true)
@@ -344,8 +340,7 @@ impl Service {
         self.gpu.note_why(why);
         self.gpu.state.store(state::ENDED, SeqCst);
         self.failed = true;
-        // SAFETY: streams of ours.
-        unsafe { self.card.drain(self.channels.iter().map(|channel| channel.stream)) };
+        self.card.drain(self.channels.iter().map(|channel| channel.stream));
         for flight in core::mem::take(&mut self.flights) {
             if self.gpu.slots[flight.index].number.load(Acquire) == flight.number {
                 self.gpu.conclude(flight.index, slot::FAILED);
@@ -375,16 +370,17 @@ impl Service {
                 self.drop_registration(index);
             }
         }
-        // SAFETY: ours; used by nobody once they are drained.
+        self.card.drain(self.channels.iter().map(|channel| channel.stream));
+        // SAFETY: ours; drained, so the card does not use them any more.
         unsafe {
-            self.card.drain(self.channels.iter().map(|channel| channel.stream));
             if self.words != 0 {
-                let _ = self.card.unregister(self.gpu.words.load(Relaxed));
+                let words = self.gpu.words.load(Relaxed) as *mut c_void;
+                let _ = self.card.host_unregister(words);
             }
             for channel in &self.channels {
-                self.card.end_stream(channel.stream);
+                let _ = self.card.stream_destroy(channel.stream);
                 if channel.buffer != 0 {
-                    self.card.end_memory(channel.buffer);
+                    let _ = self.card.free(channel.buffer);
                 }
             }
         }

@@ -2,9 +2,8 @@
 //! word for each channel that the card writes when it is over.
 
 use super::Engine;
-use crate::os::sys;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+use core::sync::atomic::{AtomicU32, AtomicUsize};
 
 /// A slot's life: free, posted, then one of the others, then free again.
 pub mod slot {
@@ -30,7 +29,6 @@ pub struct CopySlot {
     pub dst: AtomicUsize,
     pub src: AtomicUsize,
     pub len: AtomicUsize,
-    pub since: AtomicU64,
 }
 
 /// What a look at a slot shows.
@@ -41,20 +39,6 @@ pub enum SlotState {
     Done,
     /// To be copied by the CPU: nothing is under way.
     Undone,
-}
-
-impl CopySlot {
-    pub const fn new() -> Self {
-        Self {
-            state: AtomicU32::new(slot::FREE),
-            number: AtomicU32::new(0),
-            channels: AtomicU32::new(0),
-            dst: AtomicUsize::new(0),
-            src: AtomicUsize::new(0),
-            len: AtomicUsize::new(0),
-            since: AtomicU64::new(0),
-        }
-    }
 }
 
 impl Engine {
@@ -84,7 +68,6 @@ impl Engine {
         slot.dst.store(dst, Relaxed);
         slot.src.store(src, Relaxed);
         slot.len.store(len, Relaxed);
-        slot.since.store(sys::ticks(), Relaxed);
         slot.state.store(slot::POSTED, Release);
         self.posted.fetch_or(1 << index, SeqCst);
         self.ring();

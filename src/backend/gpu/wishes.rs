@@ -17,12 +17,6 @@ pub struct Wish {
 /// How many lines are remembered that were asked for in vain.
 pub const MISSED: usize = 1024;
 
-impl Wish {
-    pub const fn new() -> Self {
-        Self { state: AtomicU32::new(0), start: AtomicUsize::new(0), len: AtomicUsize::new(0) }
-    }
-}
-
 impl Engine {
     /// Memory is registered when it is missed for the second time; if that was refused, or was
     /// not worth it, for the 8th, the 64th, and every 64th time after that.

@@ -69,27 +69,15 @@ impl Engine {
         let held = self.hold_signals(false)?;
         let list = self.lists.take().ok_or(Refused::Busy)?;
         let mut submit = list.fill(cut, dst + body, src + body, turn);
-        self.counts.submits.fetch_add(1, Relaxed);
-        let errno = self.helper.submit(&mut submit);
-        if submit.id == 0 {
-            drop(list);
-            drop(held);
-            return match errno {
-                libc::EFAULT => {
-                    self.counts.faults.fetch_add(1, Relaxed);
-                    Ok(None)
-                }
-                _ => {
-                    if errno == libc::ENOMEM {
-                        self.limit.lower(0);
-                    }
-                    Err(refusal(errno))
-                }
-            };
-        }
-        let count = cut.count();
-        let accepted = (submit.accepted as usize).min(count);
-        let taken = if accepted < count { cut.piece(accepted).offset } else { split.body };
+        let errno = match self.submit(&mut submit) {
+            Ok(errno) => errno,
+            Err(errno) => {
+                drop(list);
+                drop(held);
+                return self.refused(errno).map(|()| None);
+            }
+        };
+        let (accepted, taken) = accepted(&submit, cut);
         let words = match self.words_of(&submit) {
             Some(_) => u64::from(submit.slot) << 32 | u64::from(submit.channels),
             None => SILENT,
@@ -106,11 +94,7 @@ impl Engine {
         self.account(&list, &submit, accepted, 0, len);
         drop(list);
         drop(held);
-        match errno {
-            0 => self.limit.note_taken(len),
-            libc::ENOMEM => self.limit.lower(taken),
-            _ => {}
-        }
+        self.note_errno(errno, len, taken);
         Ok(Some(Piece { offset: body, len: split.body }))
     }
 
@@ -128,7 +112,7 @@ impl Engine {
             WordState::Missing => {}
         }
         let (now, since) = (sys::ticks(), request.since.load(Relaxed));
-        let expected = self.page_time.expected(request.taken.load(Relaxed));
+        let expected = self.times.expected(request.taken.load(Relaxed));
         let silent = request.words.load(Relaxed) == SILENT;
         let patience = if silent { ASK_AGAIN } else { LOST_AFTER.saturating_add(8 * expected) };
         if nanos == 0 {

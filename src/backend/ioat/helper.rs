@@ -40,23 +40,26 @@ pub struct Helper {
     /// What the descriptor stood for when it was opened.
     device: AtomicU64,
     #[cfg(test)]
-    pub fake: std::sync::OnceLock<&'static super::fake::Kernel>,
+    fake: core::sync::atomic::AtomicPtr<super::fake::Kernel>,
+}
+
+#[cfg(test)]
+impl Helper {
+    pub fn set_fake(&self, fake: &'static super::fake::Kernel) {
+        self.fake.store((&raw const *fake).cast_mut(), Relaxed);
+    }
+
+    pub fn fake(&self) -> Option<&'static super::fake::Kernel> {
+        // SAFETY: null, or what `set_fake` has put there, which stays.
+        unsafe { self.fake.load(Relaxed).as_ref() }
+    }
 }
 
 impl Helper {
-    pub const fn new() -> Self {
-        Self {
-            fd: AtomicI32::new(0),
-            device: AtomicU64::new(0),
-            #[cfg(test)]
-            fake: std::sync::OnceLock::new(),
-        }
-    }
-
     /// Opens the file and asks what it offers; or the errno of what failed.
     pub fn open(&self, allowed: sys::NoNewFilter) -> Result<abi::Info, i32> {
         #[cfg(test)]
-        if self.fake.get().is_some() {
+        if self.fake().is_some() {
             return self.info();
         }
         let low = errno_or_value(sys::open(PATH, allowed))?;
@@ -109,7 +112,7 @@ impl Helper {
     /// Where a channel's words can be seen; 0: they cannot.
     pub fn words(&self, channel: usize) -> usize {
         #[cfg(test)]
-        if let Some(fake) = self.fake.get() {
+        if let Some(fake) = self.fake() {
             return fake.words(channel);
         }
         let offset = abi::words_offset(channel, PAGE);
@@ -155,7 +158,7 @@ impl Helper {
     /// `argument` is the address of the structure that belongs to `request`.
     fn call(&self, request: usize, argument: usize) -> i32 {
         #[cfg(test)]
-        if let Some(fake) = self.fake.get() {
+        if let Some(fake) = self.fake() {
             return fake.ioctl(request, argument);
         }
         call(self.fd.load(Relaxed), request, argument)

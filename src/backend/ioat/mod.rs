@@ -18,14 +18,14 @@ mod piece_lists;
 pub mod queues;
 #[cfg(test)]
 mod tests;
-mod tuning;
 mod words;
 
-use crate::backend::caller_share::CallerShare;
 use crate::backend::copy_loop::{Copied, CopyLoop};
 use crate::backend::stretch::Stretch;
 use crate::backend::threads::workers;
+use crate::backend::tuning::{CallerShare, Clock, CopyTimes, Limit};
 use crate::backend::{Refused, signals};
+use crate::os::mapped::{Zeroed, zeroed};
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::{process, sys};
 use crate::plan::{Cut, PAGE, Split};
@@ -38,7 +38,6 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize};
 use counts::Counts;
 use helper::Helper;
 use piece_lists::{PieceLists, TakenList, Turn};
-use tuning::{Clock, Limit, PageTime};
 use words::Words;
 
 /// How copies are to be carried.
@@ -70,7 +69,6 @@ pub const LOST_AFTER: u64 = 25_000_000;
 /// How long one status call waits; there is always another.
 const STATUS_NANOS: u64 = 1_000_000_000;
 
-/// All zeros until it is started, so that it takes no room in the file.
 pub struct Engine {
     pub helper: Helper,
     /// 0: not started.
@@ -87,29 +85,17 @@ pub struct Engine {
     keeps: AtomicU64,
     limit: Limit,
     share: CallerShare<192, 4>,
-    page_time: PageTime,
+    times: CopyTimes,
     clock: Clock,
     pub counts: Counts,
 }
 
+// SAFETY: atomic numbers and lists that belong to their takers; zeros are an engine not started.
+unsafe impl Zeroed for Engine {}
+
 impl Engine {
     pub const fn new() -> Self {
-        Self {
-            helper: Helper::new(),
-            channels: AtomicU32::new(0),
-            usable: AtomicU32::new(0),
-            src_align: AtomicUsize::new(0),
-            features: AtomicU32::new(0),
-            why_not: AtomicI32::new(0),
-            words: [const { AtomicUsize::new(0) }; abi::MAX_CHANNELS],
-            lists: PieceLists::new(),
-            keeps: AtomicU64::new(0),
-            limit: Limit::new(),
-            share: CallerShare::new(),
-            page_time: PageTime::new(),
-            clock: Clock::new(),
-            counts: Counts::new(),
-        }
+        zeroed()
     }
 
     /// Opens the helper. By one thread at a time, with signals held: a handler that jumped
@@ -280,50 +266,34 @@ impl Engine {
         let held = self.hold_signals(guarded)?;
         let list = self.lists.take().ok_or(Refused::Busy)?;
         let mut request = list.fill(cut, dst + body, src + body, turn);
-        self.counts.submits.fetch_add(1, Relaxed);
-        let errno = self.helper.submit(&mut request);
-        if request.id == 0 {
-            // Nothing is under way.
-            drop(list);
-            drop(held);
-            return match errno {
-                libc::EFAULT => {
-                    self.counts.faults.fetch_add(1, Relaxed);
-                    self.counts.caller_bytes.fetch_add(len as u64, Relaxed);
-                    // SAFETY: the caller's ranges; a bad page faults now, as without us.
-                    unsafe { whole.by_libc(0, len) };
-                    Ok(())
-                }
-                _ => {
-                    if errno == libc::ENOMEM {
-                        self.limit.lower(0);
-                    }
-                    Err(refusal(errno))
-                }
-            };
-        }
+        let errno = match self.submit(&mut request) {
+            Ok(errno) => errno,
+            Err(errno) => {
+                drop(list);
+                drop(held);
+                self.refused(errno)?;
+                self.counts.caller_bytes.fetch_add(len as u64, Relaxed);
+                // SAFETY: the caller's ranges; a bad page faults now, as without us.
+                unsafe { whole.by_libc(0, len) };
+                return Ok(());
+            }
+        };
 
         // The engine's law begins.
         let submitted = sys::ticks();
         // SAFETY: as above; our handler is in front.
         let own_done =
             little || guarded && unsafe { copy_guarded(&[(0, body), (end, len)], whole) };
-        let count = cut.count();
-        let taken = (request.accepted as usize).min(count);
-        let begun = if taken < count { cut.piece(taken).offset } else { split.body };
+        let (taken, begun) = accepted(&request, cut);
         let failed = self.wait(&request, begun, submitted, how) & low_bits(taken);
         let over = sys::ticks();
         // The engine's law ends. Whatever faults from here on may jump, so all is tidied up.
         self.account(&list, &request, taken, failed, len);
         drop(list);
         drop(held);
-        match errno {
-            0 => self.limit.note_taken(len),
-            libc::ENOMEM => self.limit.lower(begun),
-            libc::EFAULT => {
-                self.counts.faults.fetch_add(1, Relaxed);
-            }
-            _ => {}
+        self.note_errno(errno, len, begun);
+        if errno == libc::EFAULT {
+            self.counts.faults.fetch_add(1, Relaxed);
         }
 
         if !own_done {
@@ -339,6 +309,45 @@ impl Engine {
         }
         self.counts.costs.note(&request, [begun_at, submitted, over, sys::ticks()]);
         Ok(())
+    }
+
+    /// Starts a request. `Ok`: at least a part is under way, and the errno tells why the rest is
+    /// not. `Err`: nothing is under way.
+    fn submit(&self, request: &mut abi::Submit) -> Result<i32, i32> {
+        self.counts.submits.fetch_add(1, Relaxed);
+        let errno = self.helper.submit(request);
+        if request.id != 0 {
+            return Ok(errno);
+        }
+        self.note_errno(errno, 0, 0);
+        Err(errno)
+    }
+
+    /// Adapts the size of requests: `taken` bytes of `len` are under way.
+    fn note_errno(&self, errno: i32, len: usize, taken: usize) {
+        match errno {
+            0 => self.limit.note_taken(len),
+            libc::ENOMEM => self.limit.lower(taken),
+            _ => {}
+        }
+    }
+
+    /// What an errno means of a request of which nothing is under way. `Ok`: a page is bad, so the
+    /// caller is to copy.
+    fn refused(&self, errno: i32) -> Result<(), Refused> {
+        Err(match errno {
+            libc::EFAULT => {
+                self.counts.faults.fetch_add(1, Relaxed);
+                return Ok(());
+            }
+            libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::EINTR | libc::EIO => Refused::Busy,
+            libc::ENODEV => Refused::NoChannels,
+            // A child that shares our memory may have closed the descriptor for itself, and one
+            // that has a copy of it did not open it.
+            _ if !process::is_ours() => Refused::NotOurs,
+            // 0 is the answer of some other file that has got our number.
+            _ => Refused::System,
+        })
     }
 
     /// Bytes at the beginning that the caller does itself.
@@ -370,16 +379,16 @@ impl Engine {
             self.share.note(engine_was_first);
         }
         if engine_was_first {
-            self.page_time.note_at_most(bytes, sys::ticks().wrapping_sub(since));
+            self.times.note_at_most(bytes, sys::ticks().wrapping_sub(since));
             return 0;
         }
-        let failed = if self.watch(&words, self.page_time.expected(bytes), since, how.spins) {
+        let failed = if self.watch(&words, self.times.expected(bytes), since, how.spins) {
             0
         } else {
             self.ask(request.id, Some(&words))
         };
         if failed == 0 {
-            self.page_time.note(bytes, sys::ticks().wrapping_sub(since));
+            self.times.note(bytes, sys::ticks().wrapping_sub(since));
         }
         failed
     }
@@ -472,15 +481,9 @@ fn low_bits(count: usize) -> u64 {
     1u64.checked_shl(count as u32).map_or(u64::MAX, |bit| bit - 1)
 }
 
-/// What an errno of a request means of which nothing is under way.
-fn refusal(errno: i32) -> Refused {
-    match errno {
-        libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::EINTR | libc::EIO => Refused::Busy,
-        libc::ENODEV => Refused::NoChannels,
-        // A child that shares our memory may have closed the descriptor for itself, and one
-        // that has a copy of it is not who opened it.
-        _ if !process::is_ours() => Refused::NotOurs,
-        // 0 is the answer of some other file that has got our number.
-        _ => Refused::System,
-    }
+/// How many pieces of a request were taken, and how many bytes that are.
+fn accepted(request: &abi::Submit, cut: Cut) -> (usize, usize) {
+    let (count, (bytes, ..)) = (cut.count(), cut.parts());
+    let taken = (request.accepted as usize).min(count);
+    (taken, if taken < count { cut.piece(taken).offset } else { bytes })
 }

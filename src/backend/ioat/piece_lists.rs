@@ -46,14 +46,6 @@ pub struct TakenList<'a> {
 }
 
 impl PieceLists {
-    pub const fn new() -> Self {
-        const EMPTY: abi::Piece = abi::Piece { dst: 0, src: 0, len: 0, channel: 0, flags: 0 };
-        Self {
-            taken: AtomicU32::new(0),
-            all: [const { PieceList(UnsafeCell::new([EMPTY; abi::MAX_PIECES])) }; abi::SLOTS],
-        }
-    }
-
     pub fn take(&self) -> Option<TakenList<'_>> {
         let mut taken = self.taken.load(Relaxed);
         loop {

@@ -5,6 +5,7 @@ use crate::backend::gpu::registrations::LINE;
 use crate::backend::gpu::{Unavailable, state, watch};
 use crate::os::sys;
 use crate::plan::PAGE;
+use core::ffi::c_void;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Registrations that nobody has asked for go after this many milliseconds.
@@ -21,7 +22,7 @@ impl Service {
             return;
         }
         let (now, ticks) = (sys::nanoseconds(), sys::ticks());
-        let old = IDLE_MS * self.gpu.ticks_per_ms.load(Relaxed);
+        let old = IDLE_MS * self.gpu.clock.ticks_per_ms();
         let look_through = now.saturating_sub(self.looked) > 500_000_000;
         if look_through {
             self.looked = now;
@@ -60,7 +61,7 @@ impl Service {
         self.registered -= end - start;
         self.there.retain(|&other| other != index);
         // SAFETY: registered by us and used by nobody.
-        let done = unsafe { self.card.unregister(start) };
+        let done = unsafe { self.card.host_unregister(start as *mut c_void) };
         self.gpu.registrations.remove(index);
         if let Err(answer) = done {
             self.end(Unavailable::Driver(answer));

@@ -98,7 +98,7 @@ fn fault_in_the_callers_share_comes_when_the_engine_has_ended() {
     static ENGINE: std::sync::OnceLock<Engine> = std::sync::OnceLock::new();
     extern "C" fn on_fault(_: i32) {
         let is_idle = |engine: &Engine| {
-            engine.helper.fake.get().is_some_and(|kernel| kernel.under_way() == 0)
+            engine.helper.fake().is_some_and(|kernel| kernel.under_way() == 0)
                 && engine.lists.taken.load(Ordering::Relaxed) == 0
         };
         // SAFETY: ends the child, with 7 if the engine was idle and nothing is taken.
