@@ -6,7 +6,7 @@ use crate::config::Formats;
 
 fn dispatcher(change: impl FnOnce(&mut Config)) -> Dispatcher {
     original::resolve();
-    workers::settle_in();
+    workers::init();
     let mut config = Config {
         backend: Backend::Threads,
         min_bytes: Some(1),

@@ -159,7 +159,7 @@ fn loop_that_ends_at_a_bad_page_leaves_no_upper_halves_of_registers() {
     };
     let source = vec![7u8; 2 * page];
     let ranges = [dst, source.as_ptr() as usize, 2 * page];
-    workers::settle_in();
+    workers::init();
     for which in [&raw const adma_loop_avx2, &raw const adma_compare_avx2] {
         // SAFETY: the end alone.
         let interrupted =

@@ -3,6 +3,7 @@
 use crate::os::sync::{AtomicU32, AtomicU64, AtomicUsize};
 
 /// One request. What the words mean is each engine's own business.
+#[cfg_attr(loom, derive(Default))]
 pub struct Request {
     /// The address of the backend.
     pub engine: AtomicUsize,
@@ -21,22 +22,4 @@ pub struct Request {
     pub piece: AtomicUsize,
     pub taken: AtomicUsize,
     pub since: AtomicU64,
-}
-
-impl Request {
-    #[cfg(loom)]
-    pub fn new() -> Self {
-        Self {
-            engine: AtomicUsize::new(0),
-            id: AtomicU64::new(0),
-            words: AtomicU64::new(0),
-            failed: AtomicU64::new(0),
-            over: AtomicU64::new(0),
-            asking: AtomicU32::new(0),
-            head: AtomicUsize::new(0),
-            piece: AtomicUsize::new(0),
-            taken: AtomicUsize::new(0),
-            since: AtomicU64::new(0),
-        }
-    }
 }

@@ -84,7 +84,7 @@ macro_rules! registration {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(start: usize, len: usize, flags: usize) -> c_int {
             GPU.let_go(start, len);
-            match driver_function($cname) {
+            match driver_function(Function::$name, $cname) {
                 // SAFETY: the program's own call, passed on.
                 Some(function) => unsafe {
                     core::mem::transmute::<*mut c_void, MappingFn>(function)(start, len, flags, 0)
@@ -104,7 +104,7 @@ registration! {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemHostUnregister(start: usize) -> c_int {
     GPU.let_go(start, 1);
-    match driver_function(c"cuMemHostUnregister") {
+    match driver_function(Function::cuMemHostUnregister, c"cuMemHostUnregister") {
         // SAFETY: the program's own call, passed on.
         Some(function) => unsafe {
             core::mem::transmute::<*mut c_void, MappingFn>(function)(start, 0, 0, 0)

@@ -221,7 +221,7 @@ impl Parts {
             if had {
                 self.own = true;
             } else {
-                PENDING.give_back(part);
+                PENDING.release(part);
             }
             return false;
         }
@@ -296,7 +296,7 @@ impl Parts {
                         }
                     }
                     _ if had => self.own = true,
-                    _ => PENDING.give_back(part),
+                    _ => PENDING.release(part),
                 }
             }
             refused = begun.err().or(refused);

@@ -34,7 +34,7 @@ static AT_END: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 static VERIFY: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
 /// At start-up, and again in the child of a fork.
-pub fn settle_in() {
+pub fn init() {
     worker::attend_with(attend);
 }
 

@@ -17,7 +17,7 @@ use crate::os::process;
 
 pub use crate::backend::threads::cookies::{Cookie, Notice};
 pub use begin::{By, FLOOR, Wanted, begin};
-pub use end::{CopyStatus, check, settle_in, wait};
+pub use end::{CopyStatus, check, init, wait};
 #[cfg(not(test))]
 pub use end::{copied, record_with, verify_with};
 #[cfg(not(test))]

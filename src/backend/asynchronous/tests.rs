@@ -12,8 +12,8 @@ use std::time::Duration;
 
 fn ready() {
     original::resolve();
-    workers::settle_in();
-    settle_in();
+    workers::init();
+    init();
 }
 
 fn workers() -> Option<By> {

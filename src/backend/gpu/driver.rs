@@ -4,7 +4,7 @@
 //! All of them may allocate and take locks: only the service thread calls them.
 
 use super::Unavailable;
-use crate::os::lookup::rare;
+use crate::os::lookup::{self, Function, rare};
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::mem::transmute;
@@ -123,12 +123,18 @@ unsafe fn find(handle: *mut c_void, name: &CStr) -> Option<*mut c_void> {
     (!found.is_null()).then_some(found)
 }
 
-/// A function of the library, if the program or we have loaded it. For calls of the program's
-/// that are only passed on.
-pub fn loaded(name: &CStr) -> Option<*mut c_void> {
+/// Returns a function of the library for calls of the program's that are only passed on. Start-up has
+/// found it if the program is linked with the library. Else the library was loaded since, and the
+/// loader is asked, once.
+pub fn passed_on(function: Function, name: &CStr) -> Option<*mut c_void> {
+    let known = lookup::original(function);
+    if !known.is_null() {
+        return Some(known);
+    }
     let handle = open_library(libc::RTLD_LAZY | libc::RTLD_NOLOAD);
     // SAFETY: a handle of dlopen's.
-    if handle.is_null() { None } else { unsafe { find(handle, name) } }
+    let found = if handle.is_null() { None } else { unsafe { find(handle, name) } };
+    found.inspect(|&found| lookup::note(function, found))
 }
 
 functions! {

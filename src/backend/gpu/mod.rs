@@ -296,4 +296,4 @@ impl Engine {
 /// The answer to a call of a function that the driver does not have.
 pub const NO_DRIVER: c_int = driver::NOT_INITIALIZED;
 #[cfg(not(test))]
-pub use driver::loaded as driver_function;
+pub use driver::passed_on as driver_function;

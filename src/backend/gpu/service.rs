@@ -157,7 +157,9 @@ struct Service {
 impl Service {
     fn open(gpu: &'static Engine) -> Result<Self, Unavailable> {
         gpu.clock.set();
-        gpu.watch.open().map_err(Unavailable::Watch)?;
+        // A filter may have come since start-up.
+        let watched = sys::NoFilter::look().map_or(Err(libc::EPERM), |none| gpu.watch.open(none));
+        watched.map_err(Unavailable::Watch)?;
         let card = Card::open()?;
         let mut service = Self {
             gpu,

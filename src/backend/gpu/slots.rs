@@ -1,7 +1,8 @@
 //! How a copy is handed from the hook to the service thread: a slot for each copy under way, and a
 //! word for each channel that the card writes when it is over.
 
-use super::Engine;
+use super::{Engine, SLOTS};
+use crate::os::sync::take_bit;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicUsize};
 
@@ -43,15 +44,7 @@ pub enum SlotState {
 
 impl Engine {
     pub fn take_slot(&self) -> Option<usize> {
-        let mut taken = self.taken.load(Relaxed);
-        loop {
-            let index = taken.trailing_ones();
-            let bit = 1u64.checked_shl(index)?;
-            match self.taken.compare_exchange_weak(taken, taken | bit, Acquire, Relaxed) {
-                Ok(_) => return Some(index as usize),
-                Err(other) => taken = other,
-            }
-        }
+        take_bit(&self.taken, SLOTS as u32)
     }
 
     pub fn free_slot(&self, index: usize) {

@@ -79,8 +79,8 @@ pub enum Settled {
 }
 
 impl Watch {
-    /// Or why not: an errno.
-    pub fn open(&self) -> Result<(), i32> {
+    /// Returns an errno where the kernel refuses.
+    pub fn open(&self, _: sys::NoFilter) -> Result<(), i32> {
         let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK | abi::USER_MODE_ONLY) as usize;
         // SAFETY: no memory.
         let low = unsafe { sys::syscall(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0]) };

@@ -63,7 +63,7 @@ fn stands_are_taken_in_turn_but_for_what_one_of_them_stands_for() {
 fn fault_in_a_copy_loop_ends_the_loop_and_leaves_the_default_action_to_be_seen() {
     use crate::backend::copy_loop::{Copied, CopyLoop};
     use crate::backend::threads::workers;
-    workers::settle_in();
+    workers::init();
     let mut target = [0u8; 4096];
     // SAFETY: the child makes system calls only, and one copy from a bad address by a loop that
     // survives it.

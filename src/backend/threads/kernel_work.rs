@@ -66,7 +66,7 @@ pub fn share(
     let (own, _) = work(shared, &mut seen, &WaitMode::UntilDone);
     let mut room: UndoneBits = [const { MaybeUninit::uninit() }; _];
     let short = shared.undone(&mut room).map(|index| piece(index).offset).min();
-    QUEUE.leave(shared);
+    QUEUE.release(shared);
     note_caller_bytes(own);
     Ok((short, seen))
 }

@@ -56,7 +56,7 @@ pub fn run(workers: usize, helpers: usize, work: ParallelFn<'_>) -> Result<Took,
     }
     let own = done.wrapping_sub(begun);
     wait(shared, own.max(SPIN_TICKS), &WaitMode::UntilDone);
-    QUEUE.leave(shared);
+    QUEUE.release(shared);
     Ok(Took { own, waited: sys::ticks().wrapping_sub(done) })
 }
 
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn everybody_is_called_once_and_nobody_is_left_when_it_returns() {
         crate::backend::libc::resolve();
-        workers::settle_in();
+        workers::init();
         workers::start(3);
         let mut helped = 0;
         for round in 0..200 {

@@ -64,7 +64,7 @@ fn lists_the_kernel_would_refuse_are_not_summed_up() {
 
 #[test]
 fn this_process_and_its_threads_are_not_another() {
-    workers::settle_in();
+    workers::init();
     assert!(!is_other_process(sys::getpid() as usize));
     std::thread::spawn(|| assert!(!is_other_process(sys::gettid() as usize))).join().unwrap();
     assert!(is_other_process(1) || sys::getpid() == 1);
@@ -72,7 +72,7 @@ fn this_process_and_its_threads_are_not_another() {
 
 #[test]
 fn order_matters_only_where_a_byte_is_written_twice_or_read_after() {
-    workers::settle_in();
+    workers::init();
     let own = sys::getpid() as usize;
     let free = |op, pid, local: &[Segment], remote: &[Segment]| {
         let total = bytes_of(local).unwrap().min(bytes_of(remote).unwrap());
@@ -93,7 +93,7 @@ fn order_matters_only_where_a_byte_is_written_twice_or_read_after() {
 
 #[test]
 fn lists_on_the_stack_and_elsewhere_are_fetched_alike() {
-    workers::settle_in();
+    workers::init();
     let near = [segment(1 << 20, 5), segment(2 << 20, 6)];
     let far = near.to_vec();
     for op in [Op::ProcessVmReadv, Op::ProcessVmWritev] {
@@ -118,7 +118,7 @@ fn lists_on_the_stack_and_elsewhere_are_fetched_alike() {
 #[test]
 fn shared_transfer_is_right_at_every_kind_of_border() {
     original::resolve();
-    workers::settle_in();
+    workers::init();
     workers::start(3);
     let mut state = 3;
     for round in 0..60 {

@@ -228,7 +228,7 @@ unsafe fn share_chunk(
     }
     let mut room: UndoneBits = [const { MaybeUninit::uninit() }; _];
     let undone = posted.then(|| shared.undone(&mut room));
-    QUEUE.leave(shared);
+    QUEUE.release(shared);
     note_caller_bytes(own.len + claimed);
     if failed && !held.must_end() {
         note_fault();
@@ -264,7 +264,7 @@ unsafe fn share_chunk(
 pub(super) fn take_slot(workers: usize) -> Result<&'static Shared, Refused> {
     let shared = QUEUE.take().ok_or(Refused::Busy)?;
     if QUEUE.copies() > workers.div_ceil(2) {
-        QUEUE.leave(shared);
+        QUEUE.release(shared);
         return Err(Refused::Busy);
     }
     Ok(shared)
@@ -393,11 +393,12 @@ mod tests {
     use super::super::task::Work;
     use super::*;
     use crate::backend::libc as original;
+    use crate::os::mapped::zeroed;
 
     #[test]
     fn copies_of_many_threads_are_right_with_every_loop_and_share() {
         original::resolve();
-        workers::settle_in();
+        workers::init();
         workers::start(3);
         std::thread::scope(|scope| {
             for number in 0..6usize {
@@ -440,7 +441,7 @@ mod tests {
     }
 
     fn is_late_after(millis: u64) -> bool {
-        let queue = Box::new(Queue::new());
+        let queue = Box::new(zeroed::<Queue>());
         let shared = queue.take().unwrap();
         let mut bytes = vec![1u8; 1 << 16];
         let dst = bytes.as_mut_ptr() as usize;
@@ -457,7 +458,7 @@ mod tests {
             let (own, _) = work(shared, &mut seen, &WaitMode::UntilDone);
             assert_eq!(own, bytes.len() - cut.piece(theirs.index).len);
         });
-        queue.leave(shared);
+        queue.release(shared);
         seen.late
     }
 }

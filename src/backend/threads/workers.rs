@@ -9,6 +9,7 @@ use super::refusal::Refusal;
 use super::watch;
 use crate::backend::Refused;
 use crate::backend::copy_loop::Sequence;
+use crate::os::mapped::{Zeroed, zeroed};
 use crate::os::signal_mask::{self, SignalsHeld};
 use crate::os::sys::{self, NoFilter, NoNewFilter};
 use crate::os::{cpus, holders, memory_policy, process, real_time};
@@ -30,10 +31,10 @@ pub(super) const NAP_NANOS: u64 = 20_000;
 /// How long anybody spins before sleeping: about 20 µs, the price of a wake-up.
 pub const SPIN_TICKS: u64 = 50_000;
 
-pub static QUEUE: Queue = Queue::new();
+pub static QUEUE: Queue = zeroed();
 /// Copies that nobody waits for yet.
-pub static PENDING: Table = Table::new();
-pub(super) static WORKERS: [Worker; MOST_WORKERS] = [const { Worker::new() }; MOST_WORKERS];
+pub static PENDING: Table = zeroed();
+pub(super) static WORKERS: [Worker; MOST_WORKERS] = zeroed();
 /// Bytes of a worker's stack: what the kernel puts there for a signal handler, which with the
 /// largest registers is 11 KiB, and some more for the handler and for what it interrupts.
 static STACK_SIZE: AtomicUsize = AtomicUsize::new(OWN_STACK + USUAL_FRAME);
@@ -108,20 +109,11 @@ pub(super) struct Worker {
     pub sequence: Sequence,
 }
 
-impl Worker {
-    const fn new() -> Self {
-        Self {
-            alive: AtomicU32::new(0),
-            tid: AtomicU32::new(0),
-            generation: AtomicU32::new(0),
-            bytes: AtomicU64::new(0),
-            policy: AtomicU32::new(memory_policy::ANY),
-            helps: AtomicUsize::new(0),
-            stack: AtomicUsize::new(0),
-            sequence: Sequence::new(),
-        }
-    }
+// SAFETY: atomic numbers and a sequence that only its thread touches; zeros are no thread, and
+// `memory_policy::ANY`.
+unsafe impl Zeroed for [Worker; MOST_WORKERS] {}
 
+impl Worker {
     /// Its stack, mapped if need be, by whoever is about to make the thread.
     pub fn stack(&self) -> Option<usize> {
         let mut top = self.stack.load(Ordering::Relaxed);
@@ -143,7 +135,7 @@ impl Worker {
 }
 
 /// At start-up, before anybody copies.
-pub fn settle_in() {
+pub fn init() {
     process::settle_in();
     real_time::settle_in();
     let page = |bytes: usize| bytes.next_multiple_of(4096);
@@ -381,7 +373,7 @@ pub(super) fn limit() -> u32 {
 
 /// Whether workers that are called will come. One that another thread is just making may not.
 pub fn somebody_works() -> bool {
-    !is_refused() && headcount::somebody_is_there(ALIVE.load(Ordering::Acquire))
+    !is_refused() && headcount::any_running(ALIVE.load(Ordering::Acquire))
 }
 
 /// Workers serve the user under whose number they were made. When somebody else comes, and
