@@ -1,5 +1,5 @@
 //! Copies that go on while their caller does something else: carried by the workers or by an engine's
-//! channels, ended by whoever finishes last.
+//! channels, ended by the thread that finishes last.
 //!
 //! The caller works too, but only when it waits: then it claims pieces like a worker.
 //!

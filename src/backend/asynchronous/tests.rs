@@ -103,18 +103,10 @@ fn everything(by: impl Fn() -> Option<By>) {
 }
 
 #[test]
-fn workers_carry_every_size_and_batch() {
-    everything(workers);
-}
-
-#[test]
-fn nobody_carries_and_all_is_done_at_once() {
+fn every_size_and_batch_is_right_by_whatever_carries_it() {
     ready();
     everything(|| None);
-}
-
-#[test]
-fn helper_carries_every_size_and_batch() {
+    everything(workers);
     let fake = Fake::new(3);
     let by = helper(fake);
     everything(|| by);
@@ -194,8 +186,8 @@ fn words_of_a_later_request_tell_the_end_of_an_earlier_one() {
     first.check();
 }
 
-/// The kernel tells of failures once. Who was told may be slow, and meanwhile the words of the
-/// next request say that this one is over.
+/// The kernel tells of failures once. The thread that was told may be slow, and meanwhile the words
+/// of the next request say that this one is over.
 #[test]
 fn failure_that_one_thread_was_told_of_is_known_to_all() {
     let fake = Fake::new(1);
@@ -276,7 +268,7 @@ fn more_requests_than_the_helper_takes_are_done_all_the_same() {
 }
 
 #[test]
-fn notice_comes_after_the_bytes_whoever_carries() {
+fn notice_comes_after_the_bytes() {
     let fake = Fake::new(2);
     for by in [None, workers(), helper(fake)] {
         for round in 1..100u64 {
@@ -292,25 +284,4 @@ fn notice_comes_after_the_bytes_whoever_carries() {
             pair.check();
         }
     }
-}
-
-#[test]
-fn threads_share_the_table() {
-    let by = workers();
-    std::thread::scope(|scope| {
-        for number in 0..6usize {
-            scope.spawn(move || {
-                for round in 0..20 {
-                    let pairs: Vec<_> =
-                        (0..8).map(|i| Pair::new(20_000 * (i + 1) + round, number)).collect();
-                    let cookies: Vec<_> =
-                        pairs.iter().map(|pair| start(&[pair.copy], by)).collect();
-                    for cookie in cookies {
-                        wait_for(cookie);
-                    }
-                    pairs.iter().for_each(Pair::check);
-                }
-            });
-        }
-    });
 }

@@ -362,7 +362,7 @@ impl Engine {
     /// are held and released once. False: a bad page is not to be met while the engine writes.
     fn hear_faults(&self) -> bool {
         self.counts.others.fetch_add(2, Relaxed);
-        signals::stand_in_front().is_ok()
+        signals::install_handlers().is_ok()
     }
 
     fn hold_signals(&self, but_faults: bool) -> Result<SignalsHeld, Refused> {

@@ -115,7 +115,7 @@ fn word_is_written_after_all_pieces_of_all_parts() {
             work_on(table, part, End::Back, bytes);
         }
         assert_eq!(word.load(Ordering::Acquire), 7);
-        // SAFETY: from a box, and nobody knows it any more.
+        // SAFETY: from a box, and no thread knows it any more.
         drop(unsafe { Box::from_raw(word) });
     });
 }
@@ -138,8 +138,8 @@ fn copy_is_done_or_worker_replaced(model: &Workshop, worker: thread::JoinHandle<
     assert!(bytes.times(0, 0) == 1 || replaced);
 }
 
-/// Nobody waits for the copy: whoever starts it finds a worker that stays, wakes one that
-/// sleeps, or makes one.
+/// No thread waits for the copy: its starter finds a worker that stays, wakes one that sleeps, or
+/// makes one.
 #[test]
 fn worker_that_leaves_is_replaced_or_stays_for_the_copy() {
     explore(4, || {
@@ -161,7 +161,7 @@ fn worker_that_leaves_is_replaced_or_stays_for_the_copy() {
     });
 }
 
-/// The same for one that is sent away, and one that may not sleep any more.
+/// As above, for a worker that is sent away, or may not sleep any more.
 #[test]
 fn worker_that_is_sent_away_is_replaced_or_stays_for_the_copy() {
     explore(4, || {
@@ -181,7 +181,7 @@ fn worker_that_is_sent_away_is_replaced_or_stays_for_the_copy() {
     });
 }
 
-/// Nor does anybody rely on a worker that another thread then fails to make.
+/// No thread relies on a worker that another thread then fails to make.
 #[test]
 fn worker_that_does_not_come_is_not_relied_on() {
     explore(4, || {

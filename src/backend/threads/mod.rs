@@ -34,7 +34,7 @@ pub mod workers;
 #[cfg(not(loom))]
 pub use share::*;
 
-/// In the child of a fork: nobody works for us any more, and nothing has been copied yet.
+/// For the child of a fork: there are no workers, and nothing has been copied yet.
 #[cfg(not(loom))]
 pub fn forget_after_fork() {
     workers::forget_after_fork();

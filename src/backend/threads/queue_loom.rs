@@ -74,7 +74,7 @@ fn piece_taken_back_is_written_by_one_at_a_time_and_never_afterwards() {
                 if !is_mine() {
                     return;
                 }
-                // Nobody may write to a copy whose memcpy has returned.
+                // No thread may write to a copy whose memcpy has returned.
                 assert_eq!(returned.load(Ordering::SeqCst), claim.copy.mode);
                 bytes.write(claim.copy.mode, claim.index);
             }
@@ -93,7 +93,7 @@ fn piece_taken_back_is_written_by_one_at_a_time_and_never_afterwards() {
                 drop(sequence.lock().unwrap());
             }
             for index in undone(slot) {
-                // Perhaps once more than the worker has, but with the same bytes.
+                // Perhaps once more than the worker has, with equal bytes.
                 bytes.write(number, index);
             }
             assert!(bytes.times(number, 0) >= 1);

@@ -103,7 +103,7 @@ static FAULTS: AtomicU64 = AtomicU64::new(0);
 /// Copies whose begun pieces were taken back from workers that did not run.
 static TAKEN_BACK: AtomicU64 = AtomicU64::new(0);
 
-/// In the child of a fork: nothing has been copied yet.
+/// For the child of a fork: nothing has been copied yet.
 pub(super) fn forget_counts() {
     CALLER_BYTES.store(0, Ordering::Relaxed);
     FAULTS.store(0, Ordering::Relaxed);
@@ -177,7 +177,7 @@ unsafe fn share_chunk(
 ) -> Result<(isize, Piece), Refused> {
     workers::may_post()?;
     let held = SignalsHeld::while_copying().ok_or(Refused::System)?;
-    signals::stand_in_front()?;
+    signals::install_handlers()?;
     let (copy_loop, alternate) = match how.pieces {
         Pieces::All(copy_loop) => (copy_loop, 0),
         Pieces::Alternate => (CopyLoop::Ordinary, ALTERNATE),
@@ -215,7 +215,7 @@ unsafe fn share_chunk(
     }
     // Without a worker no thread watches: the caller goes on by itself, with signals let in.
     let (claimed, mut left) = match posted {
-        true if workers::somebody_works() => work(shared, seen, &WaitMode::TakingBack(&held)),
+        true if workers::any_running() => work(shared, seen, &WaitMode::TakingBack(&held)),
         true => (0, leave_the_rest(shared)),
         false => (0, 0..0),
     };
@@ -234,7 +234,7 @@ unsafe fn share_chunk(
         note_fault();
     }
 
-    // Nobody writes any more, and signals arrive again: what could not be copied faults now, in
+    // No thread writes any more, and signals arrive again: what could not be copied faults now, in
     // the program's thread, as it would have without us.
     drop(held);
     let mut answer = 0;
@@ -259,7 +259,7 @@ unsafe fn share_chunk(
     Ok((answer, Piece { offset: from, len: to - from }))
 }
 
-/// Takes a slot of the queue. Workers are meant for CPUs that nobody else uses: with a caller on
+/// Takes a slot of the queue. Workers are meant for CPUs that are idle: with a caller on
 /// every second CPU there is no CPU left for a worker of each.
 pub(super) fn take_slot(workers: usize) -> Result<&'static Shared, Refused> {
     let shared = QUEUE.take().ok_or(Refused::Busy)?;
@@ -392,48 +392,9 @@ mod tests {
     use super::super::queue::{Queue, piece_is};
     use super::super::task::Work;
     use super::*;
-    use crate::backend::libc as original;
     use crate::os::mapped::zeroed;
 
-    #[test]
-    fn copies_of_many_threads_are_right_with_every_loop_and_share() {
-        original::resolve();
-        workers::init();
-        workers::start(3);
-        std::thread::scope(|scope| {
-            for number in 0..6usize {
-                scope.spawn(move || {
-                    for round in 0..60 {
-                        let len = 70_000 + round * 4999 + number;
-                        let source: Vec<u8> =
-                            (0..len).map(|i| (i * 31 + number + round) as u8).collect();
-                        let mut target = vec![0u8; len + 2];
-                        let how = Options {
-                            workers: 3,
-                            pieces: [
-                                Pieces::All(CopyLoop::Ordinary),
-                                Pieces::All(CopyLoop::Stream),
-                                Pieces::Alternate,
-                            ][round % 3],
-                            share: [None, Some(0.0), Some(0.5), Some(1.0)][round % 4],
-                            fresh: round % 7 == 0,
-                        };
-                        let (dst, src) = (target.as_mut_ptr() as usize + 1, source.as_ptr());
-                        let task = Task { work: Work::Copy, dst, src: src as usize, len };
-                        // SAFETY: inside both vectors.
-                        let done = unsafe { share(&task, &how) };
-                        match done {
-                            Ok(_) => assert_eq!(target[1..=len], source[..]),
-                            Err(refused) => assert_eq!(refused, Refused::Busy),
-                        }
-                        assert_eq!((target[0], target[len + 1]), (0, 0));
-                    }
-                });
-            }
-        });
-    }
-
-    /// For who has many ranks on its CPUs: a piece that was begun and does not end is noticed.
+    /// A piece that was begun and does not end is noticed, as where many ranks share the CPUs.
     #[test]
     fn piece_that_takes_its_worker_much_longer_than_the_caller_is_late() {
         // A caller that was kept waiting itself does not notice: then for longer.

@@ -14,7 +14,7 @@ use super::piece;
 use super::queue::{End, Queue, Shared, headcount};
 use super::watch;
 use super::workers::{
-    self, ALIVE, EVER, GENERATION, MOST_WORKERS, NO_MORE, PENDING, QUEUE, SPIN_TICKS, WORKERS,
+    self, ALIVE, EVER, GENERATION, GROW_REFUSED, MOST_WORKERS, PENDING, QUEUE, SPIN_TICKS, WORKERS,
     Worker,
 };
 use crate::backend::mode::Mode;
@@ -33,7 +33,7 @@ const IDLE_NANOS: u64 = 100_000_000;
 /// How often an idle worker looks whether the main thread has ended.
 const LOOK_AT_MAIN_NANOS: u64 = 10_000_000;
 
-/// What a worker does with a part of a copy that nobody waits for yet: see `attend_with`.
+/// What a worker does with a part of an asynchronous copy: see `attend_with`.
 #[unsafe(link_section = ".data")]
 static ATTEND: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -64,7 +64,8 @@ pub fn summon_all(count: u32) {
     }
 }
 
-/// The same by a worker. Those it makes are of its own generation: when it is sent away, so are they.
+/// Calls more workers, in a worker. Those it makes are of its own generation: when it is sent away,
+/// so are they.
 fn summon_others(count: u32, me: &Worker) {
     match QUEUE.wake_sleepers(count) {
         Some(true) => {}
@@ -97,7 +98,7 @@ pub fn call_for_pending() {
 
 /// Makes a worker. False: there are enough, or the system refuses.
 fn spawn(generation: u32) -> bool {
-    if NO_MORE.is_recent() {
+    if GROW_REFUSED.is_recent() {
         return false;
     }
     // The new thread is born with all of them blocked.
@@ -132,7 +133,7 @@ fn spawn(generation: u32) -> bool {
         WORKERS[number].alive.store(0, Ordering::Release);
         ALIVE.fetch_sub(to_come, Ordering::Relaxed);
         // What the others can do without another one they may.
-        if before == 0 { workers::note_refusal() } else { NO_MORE.note() }
+        if before == 0 { workers::note_refusal() } else { GROW_REFUSED.note() }
     } else {
         ALIVE.fetch_sub(headcount::ONE_TO_COME, Ordering::Relaxed);
     }
@@ -206,7 +207,7 @@ extern "C" fn work(number: usize) -> ! {
         workers::give_up_taking_back();
     }
     loop {
-        // Nobody else may come for what is pending.
+        // No other worker may come for what is pending.
         while me.is_wanted() || PENDING.has_work() {
             if !take_turn(number, &mut last, &mut faults_heard) {
                 break;
@@ -325,7 +326,7 @@ fn help(shared: &Shared, me: &Worker) {
     me.helps.store(0, Ordering::Release);
 }
 
-/// One piece of a pending copy after the other, as long as nothing else has come up.
+/// Works on one part of a pending copy, until something else comes up.
 fn attend_to(part: &'static Entry, me: &Worker) {
     let attend = ATTEND.load(Ordering::Acquire);
     if attend.is_null() {
