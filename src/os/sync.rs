@@ -1,9 +1,9 @@
 //! Atomics and a word to sleep on: the real ones, or loom's when interleavings are explored.
 
 #[cfg(not(loom))]
-pub use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+pub use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+pub use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Sets the lowest clear bit among the first `count` of a word, each of which stands for something
 /// to be taken. `None`: all are set.

@@ -10,7 +10,7 @@ use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::mem::transmute;
 use core::ptr::null_mut;
 
-/// What a call answers; 0 is success.
+/// What a call returns; 0 is success.
 pub type CuResult = c_int;
 pub type Device = c_int;
 /// An address on the card.
@@ -25,7 +25,7 @@ pub const OUT_OF_MEMORY: CuResult = 2;
 const ALREADY_REGISTERED: CuResult = 712;
 const NOT_PERMITTED: CuResult = 800;
 pub const NOT_SUPPORTED: CuResult = 801;
-/// What a function answers that is not there: CUDA_ERROR_NOT_INITIALIZED.
+/// What a missing function returns: CUDA_ERROR_NOT_INITIALIZED.
 pub const NOT_INITIALIZED: CuResult = 3;
 
 /// Attributes of a device.

@@ -164,7 +164,7 @@ impl Engine {
         self.state.load(Acquire) == state::READY
     }
 
-    /// Nothing will come of it any more, or it is up.
+    /// Whether it is up, or will never be.
     pub fn is_settled(&self) -> bool {
         !matches!(self.state.load(Acquire), state::COLD | state::STARTING)
     }
@@ -183,7 +183,7 @@ impl Engine {
         self.buffers.load(Relaxed) != 0
     }
 
-    /// A large copy has come: the driver is opened if that has not been done. Nobody waits.
+    /// Has the driver opened, because a large copy has come. Does not wait.
     #[cold]
     pub fn want(&self) {
         let (cold, starting) = (state::COLD, state::STARTING);

@@ -7,7 +7,7 @@
 //!
 //! The table is that of the papers' translation caches: set-associative, a small request fills
 //! a whole line, what was used least recently goes first. The hook only reads it, the service
-//! thread fills and empties it, and anybody who learns that memory goes away marks registrations
+//! thread fills and empties it, and a thread that learns that memory goes away marks registrations
 //! stale: from then on no copy begins with them.
 //!
 //! Addresses are numbers here and are never dereferenced.
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn full_set_names_who_is_in_it_and_has_room_when_one_has_gone() {
-        // The same set: numbers that differ by what the hash folds together.
+        // One set: numbers that differ by what the hash folds together.
         let alike = |i: usize| (i * SETS + i) * LINE;
         let registrations = with(&[0, 1, 2, 3].map(|i| (alike(i + 1), alike(i + 1) + LINE)));
         let index = registrations.begin(alike(9), alike(9) + LINE, 1).unwrap();

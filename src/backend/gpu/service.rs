@@ -222,7 +222,7 @@ impl Service {
             let heard = self.gpu.bell.load(SeqCst);
             self.submit_all();
             self.reap();
-            self.tidy();
+            self.evict_unused();
             self.grant();
             if self.failed || self.gpu.posted.load(SeqCst) != 0 {
                 continue;
@@ -298,7 +298,7 @@ impl Service {
                 match self.streams_are_done(&flight) {
                     Ok(false) => {}
                     Ok(true) => {
-                        if gpu.conclude(flight.index, slot::OVER) {
+                        if gpu.finish(flight.index, slot::OVER) {
                             gpu.counts.lost.fetch_add(1, Relaxed);
                         }
                         self.let_go(&flight);
@@ -345,7 +345,7 @@ impl Service {
         self.card.drain(self.channels.iter().map(|channel| channel.stream));
         for flight in core::mem::take(&mut self.flights) {
             if self.gpu.slots[flight.index].number.load(Acquire) == flight.number {
-                self.gpu.conclude(flight.index, slot::FAILED);
+                self.gpu.finish(flight.index, slot::FAILED);
             }
             self.let_go(&flight);
         }

@@ -43,16 +43,17 @@ pub enum SlotState {
 }
 
 impl Engine {
-    pub fn take_slot(&self) -> Option<usize> {
+    /// Takes a free slot: the words are those of `threads::queue`.
+    pub fn take(&self) -> Option<usize> {
         take_bit(&self.taken, SLOTS as u32)
     }
 
-    pub fn free_slot(&self, index: usize) {
+    pub fn release(&self, index: usize) {
         self.slots[index].state.store(slot::FREE, Relaxed);
         self.taken.fetch_and(!(1 << index), Release);
     }
 
-    /// Hands a copy to the service thread; answers its number.
+    /// Hands a copy to the service thread. Returns its number.
     pub fn post(&self, index: usize, dst: usize, src: usize, len: usize) -> u32 {
         let slot = &self.slots[index];
         let number = slot.number.load(Relaxed).wrapping_add(1).max(1);
@@ -98,10 +99,10 @@ impl Engine {
         true
     }
 
-    /// Says how a copy ended that the service thread has and whose number it has just seen there.
+    /// Notes how a copy ended that the service thread has and whose number it has just seen there.
     /// False: the words have come meanwhile. Then its caller may be gone, and the slot another
-    /// copy's, which nobody has begun; only the service thread makes it RUNNING.
-    pub fn conclude(&self, index: usize, how: u32) -> bool {
+    /// copy's, which has not begun; only the service thread makes it RUNNING.
+    pub fn finish(&self, index: usize, how: u32) -> bool {
         let state = &self.slots[index].state;
         !self.words_have_come(index)
             && state.compare_exchange(slot::RUNNING, how, Release, Relaxed).is_ok()

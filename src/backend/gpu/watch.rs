@@ -20,8 +20,8 @@
 //!
 //! `changing` is the kernel's; while it is not 0 the ioctl that lifts a write protection answers
 //! EAGAIN, so a call for a page of our own tells. It becomes 0 again only after the event was read,
-//! which is after `turn` has become odd. So whoever finds nothing changing, and then an even turn,
-//! finds everything stale marked whose pages went before it asked.
+//! which is after `turn` has become odd. So a thread that finds nothing changing, and then an even
+//! turn, finds everything stale marked whose pages went before it asked.
 //!
 //! Not covered: pages of files and of shared memory, which can be cut off without an event
 //! (truncation, shmdt). Such memory is never registered; see `anonymous`. Nor are changes of
@@ -72,7 +72,7 @@ pub struct Watch {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Settled {
     Yes,
-    /// Somebody is just unmapping.
+    /// A thread is just unmapping.
     NotYet,
     /// Nothing can be known any more: the descriptor is not ours.
     Never,
@@ -139,7 +139,7 @@ impl Watch {
     }
 
     /// Reads events as long as there is something to read from, and has registrations marked.
-    /// `tell` is called when there were any. Allocates nothing and waits for nobody: threads of
+    /// `tell` is called when there were any. Allocates nothing and waits for no thread: threads of
     /// the program's wait for this one, with whatever locks they hold.
     pub fn run(&self, registrations: &Registrations, tell: impl Fn()) {
         let fd = self.fd.load(Relaxed) - 1;

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
 /// Memory that copies ask for and that is not registered.
 pub struct Wish {
-    /// 0: free. 1: somebody is writing. 2: for the service thread.
+    /// 0: free. 1: being written. 2: for the service thread.
     pub state: AtomicU32,
     pub start: AtomicUsize,
     pub len: AtomicUsize,

@@ -2,7 +2,7 @@
 //!
 //! The engine's law holds here too, but the caller is one of `adma_read` and its like, which
 //! may not be left by a jump: signals need not be held. Nothing is redone here either: what
-//! the engine has not copied is copied in another way, by whoever asked.
+//! the engine has not copied is copied in another way, by the caller.
 
 use super::*;
 

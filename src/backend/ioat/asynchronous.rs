@@ -2,7 +2,7 @@
 //!
 //! The engine's law does not bind here: the caller has promised to leave its memory alone
 //! until it is told of the end. What is known of a request lies in the table of pending
-//! copies, and whoever finds it over finishes it.
+//! copies, and the thread that finds it over finishes it.
 
 use super::*;
 use crate::backend::request::Request;
@@ -22,11 +22,11 @@ enum WordState {
     /// It is over, and nothing has failed.
     Come,
     /// Later requests have used the same words, so it is over. But whether something has
-    /// failed may have been told to somebody who has not noted it yet.
+    /// failed may have been told to a thread that has not noted it yet.
     Passed,
 }
 
-/// Whether somebody is just asking for a request.
+/// Whether a thread of this process is just asking for a request.
 pub fn is_asked_for(request: &Request) -> bool {
     request.asking.load(Relaxed) == process::pid()
 }
@@ -37,7 +37,7 @@ impl Engine {
         self.limit.part_of(len)
     }
 
-    /// Starts a request for the aligned body of a copy; the edges are copied at once. Answers
+    /// Starts a request for the aligned body of a copy; the edges are copied at once. Returns
     /// the body, or `None` when there is none or a page of it is bad. Then, and after a
     /// refusal, nothing is under way and all is to be copied.
     ///
@@ -65,7 +65,7 @@ impl Engine {
         }
         let turn = self.turn_for(dst, how);
         let cut = Cut::for_channels(abi::MAX_PIECES, dst + body, split.body, turn.used);
-        // A handler that jumped out would leave a request nobody knows of.
+        // A handler that jumped out would leave a request unknown to the table.
         let held = self.hold_signals(false)?;
         let list = self.lists.take().ok_or(Refused::Busy)?;
         let mut submit = list.fill(cut, dst + body, src + body, turn);
@@ -99,8 +99,8 @@ impl Engine {
     }
 
     /// Whether a request is over: its words say so, which costs nothing. The kernel is asked
-    /// when there are no words, when they are overdue, and by those who want to wait. Who has
-    /// not claimed the part may be told of another request that the entry has got meanwhile.
+    /// when there are no words, when they are overdue, and to wait. A thread that has not claimed the
+    /// part may be told of another request that the entry has got meanwhile.
     pub fn is_over(&self, request: &Request, nanos: u64) -> bool {
         let id = request.id.load(Acquire);
         if request.over.load(Acquire) == id {
@@ -151,8 +151,8 @@ impl Engine {
         }
     }
 
-    /// Asks who knows, in most cases the kernel, which tells of failed pieces once only: so
-    /// one at a time, and what it has told is noted before the next one asks.
+    /// Asks the kernel in most cases, which tells of failed pieces once only: so one thread at a time,
+    /// and what it was told is noted before the next one asks.
     fn ask_once(
         &self,
         request: &Request,

@@ -51,19 +51,19 @@ pub struct Options {
     pub spins: bool,
 }
 
-/// The helper keeps pages in lines of so many bytes.
+/// Bytes of a line, the unit in which the helper keeps pages.
 const LINE: usize = 64 * PAGE;
 
 /// Most bytes of one request: bounds how long signals are held.
 const CHUNK: usize = 16 << 20;
 
-/// While there are so many ticks left to wait (about 0.2 ms) the caller sleeps through most of
-/// them, and looks again after so many nanoseconds at the latest: the estimate may be wrong.
+/// A caller that has more ticks left to wait than this (about 0.2 ms) sleeps through most of them, and
+/// looks again after `LONGEST_DOZE` nanoseconds: the estimate may be wrong.
 const DOZE_FROM: u64 = 500_000;
 const LONGEST_DOZE: u64 = 2_000_000;
 
-/// After so many ticks (about 10 ms) beyond eight times what was expected, the word of a
-/// channel is taken for lost, also by those who were told not to sleep.
+/// Ticks (about 10 ms) beyond eight times what was expected, after which the word of a channel is
+/// taken for lost, also by callers that are not to sleep.
 pub const LOST_AFTER: u64 = 25_000_000;
 
 /// How long one status call waits; there is always another.
@@ -99,7 +99,7 @@ impl Engine {
     }
 
     /// Opens the helper. By one thread at a time, with signals held: a handler that jumped
-    /// out would leave a descriptor nobody knows. False: there is no engine to be had.
+    /// out would leak the descriptor. False: there is no engine to be had.
     pub fn start(&self, allowed: sys::NoNewFilter) -> bool {
         let info = match self.helper.open(allowed) {
             Ok(info) => info,
@@ -126,7 +126,7 @@ impl Engine {
         true
     }
 
-    /// At most so much memory stays pinned from one copy to the next.
+    /// Limits the memory that stays pinned from one copy to the next.
     pub fn keep(&self, bytes: usize) {
         let pages = (bytes / PAGE) as u64;
         self.keeps.store(pages + 1, Relaxed);
@@ -151,7 +151,7 @@ impl Engine {
         }
     }
 
-    /// What became of the pages that stay pinned, in lines; not if nobody can tell.
+    /// What became of the pages that stay pinned, in lines; `None`: not known.
     pub fn kept(&self) -> Option<[(&'static str, u64); 4]> {
         let info = self.helper.counts()?;
         Some([
@@ -172,7 +172,7 @@ impl Engine {
         self.usable.load(Relaxed) as usize
     }
 
-    /// Why there is no engine: an errno, or 0 when nobody has asked.
+    /// Why there is no engine: an errno, or 0 when it was not asked for.
     pub fn why_not(&self) -> i32 {
         self.why_not.load(Relaxed)
     }
@@ -371,7 +371,7 @@ impl Engine {
         held.ok_or(Refused::System)
     }
 
-    /// Waits for the end of a request of `bytes`; answers the pieces that failed.
+    /// Waits for the end of a request of `bytes`. Returns the pieces that failed.
     fn wait(&self, request: &abi::Submit, bytes: usize, since: u64, how: &Options) -> u64 {
         let Some(words) = self.words_of(request) else { return self.ask(request.id, None) };
         let engine_was_first = words.missing().is_none();

@@ -37,7 +37,7 @@ pub struct PieceLists {
 #[repr(align(64))]
 struct PieceList(UnsafeCell<[abi::Piece; abi::MAX_PIECES]>);
 
-// SAFETY: only whoever has taken a list touches it.
+// SAFETY: only the thread that has taken a list touches it.
 unsafe impl Sync for PieceList {}
 
 /// A list that is ours until this is dropped.

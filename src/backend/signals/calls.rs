@@ -218,7 +218,7 @@ const SIG_HOLD: usize = 2;
 /// Signals that siginterrupt has said are to interrupt system calls.
 static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 
-/// Sets and answers the handler before, as the older functions do.
+/// Sets a handler and returns the one before, as the older functions do.
 fn exchange(signal: c_int, handler: usize, flags: c_int, mask: u64) -> usize {
     let (mut new, mut old) = (none(), none());
     (new.sa_sigaction, new.sa_flags, new.sa_mask) = (handler, flags, set_of(mask));

@@ -166,7 +166,7 @@ pub unsafe extern "C" fn unusual() {
     )
 }
 
-/// The rare cases. Answers the function that is to run, or 0: return from the signal.
+/// Decides the rare cases. Returns the function that is to run, or 0: return from the signal.
 unsafe extern "C" fn decide(
     signal: i32,
     info: *mut libc::siginfo_t,

@@ -68,7 +68,7 @@ impl Action {
         (answer == 0).then_some(action)
     }
 
-    /// Gives the kernel this one and answers the one before.
+    /// Gives the kernel this one and returns the one before.
     fn exchange(&self, signal: i32) -> Result<Self, sys::SysResult> {
         let mut before = Self::NONE;
         let (new, old) = (&raw const *self as usize, &raw mut before as usize);

@@ -39,12 +39,10 @@
 #[cfg(not(loom))]
 use crate::os::mapped::Zeroed;
 use crate::os::sync::{
-    AtomicU32, AtomicU64, AtomicUsize, Ordering, Sleepable, Woken, fetch_to_change,
+    AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, Sleepable, Woken, fetch_to_change,
 };
 use crate::plan::Cut;
 use core::mem::MaybeUninit;
-#[cfg(not(loom))]
-use core::sync::atomic::AtomicU8;
 
 /// A copy in the queue.
 #[derive(Clone, Copy, Debug)]
@@ -278,16 +276,14 @@ pub mod piece_is {
 #[cfg_attr(loom, derive(Default))]
 pub struct Shared {
     slot: Slot,
-    /// One byte for each piece; see `piece_is`.
-    pieces: [AtomicU64; Shared::WORDS],
+    /// See `piece_is`.
+    pieces: [AtomicU8; if cfg!(loom) { 2 } else { Cut::MOST }],
 }
 
 impl Shared {
-    const WORDS: usize = if cfg!(loom) { 1 } else { (Cut::MOST + 1) / 8 };
-
     fn post(&self, copy: &Posted) {
-        for word in &self.pieces[..copy.cut.count().div_ceil(8)] {
-            word.store(0, Ordering::Relaxed);
+        for piece in &self.pieces[..copy.cut.count()] {
+            piece.store(piece_is::OPEN, Ordering::Relaxed);
         }
         self.slot.post(copy);
     }
@@ -300,25 +296,16 @@ impl Shared {
 
     /// Notes what has become of a piece that cannot be taken back, as the poster's own.
     pub fn finish(&self, claim: &ClaimedPiece, what: u8) {
-        #[cfg(not(loom))]
-        // SAFETY: a byte of ours, which is only read and written by whole instructions.
-        unsafe {
-            (*self.piece(claim.index)).store(what, Ordering::Release)
-        };
-        #[cfg(loom)]
-        self.pieces[0].fetch_or(u64::from(what) << (8 * claim.index), Ordering::Release);
+        self.pieces[claim.index].store(what, Ordering::Release);
     }
 
     /// Returns the state byte of a piece.
-    #[cfg(not(loom))]
-    pub fn piece(&self, index: usize) -> *const AtomicU8 {
-        debug_assert!(index < 8 * Self::WORDS);
-        // Little-endian: the bytes of the words lie one after the other.
-        self.pieces.as_ptr().cast::<AtomicU8>().wrapping_add(index)
+    pub fn piece(&self, index: usize) -> &AtomicU8 {
+        &self.pieces[index]
     }
 
     fn look(&self, index: usize) -> u8 {
-        (self.pieces[index / 8].load(Ordering::Acquire) >> (8 * (index % 8))) as u8
+        self.pieces[index].load(Ordering::Acquire)
     }
 
     /// Whether a piece from `from` on is still under way; `from` moves on to the first that is.

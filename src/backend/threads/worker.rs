@@ -43,15 +43,21 @@ pub fn attend_with(attend: fn(&'static Entry, &AtomicU64, &AtomicU32)) {
     ATTEND.store((attend as *const ()).cast_mut(), Ordering::Release);
 }
 
+/// Wakes up to `count` workers. False: none sleeps.
+fn wake(count: u32) -> bool {
+    let woken = QUEUE.wake_sleepers(count);
+    if woken == Some(false) {
+        workers::note_refusal();
+    }
+    woken.is_some()
+}
+
 /// Calls more workers: wakes up to `count` of those that sleep, or makes up to `made` if none does.
 /// Each worker that comes calls two again, so that many are up soon and the caller pays for one:
 /// making one takes 30 µs.
 pub fn summon(count: u32, made: u32) {
-    match QUEUE.wake_sleepers(count) {
-        Some(true) => {}
-        Some(false) => workers::note_refusal(),
-        None if !workers::lacks_workers() || !cpus::may_make_workers() => {}
-        None => make(made, GENERATION.load(Ordering::Relaxed)),
+    if !wake(count) && workers::lacks_workers() && cpus::may_make_workers() {
+        make(made, GENERATION.load(Ordering::Relaxed));
     }
 }
 
@@ -67,10 +73,8 @@ pub fn summon_all(count: u32) {
 /// Calls more workers, in a worker. Those it makes are of its own generation: when it is sent away,
 /// so are they.
 fn summon_others(count: u32, me: &Worker) {
-    match QUEUE.wake_sleepers(count) {
-        Some(true) => {}
-        Some(false) => workers::note_refusal(),
-        None => make(count, me.generation.load(Ordering::Relaxed)),
+    if !wake(count) {
+        make(count, me.generation.load(Ordering::Relaxed));
     }
 }
 
@@ -86,13 +90,9 @@ fn make(count: u32, generation: u32) {
 /// Calls a worker for a pending copy, after ringing. The caller will not wait, so it must be
 /// sure that one comes: either it finds a worker asleep or awake, or makes one.
 pub fn call_for_pending() {
-    match QUEUE.wake_sleepers(1) {
-        Some(true) => {}
-        Some(false) => workers::note_refusal(),
-        None if Queue::lacks_workers(&ALIVE, workers::limit()) && cpus::may_make_workers() => {
-            spawn(GENERATION.load(Ordering::Relaxed));
-        }
-        None => {}
+    let lacks = || Queue::lacks_workers(&ALIVE, workers::limit());
+    if !wake(1) && lacks() && cpus::may_make_workers() {
+        spawn(GENERATION.load(Ordering::Relaxed));
     }
 }
 
@@ -347,13 +347,11 @@ fn attend_to(part: &'static Entry, me: &Worker) {
 
 /// "adma-N", as tools show it.
 fn set_name(number: usize) {
+    let digit = |number: usize| b'0' + (number % 10) as u8;
     let mut name = *b"adma-00\0";
-    if number < 10 {
-        name[5] = b'0' + number as u8;
-        name[6] = 0;
-    } else {
-        name[5] = b'0' + (number / 10) as u8;
-        name[6] = b'0' + (number % 10) as u8;
+    match number {
+        0..10 => [name[5], name[6]] = [digit(number), 0],
+        _ => [name[5], name[6]] = [digit(number / 10), digit(number)],
     }
     let option = libc::PR_SET_NAME as usize;
     // SAFETY: a terminated name of at most 16 bytes.

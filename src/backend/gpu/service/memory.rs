@@ -8,16 +8,16 @@ use crate::plan::PAGE;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Registrations that nobody has asked for go after this many milliseconds.
+/// Registrations that no copy has asked for go after this many milliseconds.
 const IDLE_MS: u64 = 10_000;
 
-/// A registration takes about as long as the CPU takes for half a copy of the same memory: with so
-/// many copies by the card it has paid.
+/// A registration takes about as long as the CPU takes for half a copy of that memory: with this many
+/// copies by the card it has paid.
 const WORTH_IT: u32 = 3;
 
 impl Service {
-    /// Unregisters what has gone stale, and what nobody has asked for in a while.
-    pub fn tidy(&mut self) {
+    /// Unregisters what has gone stale, and what no copy has asked for in a while.
+    pub fn evict_unused(&mut self) {
         if self.registered == 0 {
             return;
         }
@@ -60,7 +60,7 @@ impl Service {
         self.gpu.watch.remove(start, end);
         self.registered -= end - start;
         self.there.retain(|&other| other != index);
-        // SAFETY: registered by us and used by nobody.
+        // SAFETY: registered by us and not used.
         let done = unsafe { self.card.host_unregister(start as *mut c_void) };
         self.gpu.registrations.remove(index);
         if let Err(answer) = done {
@@ -145,7 +145,7 @@ impl Service {
                 }
             }
         }
-        // If it went stale meanwhile, `tidy` lets it go.
+        // If it went stale meanwhile, `evict_unused` lets it go.
         gpu.registrations.publish(index)
     }
 

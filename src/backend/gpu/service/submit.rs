@@ -170,7 +170,7 @@ impl Service {
         Some(())
     }
 
-    /// Waits a little for somebody who is just unmapping something.
+    /// Waits a little for threads that are just unmapping something.
     fn is_settled(&mut self) -> bool {
         for _ in 0..1000 {
             match self.gpu.watch.is_settled() {
