@@ -215,8 +215,7 @@ unsafe fn share_chunk(
     }
     // Without a worker no thread watches: the caller goes on by itself, with signals let in.
     let (claimed, mut left) = match posted {
-        true if workers::any_running() => work(shared, seen, &WaitMode::TakingBack(&held)),
-        true => (0, leave_the_rest(shared)),
+        true => work(shared, seen, &WaitMode::TakingBack(&held), workers::any_running()),
         false => (0, 0..0),
     };
     if claimed == 0 {
@@ -289,10 +288,16 @@ impl WaitMode<'_> {
     }
 }
 
-/// Works on what was posted as long as any of it is unclaimed and no signal waits, then waits for
-/// what others have begun. Returns how many bytes it has done itself, and which pieces are left.
-pub(super) fn work(shared: &Shared, seen: &mut Seen, how: &WaitMode) -> (usize, Range<usize>) {
-    let (own, quickest) = claim_pieces(shared, seen, how);
+/// Works on what was posted as long as any of it is unclaimed and no signal waits, or not at all
+/// unless it `claims`. Then waits for what others have begun: also a worker that is not counted yet
+/// may have. Returns how many bytes it has done itself, and which pieces are left.
+pub(super) fn work(
+    shared: &Shared,
+    seen: &mut Seen,
+    how: &WaitMode,
+    claims: bool,
+) -> (usize, Range<usize>) {
+    let (own, quickest) = if claims { claim_pieces(shared, seen, how) } else { (0, None) };
     let left = leave_the_rest(shared);
     let (begun, patience) = (sys::ticks(), SPIN_TICKS + 4 * quickest.unwrap_or(SPIN_TICKS));
     wait(shared, patience, how);
@@ -398,10 +403,16 @@ mod tests {
     #[test]
     fn piece_that_takes_its_worker_much_longer_than_the_caller_is_late() {
         // A caller that was kept waiting itself does not notice: then for longer.
-        assert!((0..8).any(|turn| is_late_after(20 << turn)));
+        assert!((0..8).any(|turn| is_late_after(20 << turn, true)));
     }
 
-    fn is_late_after(millis: u64) -> bool {
+    /// The worker's maker has not counted it yet, or a refusal has just been noted.
+    #[test]
+    fn caller_that_sees_no_worker_waits_for_a_piece_that_one_has_begun() {
+        assert!(!is_late_after(100, false));
+    }
+
+    fn is_late_after(millis: u64, claims: bool) -> bool {
         let queue = Box::new(zeroed::<Queue>());
         let shared = queue.take().unwrap();
         let mut bytes = vec![1u8; 1 << 16];
@@ -416,8 +427,11 @@ mod tests {
                 std::thread::sleep(std::time::Duration::from_millis(millis));
                 shared.finish(&theirs, piece_is::DONE);
             });
-            let (own, _) = work(shared, &mut seen, &WaitMode::UntilDone);
-            assert_eq!(own, bytes.len() - cut.piece(theirs.index).len);
+            let (own, left) = work(shared, &mut seen, &WaitMode::UntilDone, claims);
+            assert!(!shared.is_busy(&mut 0), "returned while a worker writes");
+            let others = bytes.len() - cut.piece(theirs.index).len;
+            assert_eq!(own, if claims { others } else { 0 });
+            assert_eq!(left.is_empty(), claims);
         });
         queue.release(shared);
         seen.late
