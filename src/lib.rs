@@ -78,6 +78,7 @@ compile_error!("adma interposes glibc's memcpy on x86-64 Linux; other systems ha
 
 extern crate alloc;
 
+#[cfg_attr(loom, path = "backend/models.rs")]
 mod backend;
 #[cfg(all(test, loom))]
 mod interleavings;

@@ -2,30 +2,19 @@
 //! answers with a value: carried, or why not. After a refusal nothing is under way and all
 //! of the copy is left to do.
 
-#[cfg(not(loom))]
 pub mod alone;
-#[cfg(not(loom))]
 pub mod asynchronous;
-#[cfg(not(loom))]
 pub mod copy_loop;
-#[cfg(not(loom))]
 pub mod gpu;
-#[cfg(not(loom))]
 pub mod ioat;
-#[cfg(not(loom))]
 pub mod libc;
-#[cfg(not(loom))]
 pub mod mode;
 mod request;
-#[cfg(not(loom))]
 pub mod signals;
-#[cfg(not(loom))]
 mod stretch;
 pub mod threads;
-#[cfg(not(loom))]
 mod tuning;
 
-#[cfg(not(loom))]
 use crate::os::{process, sys::NoNewFilter};
 
 /// Why a backend did not carry a copy. The copy is libc's then.
@@ -43,7 +32,6 @@ pub enum Refused {
 
 /// Whether an engine may be started, or workers made: this is not a vfork child, and the program
 /// has not installed a seccomp filter since it started.
-#[cfg(not(loom))]
 pub fn may_start() -> Result<NoNewFilter, Refused> {
     if !process::is_ours() {
         return Err(Refused::NotOurs);

@@ -66,7 +66,7 @@ const IN_STREAM_ORDER: u32 = 1;
 
 macro_rules! functions {
     ($($field:ident = $name:literal: fn($($argument:ident: $type:ty),*);)*) => {
-        /// What the library has; null where a function is missing.
+        /// Functions of the library.
         struct Functions {
             $($field: unsafe extern "C" fn($($type),*) -> CuResult,)*
         }
@@ -160,9 +160,9 @@ functions! {
         fn(address: *mut Address, memory: *mut c_void, flags: c_uint);
     host_register = c"cuMemHostRegister_v2": fn(memory: *mut c_void, len: usize, flags: c_uint);
     host_unregister = c"cuMemHostUnregister": fn(memory: *mut c_void);
-    to_card = c"cuMemcpyHtoDAsync_v2":
+    host_to_card = c"cuMemcpyHtoDAsync_v2":
         fn(to: Address, from: *const c_void, len: usize, stream: Stream);
-    from_card = c"cuMemcpyDtoHAsync_v2":
+    card_to_host = c"cuMemcpyDtoHAsync_v2":
         fn(to: *mut c_void, from: Address, len: usize, stream: Stream);
 }
 

@@ -544,7 +544,6 @@ impl Table {
     }
 
     /// For the child of a fork: the parent's cookies are not ours, and its copies not under way here.
-    #[cfg(not(loom))]
     pub fn forget_everything(&self) {
         for (word, used) in self.used.iter().enumerate() {
             let mut left = used.load(Ordering::Relaxed);

@@ -483,7 +483,6 @@ impl Queue {
     }
 
     /// Wakes every sleeping worker, not to copy but to look around.
-    #[cfg(not(loom))]
     pub fn ring_for_all(&self) {
         self.bell.atomic().fetch_add(1, Ordering::AcqRel);
         self.bell.wake(i32::MAX as u32);
@@ -515,7 +514,6 @@ impl Queue {
 
     /// For the child of a fork: no worker has come along, and copies of other threads will never be
     /// finished here.
-    #[cfg(not(loom))]
     pub fn forget_everything(&self) {
         for shared in &self.slots {
             // Writing to a page that nothing has changed would copy it for nothing.

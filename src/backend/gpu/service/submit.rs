@@ -142,7 +142,7 @@ impl Service {
             // fits the buffer, and what was in it has been read: same stream.
             unsafe {
                 let from = (src + done) as *const c_void;
-                self.card.to_card(buffer + done as u64, from, part, stream)?;
+                self.card.host_to_card(buffer + done as u64, from, part, stream)?;
             }
             done += part;
         }
@@ -152,7 +152,7 @@ impl Service {
             // SAFETY: as above; the destination is the copy's.
             unsafe {
                 let to = (dst + done) as *mut c_void;
-                self.card.from_card(to, buffer + done as u64, part, stream)?;
+                self.card.card_to_host(to, buffer + done as u64, part, stream)?;
             }
             done += part;
         }
