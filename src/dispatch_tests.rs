@@ -7,7 +7,7 @@ use crate::learn::STREAM_FROM;
 
 fn dispatcher(change: impl FnOnce(&mut Config)) -> Dispatcher {
     original::resolve();
-    workers::settle_in();
+    workers::init();
     let mut config = Config {
         backend: Backend::Threads,
         min_bytes: Some(1),
@@ -129,7 +129,7 @@ fn helped(helper: &'static Helper, change: impl FnOnce(&mut Config)) -> Dispatch
         config.backend = Backend::Auto;
         change(config);
     });
-    assert!(dispatcher.ioat.helper.fake.set(helper).is_ok());
+    dispatcher.ioat.helper.set_fake(helper);
     dispatcher
 }
 

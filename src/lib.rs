@@ -35,8 +35,7 @@
 //!                            memory the card may reach; wishes: what is worth registering; watch:
 //!                            how we learn that such memory has gone
 //!             ioat/          one copy by the kernel helper; words: how its channels tell the end;
-//!                            tuning: what its past tells; helper: its file and calls; abi: its
-//!                            interface
+//!                            helper: its file and calls; abi: its interface
 //!             threads/       share: one shared copy; worker: one thread, from clone to exit;
 //!                            workers: all of them; watch: the one that watches over callers; queue:
 //!                            which piece is claimed; cookies: which one of copies whose caller goes
@@ -47,8 +46,9 @@
 //!                            tried again
 //!             signals/       our handler in front of the program's, for bad pages; the one that
 //!                            looks up: it asks workers whether the stack it is on is theirs
-//!             mode: all bits of a copy's mode word; copy_loop: how bytes move; caller_share: how much the caller
-//!             does beside an engine; stretch: a long copy goes to an engine part by part; request:
+//!             mode: all bits of a copy's mode word; copy_loop: how bytes move; tuning: what an
+//!             engine's past copies tell about the next one; stretch: a long copy goes to an engine
+//!             part by part; request:
 //!             what an engine notes about one that goes on by itself; libc: the originals
 //! plan        overlap, head / body / tail, pieces: pure arithmetic
 //! functions   what we stand in front of, and what the entry code of each reads
@@ -78,7 +78,7 @@ compile_error!("adma interposes glibc's memcpy on x86-64 Linux; other systems ha
 
 extern crate alloc;
 
-#[cfg_attr(loom, path = "backend/loom.rs")]
+#[cfg_attr(loom, path = "backend/models.rs")]
 mod backend;
 #[cfg(all(test, loom))]
 mod interleavings;

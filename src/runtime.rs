@@ -84,8 +84,8 @@ unsafe extern "C" fn start(_: i32, arguments: *const *const c_char) {
         CONFIG.set(nothing).inspect(|config| DISPATCHER.configure(config));
         return DISPATCHER.close();
     }
-    workers::settle_in();
-    asynchronous::settle_in();
+    workers::init();
+    asynchronous::init();
     let Some(config) = CONFIG.set(config::from_environment()) else { return };
     if config.check {
         check::run(config, &DISPATCHER.ioat);

@@ -145,7 +145,21 @@ shown! {
     exit_at_once_while_a_thread_copies_ends_well: "leave at_once" [];
     quick_exit_ends_well: "leave quick" [];
 
+    filter_that_kills_for_userfaultfd_leaves_copies_to_libc: "filtered" [];
     program_that_uses_the_driver_itself_goes_on_as_without_us: "own" [];
+}
+
+/// A program that is linked with the driver, whose functions stand behind ours.
+#[test]
+fn calls_of_the_driver_that_are_passed_on_wait_for_no_lock_of_the_loader() {
+    let driver = fake_driver().join("libcuda.so.1");
+    let driver = driver.to_str().unwrap();
+    let program = victim_with("trap_loader", &["-rdynamic", "-DDRIVER", driver]);
+    let loaded = victim_with("trap_loader", &["-shared", "-fPIC", "-DLIBRARY"]);
+    succeed(
+        with_card(program, &format!("constructor {}", loaded.display()), &[])
+            .env_remove("ADMA_BACKEND"),
+    );
 }
 
 /// After trouble copies are right, and nothing is carried any more if it was for good.

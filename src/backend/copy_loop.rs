@@ -66,6 +66,7 @@ pub struct Sequence(UnsafeCell<[u64; 4]>);
 unsafe impl Sync for Sequence {}
 
 impl Sequence {
+    #[cfg(test)]
     pub const fn new() -> Self {
         Self(UnsafeCell::new([0; 4]))
     }

@@ -149,7 +149,7 @@ fn loop_that_ends_at_a_bad_page_leaves_no_upper_halves_of_registers() {
     };
     let source = vec![7u8; 2 * page];
     let ranges = [dst, source.as_ptr() as usize, 2 * page];
-    workers::settle_in();
+    workers::init();
     for which in [&raw const adma_loop_avx2, &raw const adma_compare_avx2] {
         // SAFETY: the end alone.
         let interrupted =
@@ -164,7 +164,7 @@ fn loop_that_ends_at_a_bad_page_leaves_no_upper_halves_of_registers() {
                 workers::forget_after_fork();
                 signals::forget_after_fork(); // another test may just have held the lock
                 libc::alarm(20);
-                let ready = signals::stand_in_front().is_ok();
+                let ready = signals::install_handlers().is_ok();
                 let done = upper_half_after(adma_copy_loop as *const u8, ranges, which);
                 libc::_exit(i32::from(!ready) | i32::from(done != (end::BAD_PAGE, 0)) << 1);
             }

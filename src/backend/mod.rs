@@ -4,7 +4,6 @@
 
 pub mod alone;
 pub mod asynchronous;
-mod caller_share;
 pub mod copy_loop;
 pub mod gpu;
 pub mod ioat;
@@ -14,6 +13,7 @@ mod request;
 pub mod signals;
 mod stretch;
 pub mod threads;
+mod tuning;
 
 use crate::os::{process, sys::NoNewFilter};
 

@@ -70,9 +70,9 @@ unsafe extern "C" fn madvise(start: usize, len: usize, advice: usize) -> c_int {
 }
 
 /// Passes a call on to the driver, once no registration of ours is in its way.
-unsafe fn register(name: &CStr, start: usize, len: usize, flags: usize) -> c_int {
+unsafe fn register(which: Function, name: &CStr, start: usize, len: usize, flags: usize) -> c_int {
     GPU.let_go(start, len.max(1));
-    match driver_function(name) {
+    match driver_function(which, name) {
         // SAFETY: the program's own call, passed on.
         Some(function) => unsafe {
             core::mem::transmute::<*mut c_void, MappingFn>(function)(start, len, flags, 0)
@@ -84,18 +84,18 @@ unsafe fn register(name: &CStr, start: usize, len: usize, flags: usize) -> c_int
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemHostRegister(start: usize, len: usize, flags: usize) -> c_int {
     // SAFETY: the program's own call.
-    unsafe { register(c"cuMemHostRegister", start, len, flags) }
+    unsafe { register(Function::cuMemHostRegister, c"cuMemHostRegister", start, len, flags) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemHostRegister_v2(start: usize, len: usize, flags: usize) -> c_int {
     // SAFETY: the program's own call.
-    unsafe { register(c"cuMemHostRegister_v2", start, len, flags) }
+    unsafe { register(Function::cuMemHostRegister_v2, c"cuMemHostRegister_v2", start, len, flags) }
 }
 
 /// What the program registers and unregisters itself is not ours.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemHostUnregister(start: usize) -> c_int {
     // SAFETY: the program's own call.
-    unsafe { register(c"cuMemHostUnregister", start, 0, 0) }
+    unsafe { register(Function::cuMemHostUnregister, c"cuMemHostUnregister", start, 0, 0) }
 }

@@ -9,9 +9,9 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 /// All zeros is a valid value, and what changes is atomic or has a lock of its own.
 pub unsafe trait Zeroed: Sync {}
 
-/// Makes a value of zeros, for a static.
+/// Returns a value of zeros. A static of it takes no room in the file.
 pub const fn zeroed<T: Zeroed>() -> T {
-    // SAFETY: all zeros is a valid value.
+    // SAFETY: what implementing the trait promises.
     unsafe { core::mem::zeroed() }
 }
 

@@ -1,24 +1,31 @@
 //! Atomics and a word to sleep on: the real ones, or loom's when interleavings are explored.
 
 #[cfg(not(loom))]
-pub use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+pub use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+pub use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// A public function that is `const`, but under loom, whose atomics are not made so.
-macro_rules! maybe_const {
-    ($($body:tt)*) => {
-        #[cfg(not(loom))]
-        pub const $($body)*
-        #[cfg(loom)]
-        pub $($body)*
-    };
+/// Sets the lowest clear bit among the first `count` of a word, each of which stands for something
+/// to be taken. `None`: all are set.
+pub fn take_bit(word: &AtomicU64, count: u32) -> Option<usize> {
+    let mut taken = word.load(Ordering::Relaxed);
+    loop {
+        let bit = taken.trailing_ones();
+        if bit >= count {
+            return None;
+        }
+        let with = taken | 1 << bit;
+        match word.compare_exchange_weak(taken, with, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => return Some(bit as usize),
+            Err(other) => taken = other,
+        }
+    }
 }
-pub(crate) use maybe_const;
 
 /// A 64-bit word whose low half threads can sleep on. It may lie in memory that processes
 /// share.
 #[cfg_attr(not(loom), repr(transparent))]
+#[cfg_attr(loom, derive(Default))]
 pub struct Sleepable {
     word: AtomicU64,
     #[cfg(loom)]
@@ -47,14 +54,9 @@ impl Woken {
 }
 
 impl Sleepable {
-    #[cfg(not(loom))]
-    pub const fn new(value: u64) -> Self {
-        Self { word: AtomicU64::new(value) }
-    }
-
     #[cfg(loom)]
     pub fn new(value: u64) -> Self {
-        Self { word: AtomicU64::new(value), gate: model::Gate::new() }
+        Self { word: AtomicU64::new(value), gate: model::Gate::default() }
     }
 
     pub fn atomic(&self) -> &AtomicU64 {
@@ -157,13 +159,10 @@ mod model {
     use loom::sync::{Condvar, Mutex};
 
     /// What a futex promises: the comparison and the falling asleep are one step.
+    #[derive(Default)]
     pub struct Gate(Mutex<()>, Condvar);
 
     impl Gate {
-        pub fn new() -> Self {
-            Self(Mutex::new(()), Condvar::new())
-        }
-
         pub fn sleep_while(&self, unchanged: impl Fn() -> bool) {
             let guard = self.0.lock().unwrap();
             if unchanged() {

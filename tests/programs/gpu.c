@@ -198,7 +198,7 @@ static const struct {
 	{ "protect", protect },	  { "children", children }, { "leave", leave },
 	{ "own", own },		  { "async", asynchronous }, { "closed", closed },
 	{ "keep", keep },	  { "idle", idle },	    { "ways", ways },
-	{ "overdue", overdue },
+	{ "overdue", overdue },   { "filtered", filtered },
 };
 
 int main(int argc, char **argv)

@@ -2,6 +2,8 @@
 #ifndef GPU_PROCESSES_H
 #define GPU_PROCESSES_H
 #include "gpu_copies.h"
+#include "seccomp.h"
+#include <dirent.h>
 #include <pthread.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -99,6 +101,37 @@ static void leave(const char *how)
 	if (!strcmp(how, "quick"))
 		quick_exit(0);
 	exit(0);
+}
+
+static int threads(void)
+{
+	DIR *tasks = opendir("/proc/self/task");
+	int count = -2; /* this folder and the one above */
+
+	while (tasks && readdir(tasks))
+		count++;
+	closedir(tasks);
+	return count;
+}
+
+/* A filter for all threads, which comes before the first large copy, kills for userfaultfd. */
+static void filtered(const char *how)
+{
+	const int calls[] = { SYS_userfaultfd, -1 };
+	byte *dst = map_at(NULL, LEN), *src = map_at(NULL, LEN);
+
+	(void)how;
+	if (answer_calls(calls, SECCOMP_RET_KILL_PROCESS, SECCOMP_FILTER_FLAG_TSYNC)) {
+		fprintf(stderr, "no seccomp filter here\n");
+		exit(77);
+	}
+	copy(dst, src, LEN, "under the filter");
+	for (int ms = 0; threads() > 1; ms += 10) { /* the one that would call the driver ends */
+		if (ms > 100000)
+			fail("%d threads", threads());
+		usleep(10000);
+	}
+	copy(dst, src, LEN, "without the card");
 }
 
 /* The program uses the driver itself. */

@@ -6,7 +6,7 @@
  *                        loaded objects (backtraces, profilers)
  *
  * Each call is made in a process of its own, which an alarm ends if it hangs. With LIBRARY defined
- * this file is the library.
+ * this file is the library. With DRIVER it is linked with libcuda, whose functions are called too.
  */
 #include "trap.h"
 #ifdef LIBRARY
@@ -25,6 +25,7 @@ __attribute__((constructor)) static void start(void)
 #include <sched.h>
 
 extern int capset(void *header, const void *data);
+extern int cuMemHostRegister_v2(void *, size_t, unsigned), cuMemHostUnregister(void *);
 
 static void call_setgroups(void)
 {
@@ -66,12 +67,21 @@ CALL(mprotect, (page, 4096, PROT_READ | PROT_WRITE))
 CALL(pkey_mprotect, (page, 4096, PROT_READ | PROT_WRITE, -1))
 CALL(madvise, (page, 4096, MADV_NORMAL))
 
+#ifdef DRIVER
+CALL(cuMemHostRegister_v2, (page, 4096, 0))
+CALL(cuMemHostUnregister, (page))
+#endif
+
 #define ROW(name) {#name, call_##name, 0}
 static const struct call calls[] = {
     {"abort", abort, SIGABRT}, ROW(unshare),   ROW(setns),     ROW(setuid),   ROW(setgid),
     ROW(seteuid),              ROW(setegid),   ROW(setreuid),  ROW(setregid), ROW(setresuid),
     ROW(setresgid),            ROW(setgroups), ROW(capset),    ROW(mprotect), ROW(pkey_mprotect),
     ROW(madvise),
+#ifdef DRIVER
+    {"cuMemHostRegister_v2", call_cuMemHostRegister_v2, 99 << 8}, /* the fake wants a context */
+    {"cuMemHostUnregister", call_cuMemHostUnregister, 99 << 8},
+#endif
 };
 
 static void *make_call(void *nothing)

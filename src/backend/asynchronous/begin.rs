@@ -1,5 +1,5 @@
 //! Starting copies: each is handed to the workers or to an engine's channels, in parts of one cookie.
-//! Where nobody can be had to carry a copy it is done before `begin` returns.
+//! A copy that neither takes is done before `begin` returns.
 
 use super::Copy;
 use super::end::{run_piece, see_to_the_end, tell};
@@ -16,7 +16,7 @@ use crate::os::{process, sys};
 use crate::plan::{self, Cut, PAGE};
 use core::sync::atomic::Ordering;
 
-/// Who carries copies.
+/// What carries copies.
 #[derive(Clone, Copy)]
 pub enum By {
     /// This many workers; copies of `stream_from` bytes and more by streaming stores.
@@ -51,14 +51,14 @@ pub const FLOOR: usize = 16 << 10;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted {
     pub notice: Option<Notice>,
-    /// Nobody will ask for the end.
+    /// No thread will ask for the end.
     pub detached: bool,
 }
 
 /// What came of `begin`.
 pub struct Begun {
     pub cookie: Cookie,
-    /// Bytes that somebody else carries.
+    /// Bytes that workers or an engine carry.
     pub carried: usize,
     pub refused: Option<Refused>,
 }
@@ -120,7 +120,7 @@ pub unsafe fn begin(copies: &[Copy], by: Option<By>, wanted: Wanted) -> Option<B
             begun.refused = refused.or(begun.refused);
             by = by.filter(|_| refused.is_none_or(|why| why == Refused::Busy));
         }
-        if parts.called && !workers::somebody_works() {
+        if parts.called && !workers::any_running() {
             see_to_the_end(owner);
         }
     }
@@ -181,8 +181,34 @@ impl Parts {
         if core::mem::take(&mut self.own) { Some(self.owner) } else { PENDING.take() }
     }
 
-    /// Hands one copy on, in as many parts as it takes; what nobody takes is done at once.
-    /// Answers how many bytes are carried, and why the others are not.
+    /// Gives an entry back in which nothing was begun.
+    fn give_back(&mut self, part: &'static Entry) {
+        if core::ptr::eq(part, self.owner) { self.own = true } else { PENDING.release(part) }
+    }
+
+    /// Adds a part; workers are called if it is `offered` to them. Once is enough: every worker that
+    /// comes calls others.
+    fn post(&mut self, part: &Entry, posted: &Posted, offered: bool) {
+        PENDING.add(self.owner, part, posted, offered);
+        if offered {
+            QUEUE.ring();
+            if !core::mem::replace(&mut self.called, true) {
+                worker::call_for_pending();
+            }
+        }
+    }
+
+    /// Adds a part that an engine carries. A worker watches it if no call of the program's will, or
+    /// if the program waits for the descriptor.
+    fn post_request(&mut self, part: &Entry, copy: &Copy, mode: Mode) {
+        let &Copy { src, dst, len } = copy;
+        let (cut, mode) = (Cut::from_parts(len, 0, len), mode | Mode::BY_HELPER);
+        let watched = self.wanted.detached || poll().is_some();
+        self.post(part, &Posted { dst, src, cut, mode }, watched);
+    }
+
+    /// Hands one copy on, in as many parts as it takes; the rest is done at once. Returns how many
+    /// bytes are carried, and why the others are not.
     unsafe fn hand_on(&mut self, copy: &Copy, who: &By) -> (usize, Option<Refused>) {
         let &Copy { src, dst, len } = copy;
         let mode = Mode::of_caller(who.copy_loop(len));
@@ -190,17 +216,13 @@ impl Parts {
             // SAFETY: the caller's promise.
             By::Workers { .. } if unsafe { self.hand_to_card(copy, mode) } => (len, None),
             By::Workers { workers, .. } => {
-                let owner = self.owner;
                 let Some(part) = self.entry() else {
                     // SAFETY: the caller's promise.
                     unsafe { self.copy_at_once(copy, mode) };
                     return (0, Some(Refused::Busy));
                 };
                 let cut = Cut::new(dst, len, workers + 1);
-                let posted = Posted { dst, src, cut, mode };
-                PENDING.add(owner, part, &posted, true);
-                QUEUE.ring();
-                self.call();
+                self.post(part, &Posted { dst, src, cut, mode }, true);
                 (len, None)
             }
             // SAFETY: the caller's promise.
@@ -214,31 +236,20 @@ impl Parts {
         if !GPU.takes(dst, src, len) {
             return false;
         }
-        let had = self.own;
         let Some(part) = self.entry() else { return false };
         // SAFETY: the caller's promise, which lasts until the end is told.
-        if unsafe { GPU.begin(&part.request, dst, src, len) }.is_err() {
-            if had {
-                self.own = true;
-            } else {
-                PENDING.give_back(part);
-            }
-            return false;
+        let taken = unsafe { GPU.begin(&part.request, dst, src, len) }.is_ok();
+        if taken {
+            self.post_request(part, copy, mode);
+        } else {
+            self.give_back(part);
         }
-        let posted =
-            Posted { dst, src, cut: Cut::from_parts(len, 0, len), mode: mode | Mode::BY_HELPER };
-        let watched = self.wanted.detached || poll().is_some();
-        PENDING.add(self.owner, part, &posted, watched);
-        if watched {
-            QUEUE.ring();
-            self.call();
-        }
-        true
+        taken
     }
 
-    /// Copies what nobody takes. It must not fault while other parts are under way: a handler
-    /// might jump, and nobody would know of them. So it is a part as well, and a page of it
-    /// that is bad faults when the end is told.
+    /// Copies what neither workers nor an engine take. It must not fault while other parts are under
+    /// way: a handler might jump, and no thread would know of them. So it is a part as well, and a
+    /// page of it that is bad faults when the end is told.
     unsafe fn copy_at_once(&mut self, copy: &Copy, mode: Mode) {
         let &Copy { src, dst, len } = copy;
         let Some(part) = self.entry() else {
@@ -249,17 +260,10 @@ impl Parts {
         };
         let cut = Cut::new(dst, len, 1);
         let posted = Posted { dst, src, cut, mode };
-        PENDING.add(self.owner, part, &posted, false);
+        self.post(part, &posted, false);
         self.owner.take_off(len);
         while let Some((copy, index)) = PENDING.claim(part, End::Front) {
             run_piece(part, &copy, index);
-        }
-    }
-
-    /// Once is enough: every worker that comes calls others.
-    fn call(&mut self) {
-        if !core::mem::replace(&mut self.called, true) {
-            worker::call_for_pending();
         }
     }
 
@@ -271,32 +275,21 @@ impl Parts {
         copy: &Copy,
         mode: Mode,
     ) -> (usize, Option<Refused>) {
-        let (owner, mut at, mut carried, mut refused) = (self.owner, 0, 0, None);
+        let (mut at, mut carried, mut refused) = (0, 0, None);
         while at < copy.len {
             let len = engine.part_of(copy.len - at);
             let (dst, src) = (copy.dst + at, copy.src + at);
             let mut begun = Err(Refused::Busy);
-            let had = self.own;
             if let Some(part) = self.entry() {
                 part.request.engine.store(&raw const *engine as usize, Ordering::Relaxed);
                 // SAFETY: part of the caller's ranges.
                 begun = unsafe { engine.begin(&part.request, dst, src, len, how) };
-                match begun {
-                    Ok(Some(body)) => {
-                        let cut = Cut::from_parts(body.len, 0, body.len);
-                        let (dst, src) = (dst + body.offset, src + body.offset);
-                        let mode = mode | Mode::BY_HELPER;
-                        let watched = self.wanted.detached || poll().is_some();
-                        let posted = Posted { dst, src, cut, mode };
-                        PENDING.add(owner, part, &posted, watched);
-                        carried += body.len;
-                        if watched {
-                            QUEUE.ring();
-                            self.call();
-                        }
-                    }
-                    _ if had => self.own = true,
-                    _ => PENDING.give_back(part),
+                if let Ok(Some(body)) = begun {
+                    let (dst, src) = (dst + body.offset, src + body.offset);
+                    self.post_request(part, &Copy { src, dst, len: body.len }, mode);
+                    carried += body.len;
+                } else {
+                    self.give_back(part);
                 }
             }
             refused = begun.err().or(refused);

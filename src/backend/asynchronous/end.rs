@@ -1,5 +1,5 @@
 //! How copies that were started are finished: pieces are copied, requests of an engine are seen to
-//! be over, and whoever finishes last tells.
+//! be over, and the thread that finishes last tells.
 //!
 //! Faults come as from memcpy: at once, or in the thread that asks for the end (see `report`).
 
@@ -24,7 +24,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 /// wait for ever. So it copies at most this many bytes in one go.
 const CHUNK: usize = 16 << 20;
 
-/// How long a worker looks at one request of the helper before it looks at the others.
+/// How long a worker looks at one request of an engine before it looks at the others.
 const WATCH_NANOS: u64 = 1_000_000;
 
 /// Called for every end, if set; by any thread of ours.
@@ -34,17 +34,17 @@ static AT_END: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 static VERIFY: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
 /// At start-up, and again in the child of a fork.
-pub fn settle_in() {
+pub fn init() {
     worker::attend_with(attend);
 }
 
-/// Has `record` called with bytes and starting time of what others have carried.
+/// Has `record` called with bytes and starting time of what workers and engines have carried.
 pub fn record_with(record: fn(usize, u64)) {
     AT_END.store((record as *const ()).cast_mut(), Ordering::Release);
 }
 
-/// Has `verify` called with destination, source and length of what others have carried, when
-/// its end is told by a call: afterwards the program may change both sides.
+/// Has `verify` called with destination, source and length of what was carried, when its end is told
+/// by a call: afterwards the program may change both sides.
 pub fn verify_with(verify: unsafe fn(usize, usize, usize)) {
     VERIFY.store((verify as *const ()).cast_mut(), Ordering::Release);
 }
@@ -63,8 +63,8 @@ fn attend(part: &'static Entry, bytes: &AtomicU64, policy: &AtomicU32) {
     }
 }
 
-/// Claims pieces of an owner's parts until there are none but requests of the helper that are
-/// not over. Answers whether there were any bytes to copy.
+/// Claims pieces of an owner's parts until there are none but requests of an engine that are not
+/// over. Returns whether there were any bytes to copy.
 fn help(owner: &Entry) -> bool {
     let (mut held, mut own, mut total) = (None, 0, 0);
     for part in PENDING.parts(owner) {
@@ -94,7 +94,7 @@ fn help(owner: &Entry) -> bool {
     total + own > 0
 }
 
-/// A part of an owner that the helper carries and nobody has claimed.
+/// A part of an owner that an engine carries and no thread has claimed.
 fn request_left(owner: &Entry) -> Option<&'static Entry> {
     let is_left = |part: &&Entry| part.is_carried_by_helper() && part.slot.unclaimed() > 0;
     PENDING.parts(owner).find(is_left)
@@ -109,7 +109,7 @@ pub(super) fn see_to_the_end(owner: &Entry) {
         } else if PENDING.parts_are_over(owner) {
             return;
         } else {
-            sys::yield_now(); // somebody has begun the last ones
+            sys::yield_now(); // workers have begun the last ones
         }
     }
 }
@@ -122,7 +122,7 @@ pub(super) fn run_piece(part: &Entry, copy: &Posted, index: usize) {
     let copy_part = |from: usize, to: usize| {
         // SAFETY: the caller keeps its ranges as they are until it is told of the end, which
         // is not before this piece is finished.
-        part.is_guarded(|| signals::stand_in_front().is_ok())
+        part.is_guarded(|| signals::install_handlers().is_ok())
             && unsafe { copy_loop.copy(dst + from, src + from, to - from) } == Copied::Whole
     };
     let mut done = true;
@@ -149,14 +149,14 @@ pub(super) fn run_piece(part: &Entry, copy: &Posted, index: usize) {
     }
 }
 
-/// Whose request a part is.
+/// The helper's engine that carries a part.
 fn helper(part: &Entry) -> Option<&'static ioat::Engine> {
     let engine = part.request.engine.load(Ordering::Relaxed) as *const ioat::Engine;
     // SAFETY: null, or what `submit` has put there, which lives for ever.
     unsafe { engine.as_ref() }
 }
 
-/// Whether the helper's request for a part is over; waits a little for it.
+/// Whether the engine's request for a part is over; waits up to `nanos` for it.
 fn is_over(part: &Entry, nanos: u64) -> bool {
     if GPU.owns(&part.request) {
         return GPU.is_over(&part.request, nanos);
@@ -210,7 +210,7 @@ pub unsafe fn check(cookie: Cookie) -> CopyStatus {
     }
 }
 
-/// Finishes those requests of the helper that are over.
+/// Finishes those requests of an engine that are over.
 fn settle(owner: &Entry) {
     for part in PENDING.parts(owner) {
         if part.slot.unclaimed() == 0 || !part.is_carried_by_helper() || !is_over(part, 0) {
@@ -252,7 +252,7 @@ pub unsafe fn wait(cookie: Cookie) -> CopyStatus {
             pause();
             continue;
         }
-        // Whoever waits for the helper may only have looked at it.
+        // Threads that wait for an engine may only look at it, and wake no other.
         let most = if owner.needs_help() { WATCH_NANOS } else { 0 };
         if PENDING.sleep(owner, cookie, most) == Woken::Refused {
             workers::note_refusal();
@@ -288,7 +288,7 @@ unsafe fn report(owner: &Entry, cookie: Cookie) -> CopyStatus {
             PENDING.free(owner);
         }
         for place in &some[..count] {
-            // SAFETY: `count` were written. The caller's promise; nobody else writes there any
+            // SAFETY: `count` were written. The caller's promise; no other thread writes there any
             // more.
             unsafe {
                 let Copy { src, dst, len } = place.assume_init_read();

@@ -1,5 +1,5 @@
 //! Copies that go on while their caller does something else: carried by the workers or by an engine's
-//! channels, ended by whoever finishes last.
+//! channels, ended by the thread that finishes last.
 //!
 //! The caller works too, but only when it waits: then it claims pieces like a worker.
 //!
@@ -17,7 +17,7 @@ use crate::os::process;
 
 pub use crate::backend::threads::cookies::{Cookie, Notice};
 pub use begin::{By, FLOOR, Wanted, begin};
-pub use end::{CopyStatus, check, settle_in, wait};
+pub use end::{CopyStatus, check, init, wait};
 #[cfg(not(test))]
 pub use end::{copied, record_with, verify_with};
 #[cfg(not(test))]

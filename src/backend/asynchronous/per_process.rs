@@ -18,8 +18,7 @@ static PLAIN: Ours = Ours { tag: AtomicU32::new(0), poll: AtomicI32::new(0) };
 struct Ours {
     /// Which process the cookies belong to; 0: there are none.
     tag: AtomicU32,
-    /// The descriptor that is readable when something has ended, plus one; 0: nobody has asked
-    /// for one.
+    /// The descriptor that is readable when something has ended, plus one; 0: there is none.
     poll: AtomicI32,
 }
 
@@ -71,7 +70,7 @@ fn make_ours() -> &'static Ours {
     unsafe { &*made.map_or_else(|there| there, |_| page) }
 }
 
-/// The descriptor for ends, if somebody has asked for one.
+/// The descriptor for ends, if the program has asked for one.
 pub(super) fn poll() -> Option<i32> {
     ours().map(|ours| ours.poll.load(Ordering::Acquire)).filter(|&stored| stored > 0).map(|n| n - 1)
 }

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 fn ready() {
     original::resolve();
-    workers::settle_in();
-    settle_in();
+    workers::init();
+    init();
 }
 
 fn workers() -> Option<By> {
@@ -25,7 +25,7 @@ fn workers() -> Option<By> {
 fn helper(fake: &'static Fake) -> Option<By> {
     ready();
     let engine: &'static ioat::Engine = Box::leak(Box::new(ioat::Engine::new()));
-    assert!(engine.helper.fake.set(fake).is_ok());
+    engine.helper.set_fake(fake);
     assert!(engine.start(crate::os::sys::NoNewFilter::look().unwrap()));
     workers::start(3);
     let how = ioat::Options { channels: None, share: None, spins: false };
@@ -68,13 +68,26 @@ fn start(copies: &[Copy], by: Option<By>) -> Cookie {
     unsafe { begin(copies, by, Wanted::default()) }.expect("room").cookie
 }
 
+fn look(cookie: Cookie) -> CopyStatus {
+    // SAFETY: as in `start`.
+    unsafe { check(cookie) }
+}
+
+fn wait_by_looking(cookie: Cookie) {
+    loop {
+        match look(cookie) {
+            CopyStatus::Over => break,
+            CopyStatus::UnderWay => std::thread::yield_now(),
+            CopyStatus::Unknown => panic!("lost"),
+        }
+    }
+}
+
 fn wait_for(cookie: Cookie) {
     // SAFETY: as in `start`.
-    assert_eq!(unsafe { wait(cookie) }, CopyStatus::Over);
-    // SAFETY: as in `start`.
-    assert_eq!(unsafe { wait(cookie) }, CopyStatus::Unknown);
-    // SAFETY: as in `start`.
-    assert_eq!(unsafe { check(cookie) }, CopyStatus::Unknown);
+    let wait = || unsafe { wait(cookie) };
+    assert_eq!((wait(), wait()), (CopyStatus::Over, CopyStatus::Unknown));
+    assert_eq!(look(cookie), CopyStatus::Unknown);
 }
 
 fn everything(by: impl Fn() -> Option<By>) {
@@ -84,15 +97,7 @@ fn everything(by: impl Fn() -> Option<By>) {
         pair.check();
 
         let pair = Pair::new(len, round);
-        let cookie = start(&[pair.copy], by());
-        loop {
-            // SAFETY: as in `start`.
-            match unsafe { check(cookie) } {
-                CopyStatus::Over => break,
-                CopyStatus::UnderWay => std::thread::yield_now(),
-                CopyStatus::Unknown => panic!("lost"),
-            }
-        }
+        wait_by_looking(start(&[pair.copy], by()));
         pair.check();
     }
     let pairs: Vec<_> = SIZES.into_iter().map(|len| Pair::new(len, 3)).collect();
@@ -103,18 +108,10 @@ fn everything(by: impl Fn() -> Option<By>) {
 }
 
 #[test]
-fn workers_carry_every_size_and_batch() {
-    everything(workers);
-}
-
-#[test]
-fn nobody_carries_and_all_is_done_at_once() {
+fn every_size_and_batch_is_right_by_whatever_carries_it() {
     ready();
     everything(|| None);
-}
-
-#[test]
-fn helper_carries_every_size_and_batch() {
+    everything(workers);
     let fake = Fake::new(3);
     let by = helper(fake);
     everything(|| by);
@@ -145,12 +142,10 @@ fn helper_in_every_trouble_leaves_the_right_bytes() {
             fake.make([trouble]);
             let pair = Pair::new(1_000_003, number);
             let cookie = start(&[pair.copy], by);
-            // SAFETY: as in `start`.
-            while looks && unsafe { check(cookie) } == CopyStatus::UnderWay {
-                std::thread::yield_now();
-            }
-            if !looks {
-                wait_for(cookie);
+            if looks {
+                wait_by_looking(cookie)
+            } else {
+                wait_for(cookie)
             }
             pair.check();
             assert_eq!(fake.under_way(), 0, "trouble {number}");
@@ -166,8 +161,7 @@ fn looking_at_a_request_asks_the_kernel_only_when_it_is_overdue() {
     let pair = Pair::new(1 << 20, 0);
     let begun = sys::ticks();
     let cookie = start(&[pair.copy], by);
-    // SAFETY: as in `start`.
-    while unsafe { check(cookie) } == CopyStatus::UnderWay {}
+    while look(cookie) == CopyStatus::UnderWay {}
     let took = sys::ticks() - begun;
     pair.check();
     // On a busy machine the helper is late indeed: then it is asked, and not all the time.
@@ -188,14 +182,13 @@ fn words_of_a_later_request_tell_the_end_of_an_earlier_one() {
         next.check();
     }
     let waits = fake.waits.load(Ordering::Relaxed);
-    // SAFETY: as in `start`.
-    assert_eq!(unsafe { check(cookie) }, CopyStatus::Over);
+    assert_eq!(look(cookie), CopyStatus::Over);
     assert_eq!(fake.waits.load(Ordering::Relaxed), waits);
     first.check();
 }
 
-/// The kernel tells of failures once. Who was told may be slow, and meanwhile the words of the
-/// next request say that this one is over.
+/// The kernel tells of failures once. The thread that was told may be slow, and meanwhile the words
+/// of the next request say that this one is over.
 #[test]
 fn failure_that_one_thread_was_told_of_is_known_to_all() {
     let fake = Fake::new(1);
@@ -209,10 +202,8 @@ fn failure_that_one_thread_was_told_of_is_known_to_all() {
     let pair = Pair::new(100_000, 0);
     let cookie = start(&[pair.copy], by);
     std::thread::scope(|scope| {
-        // SAFETY: as in `start`.
-        let looks = || unsafe { check(cookie) };
         let other = scope.spawn(move || {
-            while looks() == CopyStatus::UnderWay {
+            while look(cookie) == CopyStatus::UnderWay {
                 std::thread::yield_now();
             }
         });
@@ -220,8 +211,7 @@ fn failure_that_one_thread_was_told_of_is_known_to_all() {
         let next = Pair::new(100_000, 0);
         wait_for(start(&[next.copy], by));
         next.check();
-        // SAFETY: as in `start`.
-        if unsafe { check(cookie) } == CopyStatus::Over {
+        if look(cookie) == CopyStatus::Over {
             pair.check();
         }
         other.join().unwrap();
@@ -276,7 +266,7 @@ fn more_requests_than_the_helper_takes_are_done_all_the_same() {
 }
 
 #[test]
-fn notice_comes_after_the_bytes_whoever_carries() {
+fn notice_comes_after_the_bytes() {
     let fake = Fake::new(2);
     for by in [None, workers(), helper(fake)] {
         for round in 1..100u64 {
@@ -292,25 +282,4 @@ fn notice_comes_after_the_bytes_whoever_carries() {
             pair.check();
         }
     }
-}
-
-#[test]
-fn threads_share_the_table() {
-    let by = workers();
-    std::thread::scope(|scope| {
-        for number in 0..6usize {
-            scope.spawn(move || {
-                for round in 0..20 {
-                    let pairs: Vec<_> =
-                        (0..8).map(|i| Pair::new(20_000 * (i + 1) + round, number)).collect();
-                    let cookies: Vec<_> =
-                        pairs.iter().map(|pair| start(&[pair.copy], by)).collect();
-                    for cookie in cookies {
-                        wait_for(cookie);
-                    }
-                    pairs.iter().for_each(Pair::check);
-                }
-            });
-        }
-    });
 }

@@ -9,8 +9,8 @@ use crate::os::signal_mask::SignalsHeld;
 use crate::os::{process, sys};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// In ticks: about 50 ms. A copy that nobody waits for may lie there this long before the service
-/// thread takes it.
+/// In ticks: about 50 ms. A copy whose caller does not wait is taken back if the service thread has
+/// not taken it by then.
 const LONG_PATIENCE: u64 = 125_000_000;
 
 impl Engine {
@@ -29,9 +29,9 @@ impl Engine {
         if !process::is_ours() {
             return Err(Refused::NotOurs);
         }
-        // A handler that jumped out would leave a copy nobody knows of.
+        // A handler that jumped out would leave a copy unknown to the table.
         let _held = SignalsHeld::all().ok_or(Refused::Busy)?;
-        let index = self.take_slot().ok_or(Refused::Busy)?;
+        let index = self.take().ok_or(Refused::Busy)?;
         let number = self.post(index, dst, src, len);
         request.engine.store(&raw const *self as usize, Relaxed);
         request.taken.store(len, Relaxed);
@@ -55,25 +55,16 @@ impl Engine {
         let mut slept = Slept::NotYet;
         let mut looked = false;
         loop {
-            // Another copy has the slot: whoever has claimed this one has finished it.
+            // Another copy has the slot: the thread that claimed this one has finished it.
             if slot.number.load(Acquire) != number {
                 return true;
             }
             let waited = sys::ticks().wrapping_sub(request.since.load(Relaxed));
-            match self.look(index) {
-                SlotState::Done => {
-                    if looked {
-                        self.note_end(bytes, waited, slept);
-                    }
-                    return true;
-                }
-                SlotState::Undone => return true,
-                SlotState::Posted if waited > LONG_PATIENCE && self.take_back(index) => {
-                    return true;
-                }
+            match self.look_again(index, bytes, waited, LONG_PATIENCE, slept, looked) {
+                SlotState::Done | SlotState::Undone => return true,
                 _ => looked = true,
             }
-            let passed = self.nanoseconds(sys::ticks().wrapping_sub(begun));
+            let passed = self.clock.nanoseconds(sys::ticks().wrapping_sub(begun));
             if passed >= nanos {
                 return false;
             }
@@ -83,11 +74,11 @@ impl Engine {
     }
 
     /// Ends a request that is over, and calls `copy` with what the card has not copied of it.
-    /// Called by whoever has claimed it.
+    /// For the thread that has claimed it.
     pub fn left_over(&self, request: &Request, len: usize, copy: impl FnOnce(usize, usize)) {
         let index = (request.id.load(Acquire) & 0xff) as usize % SLOTS;
         let look = self.look(index);
-        self.free_slot(index);
+        self.release(index);
         if look != SlotState::Done {
             self.counts.caller_bytes.fetch_add(len as u64, Relaxed);
             copy(0, len);

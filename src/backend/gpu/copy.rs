@@ -70,7 +70,7 @@ impl Engine {
             return Ok(());
         }
         let held = SignalsHeld::handled().ok_or(Refused::Busy)?;
-        let index = self.take_slot().ok_or(Refused::Busy)?;
+        let index = self.take().ok_or(Refused::Busy)?;
         self.post(index, dst + own, src + own, len - own);
         let since = sys::ticks();
         // SAFETY: the caller's ranges, outside of what the card writes. They are registered, so
@@ -83,7 +83,7 @@ impl Engine {
         if done != SlotState::Done {
             done = self.wait(index, len - own, since, how);
         }
-        self.free_slot(index);
+        self.release(index);
         drop(held);
         match done {
             SlotState::Done => {
@@ -104,21 +104,35 @@ impl Engine {
             if how.spare_cpus { 10 * (PATIENCE + expected) } else { PATIENCE + expected };
         let mut slept = Slept::NotYet;
         loop {
-            let look = self.look(index);
             let waited = sys::ticks().wrapping_sub(since);
-            match look {
-                SlotState::Done => {
-                    self.note_end(bytes, waited, slept);
-                    return look;
-                }
-                SlotState::Undone => return look,
-                SlotState::Posted if waited > patience && self.take_back(index) => {
-                    return SlotState::Undone;
-                }
+            match self.look_again(index, bytes, waited, patience, slept, true) {
+                state @ (SlotState::Done | SlotState::Undone) => return state,
                 _ if how.spins => pause(),
                 _ => self.pass_time(expected, waited, u64::MAX, how.spare_cpus, &mut slept),
             }
         }
+    }
+
+    /// Looks at a copy that is waited for. One that the service thread has not taken after `patience`
+    /// ticks is taken back. `timed`: how long it took is known.
+    pub(super) fn look_again(
+        &self,
+        index: usize,
+        bytes: usize,
+        waited: u64,
+        patience: u64,
+        slept: Slept,
+        timed: bool,
+    ) -> SlotState {
+        let state = self.look(index);
+        match state {
+            SlotState::Done if timed => self.note_end(bytes, waited, slept),
+            SlotState::Posted if waited > patience && self.take_back(index) => {
+                return SlotState::Undone;
+            }
+            _ => {}
+        }
+        state
     }
 
     /// Passes a little of the time until the expected end, at most `most` nanoseconds. A caller
@@ -140,7 +154,7 @@ impl Engine {
         let late = if naps { expected / 8 + PATIENCE / 4 } else { expected / 2 + PATIENCE };
         let worth_it = if naps { lead + NAP } else { 2 * lead };
         if rest > worth_it {
-            sys::sleep(self.nanoseconds(rest - lead).min(most));
+            sys::sleep(self.clock.nanoseconds(rest - lead).min(most));
             *slept = Slept::Now;
         } else if waited > expected.saturating_add(late) {
             // Nothing is known yet, or it takes much longer than expected.
@@ -150,8 +164,8 @@ impl Engine {
         }
     }
 
-    /// A copy is over that somebody has waited for.
-    pub(super) fn note_end(&self, bytes: usize, waited: u64, slept: Slept) {
+    /// Learns from the end of a copy that was waited for.
+    fn note_end(&self, bytes: usize, waited: u64, slept: Slept) {
         match slept {
             Slept::Now if self.lead.was_too_short() => return self.times.forget_half(bytes),
             Slept::Now => return self.times.note_at_most(bytes, waited),
@@ -159,12 +173,5 @@ impl Engine {
             Slept::NotYet => self.lead.was_too_long_to_sleep(),
         }
         self.times.note(bytes, waited);
-    }
-
-    pub(super) fn nanoseconds(&self, ticks: u64) -> u64 {
-        match self.ticks_per_ms.load(Relaxed) {
-            0 => ticks / 4,
-            per_ms => (u128::from(ticks) * 1_000_000 / u128::from(per_ms)) as u64,
-        }
     }
 }

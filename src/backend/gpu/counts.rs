@@ -24,22 +24,6 @@ pub struct Counts {
 }
 
 impl Counts {
-    pub const fn new() -> Self {
-        Self {
-            channel_bytes: [const { AtomicU64::new(0) }; CHANNELS],
-            caller_bytes: AtomicU64::new(0),
-            lost: AtomicU64::new(0),
-            taken_back: AtomicU64::new(0),
-            hits: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
-            registrations: AtomicU64::new(0),
-            most_bytes: AtomicU64::new(0),
-            invalidations: AtomicU64::new(0),
-            evictions: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-        }
-    }
-
     pub fn clear(&self) {
         let single = [&self.caller_bytes, &self.lost, &self.taken_back];
         let about_memory = self.about_memory().map(|(_, count)| count);

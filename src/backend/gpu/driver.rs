@@ -3,13 +3,14 @@
 //!
 //! All of them may allocate and take locks: only the service thread calls them.
 
-use crate::os::lookup::rare;
+use super::Unavailable;
+use crate::os::lookup::{self, Function, rare};
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::mem::transmute;
 use core::ptr::null_mut;
 
-/// What a call answers; 0 is success.
+/// What a call returns; 0 is success.
 pub type CuResult = c_int;
 pub type Device = c_int;
 /// An address on the card.
@@ -24,7 +25,7 @@ pub const OUT_OF_MEMORY: CuResult = 2;
 const ALREADY_REGISTERED: CuResult = 712;
 const NOT_PERMITTED: CuResult = 800;
 pub const NOT_SUPPORTED: CuResult = 801;
-/// What a function answers that is not there: CUDA_ERROR_NOT_INITIALIZED.
+/// What a missing function returns: CUDA_ERROR_NOT_INITIALIZED.
 pub const NOT_INITIALIZED: CuResult = 3;
 
 /// Attributes of a device.
@@ -65,31 +66,40 @@ const IN_STREAM_ORDER: u32 = 1;
 
 macro_rules! functions {
     ($($field:ident = $name:literal: fn($($argument:ident: $type:ty),*);)*) => {
-        pub struct Driver {
+        /// Functions of the library.
+        struct Functions {
             $($field: unsafe extern "C" fn($($type),*) -> CuResult,)*
-            /// Since version 12.8.
-            batch: Option<Batch>,
         }
 
-        impl Driver {
-            /// `None`: there is no such library here, or it lacks one of the functions.
-            pub fn open() -> Option<Self> {
-                // The library stays: it does not like to be closed.
-                let handle = open_library( libc::RTLD_NOW | libc::RTLD_LOCAL);
-                if handle.is_null() {
-                    return None;
+        impl Functions {
+            /// `None`: one is missing.
+            ///
+            /// # Safety
+            /// A handle of dlopen's.
+            unsafe fn find(handle: *mut c_void) -> Option<Self> {
+                // SAFETY: the functions of these names have these arguments, by the interface that
+                // the numbers in their names stand for.
+                unsafe {
+                    Some(Self {
+                        $($field: transmute::<
+                            *mut c_void,
+                            unsafe extern "C" fn($($type),*) -> CuResult,
+                        >(find(handle, $name)?),)*
+                    })
                 }
-                // SAFETY: the functions of these names have these arguments, by the interface
-                // that the numbers in their names stand for.
-                unsafe { Some(Self {
-                    $($field: transmute::<
-                        *mut c_void,
-                        unsafe extern "C" fn($($type),*) -> CuResult,
-                    >(find(handle, $name)?),)*
-                    batch: find(handle, c"cuMemcpyBatchAsync")
-                        .map(|found| transmute::<*mut c_void, Batch>(found)),
-                }) }
             }
+        }
+
+        /// The library's functions, for the card's context in this thread.
+        ///
+        /// # Safety
+        /// As the function that is called: results have room, streams, addresses and registered
+        /// memory are the card's, and stay until the stream has come this far.
+        impl Card {
+            $(pub unsafe fn $field(&self, $($argument: $type),*) -> Result<(), CuResult> {
+                // SAFETY: the caller's promise.
+                done(unsafe { (self.functions.$field)($($argument),*) })
+            })*
         }
     };
 }
@@ -113,12 +123,18 @@ unsafe fn find(handle: *mut c_void, name: &CStr) -> Option<*mut c_void> {
     (!found.is_null()).then_some(found)
 }
 
-/// A function of the library, if the program or we have loaded it. For calls of the program's
-/// that are only passed on.
-pub fn loaded(name: &CStr) -> Option<*mut c_void> {
+/// Returns a function of the library for calls of the program's that are only passed on. Start-up has
+/// found it if the program is linked with the library. Else the library was loaded since, and the
+/// loader is asked, once.
+pub fn passed_on(function: Function, name: &CStr) -> Option<*mut c_void> {
+    let known = lookup::original(function);
+    if !known.is_null() {
+        return Some(known);
+    }
     let handle = open_library(libc::RTLD_LAZY | libc::RTLD_NOLOAD);
     // SAFETY: a handle of dlopen's.
-    if handle.is_null() { None } else { unsafe { find(handle, name) } }
+    let found = if handle.is_null() { None } else { unsafe { find(handle, name) } };
+    found.inspect(|&found| lookup::note(function, found))
 }
 
 functions! {
@@ -144,9 +160,9 @@ functions! {
         fn(address: *mut Address, memory: *mut c_void, flags: c_uint);
     host_register = c"cuMemHostRegister_v2": fn(memory: *mut c_void, len: usize, flags: c_uint);
     host_unregister = c"cuMemHostUnregister": fn(memory: *mut c_void);
-    to_card = c"cuMemcpyHtoDAsync_v2":
+    host_to_card = c"cuMemcpyHtoDAsync_v2":
         fn(to: Address, from: *const c_void, len: usize, stream: Stream);
-    from_card = c"cuMemcpyDtoHAsync_v2":
+    card_to_host = c"cuMemcpyDtoHAsync_v2":
         fn(to: *mut c_void, from: Address, len: usize, stream: Stream);
 }
 
@@ -170,142 +186,113 @@ fn done(answer: CuResult) -> Result<(), CuResult> {
     if answer == SUCCESS { Ok(()) } else { Err(answer) }
 }
 
-/// The card that is used, with a reference to its primary context, which is current in this
-/// thread and in no other because of us.
+/// The first card that the program may use, with a reference to its primary context, which is
+/// current in this thread and in no other because of us.
 pub struct Card {
-    driver: Driver,
+    functions: Functions,
+    /// Since version 12.8.
+    batch: Option<Batch>,
     device: Device,
 }
 
 impl Card {
-    /// The first card that the program may use.
-    pub fn open(driver: Driver) -> Result<Self, CuResult> {
-        let (mut device, mut context) = (0, core::ptr::null_mut());
+    pub fn open() -> Result<Self, Unavailable> {
+        // The library stays: it does not like to be closed.
+        let handle = open_library(libc::RTLD_NOW | libc::RTLD_LOCAL);
+        if handle.is_null() {
+            return Err(Unavailable::NoDriver);
+        }
+        // SAFETY: a handle of dlopen's; a function of that name has these arguments.
+        let (functions, batch) = unsafe {
+            let batch = find(handle, c"cuMemcpyBatchAsync");
+            (Functions::find(handle), batch.map(|found| transmute::<*mut c_void, Batch>(found)))
+        };
+        let functions = functions.ok_or(Unavailable::NoDriver)?;
+        let mut card = Self { functions, batch, device: 0 };
+        card.take_context().map_err(Unavailable::Driver)?;
+        Ok(card)
+    }
+
+    fn take_context(&mut self) -> Result<(), CuResult> {
+        let (mut device, mut context) = (0, null_mut());
         // SAFETY: results are written where there is room for them.
         unsafe {
-            done((driver.init)(0))?;
-            done((driver.device_get)(&mut device, 0))?;
-            done((driver.primary_retain)(&mut context, device))?;
-            if let Err(answer) = done((driver.push)(context)) {
-                (driver.primary_release)(device);
-                return Err(answer);
+            self.init(0)?;
+            self.device_get(&mut device, 0)?;
+            self.device = device;
+            self.primary_retain(&mut context, device)?;
+            let current = self.push(context);
+            if current.is_err() {
+                let _ = self.primary_release(device);
             }
+            current
         }
-        Ok(Self { driver, device })
     }
 
     /// Takes the context off this thread and gives the reference back.
     pub fn close(self) {
-        let mut context = core::ptr::null_mut();
         // SAFETY: the counterparts of what `open` has done, in the same thread.
         unsafe {
-            (self.driver.pop)(&mut context);
-            (self.driver.primary_release)(self.device);
+            let _ = self.pop(&mut null_mut());
+            let _ = self.primary_release(self.device);
         }
     }
 
-    /// Writes the name into `room` and answers how many copy engines there are.
+    /// Writes the name into `room` and returns how many copy engines there are.
     pub fn describe(&self, room: &mut [u8; 64]) -> usize {
         let mut engines = 0;
         // SAFETY: the name is written into `room`, and cut there.
         unsafe {
-            (self.driver.device_get_name)(room.as_mut_ptr().cast(), 63, self.device);
-            (self.driver.device_get_attribute)(&mut engines, COPY_ENGINES, self.device);
+            let _ = self.device_get_name(room.as_mut_ptr().cast(), 63, self.device);
+            let _ = self.device_get_attribute(&mut engines, COPY_ENGINES, self.device);
         }
         usize::try_from(engines).unwrap_or(0)
     }
 
     pub fn new_stream(&self) -> Result<Stream, CuResult> {
-        let mut stream = core::ptr::null_mut();
+        let mut stream = null_mut();
         // SAFETY: `stream` is writable.
-        done(unsafe { (self.driver.stream_create)(&mut stream, NON_BLOCKING) })?;
+        unsafe { self.stream_create(&mut stream, NON_BLOCKING) }?;
         Ok(stream)
     }
 
-    /// # Safety
-    /// A stream of `new_stream`, not used any more.
-    pub unsafe fn end_stream(&self, stream: Stream) {
-        // SAFETY: the caller's promise.
-        unsafe { (self.driver.stream_destroy)(stream) };
-    }
-
-    /// Memory on the card.
+    /// Returns memory on the card.
     pub fn new_memory(&self, len: usize) -> Result<Address, CuResult> {
         let mut address = 0;
         // SAFETY: `address` is writable.
-        done(unsafe { (self.driver.alloc)(&mut address, len) })?;
+        unsafe { self.alloc(&mut address, len) }?;
         Ok(address)
     }
 
-    /// # Safety
-    /// Memory of `new_memory`, not used any more.
-    pub unsafe fn end_memory(&self, address: Address) {
-        // SAFETY: the caller's promise.
-        unsafe { (self.driver.free)(address) };
-    }
-
-    /// Registers memory of ours that the card writes words to; answers where the card sees it.
+    /// Registers memory of ours that the card writes words to. Returns where the card sees it.
     pub fn register_words(&self, start: usize, len: usize) -> Result<Address, CuResult> {
         let (memory, mut address) = (start as *mut c_void, 0);
         // SAFETY: pins pages; the result is written where there is room for it.
         unsafe {
-            done((self.driver.host_register)(memory, len, PORTABLE_AND_MAPPED))?;
-            if let Err(answer) = done((self.driver.host_address)(&mut address, memory, 0)) {
-                (self.driver.host_unregister)(memory);
-                return Err(answer);
+            self.host_register(memory, len, PORTABLE_AND_MAPPED)?;
+            let seen = self.host_address(&mut address, memory, 0);
+            if seen.is_err() {
+                let _ = self.host_unregister(memory);
             }
+            seen.map(|()| address)
         }
-        Ok(address)
     }
 
     /// Pins memory of the program's. `Ok(false)`: this memory cannot be had.
     pub fn register(&self, start: usize, len: usize) -> Result<bool, CuResult> {
         // SAFETY: pins pages and changes no byte.
-        match unsafe { (self.driver.host_register)(start as *mut c_void, len, 0) } {
-            SUCCESS => Ok(true),
-            INVALID_VALUE | OUT_OF_MEMORY | ALREADY_REGISTERED | NOT_PERMITTED | NOT_SUPPORTED => {
-                Ok(false)
-            }
-            answer => Err(answer),
+        match unsafe { self.host_register(start as *mut c_void, len, 0) } {
+            Ok(()) => Ok(true),
+            Err(
+                INVALID_VALUE | OUT_OF_MEMORY | ALREADY_REGISTERED | NOT_PERMITTED | NOT_SUPPORTED,
+            ) => Ok(false),
+            Err(answer) => Err(answer),
         }
-    }
-
-    /// # Safety
-    /// Registered by us, and no copy uses it.
-    pub unsafe fn unregister(&self, start: usize) -> Result<(), CuResult> {
-        // SAFETY: the caller's promise.
-        done(unsafe { (self.driver.host_unregister)(start as *mut c_void) })
-    }
-
-    /// # Safety
-    /// Registered memory, and as much room on the card, until the stream has come this far.
-    pub unsafe fn to_card(
-        &self,
-        to: Address,
-        from: usize,
-        len: usize,
-        stream: Stream,
-    ) -> Result<(), CuResult> {
-        // SAFETY: the caller's promise.
-        done(unsafe { (self.driver.to_card)(to, from as *const c_void, len, stream) })
-    }
-
-    /// # Safety
-    /// As `to_card`; the memory is the card's to write.
-    pub unsafe fn back_from_card(
-        &self,
-        to: usize,
-        from: Address,
-        len: usize,
-        stream: Stream,
-    ) -> Result<(), CuResult> {
-        // SAFETY: the caller's promise.
-        done(unsafe { (self.driver.from_card)(to as *mut c_void, from, len, stream) })
     }
 
     /// Whether there is `straight`.
     pub fn has_straight(&self) -> bool {
-        self.driver.batch.is_some()
+        self.batch.is_some()
     }
 
     /// Copies between registered memory: one engine reads and writes, with nothing between. Only
@@ -314,7 +301,7 @@ impl Card {
     /// # Safety
     /// Registered memory, until the stream has come so far; `to` is the card's to write.
     pub unsafe fn straight(&self, parts: &BatchParts, stream: Stream) -> Result<(), CuResult> {
-        let Some(batch) = self.driver.batch else { return Err(NOT_SUPPORTED) };
+        let Some(batch) = self.batch else { return Err(NOT_SUPPORTED) };
         let attributes =
             BatchAttributes { order: IN_STREAM_ORDER, from: [0; 2], to: [0; 2], flags: 0 };
         let (to, from, lens) = (parts.to.as_ptr(), parts.from.as_ptr(), parts.lens.as_ptr());
@@ -323,39 +310,14 @@ impl Card {
         done(unsafe { batch(to, from, lens, count, &attributes, &first, 1, &mut failed, stream) })
     }
 
-    /// The card writes `value` when everything before it in the stream is done and can be seen.
-    ///
-    /// # Safety
-    /// A word of `register_words`.
-    pub unsafe fn write(&self, stream: Stream, word: Address, value: u32) -> Result<(), CuResult> {
-        // SAFETY: the caller's promise. Flags of 0 ask for a barrier before the word.
-        done(unsafe { (self.driver.stream_write)(stream, word, value, 0) })
-    }
-
-    /// Whether everything in a stream is done.
-    ///
-    /// # Safety
-    /// A stream of `new_stream`.
-    pub unsafe fn is_idle(&self, stream: Stream) -> Result<bool, CuResult> {
-        // SAFETY: the caller's promise.
-        match unsafe { (self.driver.stream_query)(stream) } {
-            SUCCESS => Ok(true),
-            NOT_READY => Ok(false),
-            answer => Err(answer),
-        }
-    }
-
-    /// When this returns, the card writes nothing more for these streams: they are done, or
-    /// their context is dead, which its own synchronisation has confirmed by an error.
-    ///
-    /// # Safety
-    /// Streams of `new_stream`.
-    pub unsafe fn drain(&self, streams: impl Iterator<Item = Stream>) {
+    /// Returns when the card writes nothing more for these streams: they are done, or their
+    /// context is dead, which its own synchronisation has confirmed by an error.
+    pub fn drain(&self, streams: impl Iterator<Item = Stream>) {
         for stream in streams {
-            // SAFETY: the caller's promise.
+            // SAFETY: streams of `new_stream`.
             unsafe {
-                if (self.driver.stream_synchronize)(stream) != SUCCESS {
-                    (self.driver.synchronize)();
+                if self.stream_synchronize(stream).is_err() {
+                    let _ = self.synchronize();
                 }
             }
         }

@@ -39,24 +39,23 @@ mod driver;
 mod registrations;
 mod service;
 mod slots;
-mod tuning;
 mod unavailable;
 mod watch;
 mod wishes;
 
-use crate::backend::caller_share::CallerShare;
+use crate::backend::tuning::{CallerShare, Clock, CopyTimes, Lead};
+use crate::os::mapped::{Zeroed, zeroed};
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::{process, sys, text};
 use crate::plan::PAGE;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 use counts::Counts;
 use registrations::Registrations;
 #[cfg(not(test))]
 pub use service::start;
 use slots::{CopySlot, slot};
-use tuning::{CopyTimes, Lead};
 pub use unavailable::Unavailable;
 use watch::Watch;
 use wishes::{MISSED, Wish};
@@ -108,14 +107,13 @@ mod state {
     pub const ENDED: u32 = 4;
 }
 
-/// All zeros until it is wanted, so that it takes no room in the file.
 pub struct Engine {
     state: AtomicU32,
     /// The process ends: set once, for the service thread.
     closing: AtomicU32,
     closed: AtomicU32,
-    why: AtomicU32,
-    why_number: AtomicI32,
+    /// Kind << 32 | number: see `why_not`.
+    why: AtomicU64,
     /// The service thread sleeps on this.
     bell: AtomicU32,
     asleep: AtomicU32,
@@ -135,7 +133,7 @@ pub struct Engine {
     floor: AtomicUsize,
     keep: AtomicUsize,
     spare_cpus: AtomicU32,
-    ticks_per_ms: AtomicU64,
+    clock: Clock,
     times: CopyTimes,
     lead: Lead,
     share: CallerShare<128, 2>,
@@ -147,42 +145,16 @@ pub struct Engine {
     pub counts: Counts,
 }
 
+// SAFETY: atomic numbers; zeros are `state::OFF` and empty tables.
+unsafe impl Zeroed for Engine {}
+#[cfg(test)]
+// SAFETY: as of the engine that has them.
+unsafe impl Zeroed for Registrations {}
+
 /// One engine for the process: the driver's library is one, and so is its thread.
-pub static GPU: Engine = Engine::new();
+pub static GPU: Engine = zeroed();
 
 impl Engine {
-    const fn new() -> Self {
-        Self {
-            state: AtomicU32::new(state::OFF),
-            closing: AtomicU32::new(0),
-            closed: AtomicU32::new(0),
-            why: AtomicU32::new(0),
-            why_number: AtomicI32::new(0),
-            bell: AtomicU32::new(0),
-            asleep: AtomicU32::new(0),
-            taken: AtomicU64::new(0),
-            posted: AtomicU64::new(0),
-            slots: [const { CopySlot::new() }; SLOTS],
-            words: AtomicUsize::new(0),
-            registrations: Registrations::new(),
-            watch: Watch::new(),
-            missed: [const { AtomicU64::new(0) }; MISSED],
-            wishes: [const { Wish::new() }; 16],
-            stack: [const { AtomicUsize::new(0) }; 2],
-            floor: AtomicUsize::new(0),
-            keep: AtomicUsize::new(0),
-            spare_cpus: AtomicU32::new(0),
-            ticks_per_ms: AtomicU64::new(0),
-            times: CopyTimes::new(),
-            lead: Lead::new(),
-            share: CallerShare::new(),
-            name: [const { AtomicU8::new(0) }; 64],
-            engines: AtomicU32::new(0),
-            buffers: AtomicU32::new(0),
-            counts: Counts::new(),
-        }
-    }
-
     /// Whether it was ever up in this process.
     pub fn was_up(&self) -> bool {
         self.engines.load(Relaxed) > 0
@@ -192,7 +164,7 @@ impl Engine {
         self.state.load(Acquire) == state::READY
     }
 
-    /// Nothing will come of it any more, or it is up.
+    /// Whether it is up, or will never be.
     pub fn is_settled(&self) -> bool {
         !matches!(self.state.load(Acquire), state::COLD | state::STARTING)
     }
@@ -211,7 +183,7 @@ impl Engine {
         self.buffers.load(Relaxed) != 0
     }
 
-    /// A large copy has come: the driver is opened if that has not been done. Nobody waits.
+    /// Has the driver opened, because a large copy has come. Does not wait.
     #[cold]
     pub fn want(&self) {
         let (cold, starting) = (state::COLD, state::STARTING);
@@ -324,4 +296,4 @@ impl Engine {
 /// The answer to a call of a function that the driver does not have.
 pub const NO_DRIVER: c_int = driver::NOT_INITIALIZED;
 #[cfg(not(test))]
-pub use driver::loaded as driver_function;
+pub use driver::passed_on as driver_function;

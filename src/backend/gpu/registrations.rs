@@ -7,7 +7,7 @@
 //!
 //! The table is that of the papers' translation caches: set-associative, a small request fills
 //! a whole line, what was used least recently goes first. The hook only reads it, the service
-//! thread fills and empties it, and anybody who learns that memory goes away marks registrations
+//! thread fills and empties it, and a thread that learns that memory goes away marks registrations
 //! stale: from then on no copy begins with them.
 //!
 //! Addresses are numbers here and are never dereferenced.
@@ -39,15 +39,6 @@ pub struct Registration {
 }
 
 impl Registration {
-    const fn new() -> Self {
-        Self {
-            start: AtomicUsize::new(0),
-            end: AtomicUsize::new(0),
-            state: AtomicU32::new(state::EMPTY),
-            used: AtomicU64::new(0),
-        }
-    }
-
     pub fn start(&self) -> usize {
         self.start.load(Relaxed)
     }
@@ -104,13 +95,6 @@ pub struct Registrations {
 }
 
 impl Registrations {
-    pub const fn new() -> Self {
-        Self {
-            lines: [const { [const { AtomicU64::new(0) }; WAYS] }; SETS],
-            registrations: [const { Registration::new() }; MOST],
-        }
-    }
-
     pub fn get(&self, index: usize) -> &Registration {
         &self.registrations[index]
     }
@@ -253,11 +237,12 @@ impl Registrations {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::os::mapped::zeroed;
 
     const MIB: usize = 1 << 20;
 
     fn with(ranges: &[(usize, usize)]) -> Box<Registrations> {
-        let registrations = Box::new(Registrations::new());
+        let registrations = Box::new(zeroed::<Registrations>());
         for &(start, end) in ranges {
             let index = registrations.begin(start, end, 1).unwrap();
             registrations.fill(index).unwrap();
@@ -296,7 +281,7 @@ mod tests {
 
     #[test]
     fn registration_that_goes_stale_while_it_is_filled_is_never_live() {
-        let registrations = Registrations::new();
+        let registrations = with(&[]);
         let index = registrations.begin(LINE, 2 * LINE, 1).unwrap();
         assert!(registrations.mark_stale(LINE, LINE + PAGE));
         assert!(!registrations.publish(index));
@@ -305,7 +290,7 @@ mod tests {
 
     #[test]
     fn full_set_names_who_is_in_it_and_has_room_when_one_has_gone() {
-        // The same set: numbers that differ by what the hash folds together.
+        // One set: numbers that differ by what the hash folds together.
         let alike = |i: usize| (i * SETS + i) * LINE;
         let registrations = with(&[0, 1, 2, 3].map(|i| (alike(i + 1), alike(i + 1) + LINE)));
         let index = registrations.begin(alike(9), alike(9) + LINE, 1).unwrap();

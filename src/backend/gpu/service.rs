@@ -7,7 +7,7 @@
 mod memory;
 mod submit;
 
-use super::driver::{Address, Card, CuResult, Driver, OUT_OF_MEMORY, Stream};
+use super::driver::{Address, Card, CuResult, NOT_READY, OUT_OF_MEMORY, Stream};
 use super::slots::{SlotState, slot};
 use super::{BUFFER, CHANNELS, Engine, GPU, SLOTS, Settings, Unavailable, state};
 use crate::os::lookup::rare;
@@ -156,10 +156,11 @@ struct Service {
 
 impl Service {
     fn open(gpu: &'static Engine) -> Result<Self, Unavailable> {
-        let (ticks, nanos) = (sys::ticks(), sys::nanoseconds());
-        gpu.watch.open().map_err(Unavailable::Watch)?;
-        let driver = Driver::open().ok_or(Unavailable::NoDriver)?;
-        let card = Card::open(driver).map_err(Unavailable::Driver)?;
+        gpu.clock.set();
+        // A filter may have come since start-up.
+        let watched = sys::NoFilter::look().map_or(Err(libc::EPERM), |none| gpu.watch.open(none));
+        watched.map_err(Unavailable::Watch)?;
+        let card = Card::open()?;
         let mut service = Self {
             gpu,
             card,
@@ -188,9 +189,6 @@ impl Service {
         let engines = service.card.describe(&mut name).max(1);
         gpu.name.iter().zip(name).for_each(|(to, byte)| to.store(byte, Relaxed));
         gpu.engines.store(engines as u32, Relaxed);
-        let passed = sys::nanoseconds().saturating_sub(nanos).max(1);
-        let per_ms = u128::from(sys::ticks().wrapping_sub(ticks)) * 1_000_000 / u128::from(passed);
-        gpu.ticks_per_ms.store(per_ms as u64, Relaxed);
         Ok(service)
     }
 
@@ -224,7 +222,7 @@ impl Service {
             let heard = self.gpu.bell.load(SeqCst);
             self.submit_all();
             self.reap();
-            self.tidy();
+            self.evict_unused();
             self.grant();
             if self.failed || self.gpu.posted.load(SeqCst) != 0 {
                 continue;
@@ -295,13 +293,12 @@ impl Service {
             let over = slot.number.load(Acquire) != flight.number
                 || slot.state.load(Acquire) == slot::FREE
                 || gpu.look(flight.index) != SlotState::UnderWay;
-            let patience =
-                10 * gpu.ticks_per_ms.load(Relaxed) + 8 * gpu.times.expected(flight.bytes);
+            let patience = 10 * gpu.clock.ticks_per_ms() + 8 * gpu.times.expected(flight.bytes);
             if !over && now.wrapping_sub(flight.since) > patience {
                 match self.streams_are_done(&flight) {
                     Ok(false) => {}
                     Ok(true) => {
-                        if gpu.conclude(flight.index, slot::OVER) {
+                        if gpu.finish(flight.index, slot::OVER) {
                             gpu.counts.lost.fetch_add(1, Relaxed);
                         }
                         self.let_go(&flight);
@@ -331,8 +328,9 @@ impl Service {
     fn streams_are_done(&self, flight: &Flight) -> Result<bool, CuResult> {
         for which in (0..CHANNELS).filter(|which| flight.channels >> which & 1 == 1) {
             // SAFETY: a stream of ours.
-            if !unsafe { self.card.is_idle(self.channels[which].stream)? } {
-                return Ok(false);
+            match unsafe { self.card.stream_query(self.channels[which].stream) } {
+                Err(NOT_READY) => return Ok(false),
+                answer => answer?,
             }
         }
         Ok(true)
@@ -344,11 +342,10 @@ impl Service {
         self.gpu.note_why(why);
         self.gpu.state.store(state::ENDED, SeqCst);
         self.failed = true;
-        // SAFETY: streams of ours.
-        unsafe { self.card.drain(self.channels.iter().map(|channel| channel.stream)) };
+        self.card.drain(self.channels.iter().map(|channel| channel.stream));
         for flight in core::mem::take(&mut self.flights) {
             if self.gpu.slots[flight.index].number.load(Acquire) == flight.number {
-                self.gpu.conclude(flight.index, slot::FAILED);
+                self.gpu.finish(flight.index, slot::FAILED);
             }
             self.let_go(&flight);
         }
@@ -375,16 +372,17 @@ impl Service {
                 self.drop_registration(index);
             }
         }
-        // SAFETY: ours; used by nobody once they are drained.
+        self.card.drain(self.channels.iter().map(|channel| channel.stream));
+        // SAFETY: ours; drained, so the card does not use them any more.
         unsafe {
-            self.card.drain(self.channels.iter().map(|channel| channel.stream));
             if self.words != 0 {
-                let _ = self.card.unregister(self.gpu.words.load(Relaxed));
+                let words = self.gpu.words.load(Relaxed) as *mut c_void;
+                let _ = self.card.host_unregister(words);
             }
             for channel in &self.channels {
-                self.card.end_stream(channel.stream);
+                let _ = self.card.stream_destroy(channel.stream);
                 if channel.buffer != 0 {
-                    self.card.end_memory(channel.buffer);
+                    let _ = self.card.free(channel.buffer);
                 }
             }
         }

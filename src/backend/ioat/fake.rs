@@ -254,5 +254,5 @@ fn signals_are_held() -> bool {
     let now = change_signal_mask(libc::SIG_BLOCK, 0);
     let faults = signal_set(libc::SIGSEGV) | signal_set(libc::SIGBUS);
     handled() & !faults & !now == 0
-        && (faults & !now == 0 || crate::backend::signals::stands_in_front())
+        && (faults & !now == 0 || crate::backend::signals::handlers_are_installed())
 }

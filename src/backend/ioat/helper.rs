@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 pub const PATH: &CStr = c"/dev/adma";
 
 /// What the module counts for all processes together, from its loading on. It counts more,
-/// but shows it to nobody who could learn from it what other users copy.
+/// but hides what would tell a user about copies of others.
 const COUNTED: [(&str, &CStr); 2] = [
     ("copies", c"/sys/class/misc/adma/stats/copies"),
     ("errors", c"/sys/class/misc/adma/stats/errors"),
@@ -30,8 +30,8 @@ pub fn counted(allowed: sys::NoNewFilter) -> Option<[(&'static str, u64); COUNTE
     Some(found)
 }
 
-/// Out of the way of programs that expect the lowest free number; the lower one is for those
-/// that may not have so many.
+/// Out of the way of programs that expect the lowest free number; the lower one is for those with a
+/// low limit.
 const LOWEST_NUMBERS: [i32; 2] = [500, 60];
 
 pub struct Helper {
@@ -40,23 +40,26 @@ pub struct Helper {
     /// What the descriptor stood for when it was opened.
     device: AtomicU64,
     #[cfg(test)]
-    pub fake: std::sync::OnceLock<&'static super::fake::Kernel>,
+    fake: core::sync::atomic::AtomicPtr<super::fake::Kernel>,
+}
+
+#[cfg(test)]
+impl Helper {
+    pub fn set_fake(&self, fake: &'static super::fake::Kernel) {
+        self.fake.store((&raw const *fake).cast_mut(), Relaxed);
+    }
+
+    pub fn fake(&self) -> Option<&'static super::fake::Kernel> {
+        // SAFETY: null, or what `set_fake` has put there, which stays.
+        unsafe { self.fake.load(Relaxed).as_ref() }
+    }
 }
 
 impl Helper {
-    pub const fn new() -> Self {
-        Self {
-            fd: AtomicI32::new(0),
-            device: AtomicU64::new(0),
-            #[cfg(test)]
-            fake: std::sync::OnceLock::new(),
-        }
-    }
-
     /// Opens the file and asks what it offers; or the errno of what failed.
     pub fn open(&self, allowed: sys::NoNewFilter) -> Result<abi::Info, i32> {
         #[cfg(test)]
-        if self.fake.get().is_some() {
+        if self.fake().is_some() {
             return self.info();
         }
         let low = errno_or_value(sys::open(PATH, allowed))?;
@@ -109,7 +112,7 @@ impl Helper {
     /// Where a channel's words can be seen; 0: they cannot.
     pub fn words(&self, channel: usize) -> usize {
         #[cfg(test)]
-        if let Some(fake) = self.fake.get() {
+        if let Some(fake) = self.fake() {
             return fake.words(channel);
         }
         let offset = abi::words_offset(channel, PAGE);
@@ -155,7 +158,7 @@ impl Helper {
     /// `argument` is the address of the structure that belongs to `request`.
     fn call(&self, request: usize, argument: usize) -> i32 {
         #[cfg(test)]
-        if let Some(fake) = self.fake.get() {
+        if let Some(fake) = self.fake() {
             return fake.ioctl(request, argument);
         }
         call(self.fd.load(Relaxed), request, argument)
@@ -165,7 +168,7 @@ impl Helper {
 /// `argument` is the address of the structure that belongs to `request`, or 0 if it has none.
 fn ioctl(fd: i32, request: usize, argument: usize) -> sys::SysResult {
     // SAFETY: the kernel reads and writes the structure, which says its own size, and what it
-    // names. What the engine then writes is the promise of whoever copies.
+    // names. What the engine then writes is the promise of the thread that copies.
     unsafe { sys::syscall(libc::SYS_ioctl, [fd as usize, request, argument, 0, 0, 0]) }
 }
 
@@ -177,7 +180,7 @@ fn call(fd: i32, request: usize, argument: usize) -> i32 {
     }
 }
 
-/// Lets whoever has the port reach a buffer: `flags` are `abi::EXPORT_*`. Answers the number
+/// Lets processes that have the port reach a buffer: `flags` are `abi::EXPORT_*`. Returns the number
 /// of the export, or an errno.
 pub fn export(port: i32, addr: usize, len: usize, flags: u32) -> Result<u64, i32> {
     let (size, addr, len) = (size_of::<abi::Export>() as u32, addr as u64, len as u64);
@@ -188,7 +191,7 @@ pub fn export(port: i32, addr: usize, len: usize, flags: u32) -> Result<u64, i32
     }
 }
 
-/// Takes a buffer back, and waits until nobody uses it any more. Transfers end by themselves,
+/// Takes a buffer back, and waits until no process uses it any more. Transfers end by themselves,
 /// so there is no giving up.
 pub fn unexport(port: i32, id: u64) {
     const ONE_SECOND: u64 = 1_000_000_000;

@@ -18,14 +18,14 @@ mod piece_lists;
 pub mod queues;
 #[cfg(test)]
 mod tests;
-mod tuning;
 mod words;
 
-use crate::backend::caller_share::CallerShare;
 use crate::backend::copy_loop::{Copied, CopyLoop};
 use crate::backend::stretch::Stretch;
 use crate::backend::threads::workers;
+use crate::backend::tuning::{CallerShare, Clock, CopyTimes, Limit};
 use crate::backend::{Refused, signals};
+use crate::os::mapped::{Zeroed, zeroed};
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::{process, sys};
 use crate::plan::{Cut, PAGE, Split};
@@ -38,7 +38,6 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize};
 use counts::Counts;
 use helper::Helper;
 use piece_lists::{PieceLists, TakenList, Turn};
-use tuning::{Clock, Limit, PageTime};
 use words::Words;
 
 /// How copies are to be carried.
@@ -52,25 +51,24 @@ pub struct Options {
     pub spins: bool,
 }
 
-/// The helper keeps pages in lines of so many bytes.
+/// Bytes of a line, the unit in which the helper keeps pages.
 const LINE: usize = 64 * PAGE;
 
 /// Most bytes of one request: bounds how long signals are held.
 const CHUNK: usize = 16 << 20;
 
-/// While there are so many ticks left to wait (about 0.2 ms) the caller sleeps through most of
-/// them, and looks again after so many nanoseconds at the latest: the estimate may be wrong.
+/// A caller that has more ticks left to wait than this (about 0.2 ms) sleeps through most of them, and
+/// looks again after `LONGEST_DOZE` nanoseconds: the estimate may be wrong.
 const DOZE_FROM: u64 = 500_000;
 const LONGEST_DOZE: u64 = 2_000_000;
 
-/// After so many ticks (about 10 ms) beyond eight times what was expected, the word of a
-/// channel is taken for lost, also by those who were told not to sleep.
+/// Ticks (about 10 ms) beyond eight times what was expected, after which the word of a channel is
+/// taken for lost, also by callers that are not to sleep.
 pub const LOST_AFTER: u64 = 25_000_000;
 
 /// How long one status call waits; there is always another.
 const STATUS_NANOS: u64 = 1_000_000_000;
 
-/// All zeros until it is started, so that it takes no room in the file.
 pub struct Engine {
     pub helper: Helper,
     /// 0: not started.
@@ -87,33 +85,21 @@ pub struct Engine {
     keeps: AtomicU64,
     limit: Limit,
     share: CallerShare<192, 4>,
-    page_time: PageTime,
+    times: CopyTimes,
     clock: Clock,
     pub counts: Counts,
 }
 
+// SAFETY: atomic numbers and lists that belong to their takers; zeros are an engine not started.
+unsafe impl Zeroed for Engine {}
+
 impl Engine {
     pub const fn new() -> Self {
-        Self {
-            helper: Helper::new(),
-            channels: AtomicU32::new(0),
-            usable: AtomicU32::new(0),
-            src_align: AtomicUsize::new(0),
-            features: AtomicU32::new(0),
-            why_not: AtomicI32::new(0),
-            words: [const { AtomicUsize::new(0) }; abi::MAX_CHANNELS],
-            lists: PieceLists::new(),
-            keeps: AtomicU64::new(0),
-            limit: Limit::new(),
-            share: CallerShare::new(),
-            page_time: PageTime::new(),
-            clock: Clock::new(),
-            counts: Counts::new(),
-        }
+        zeroed()
     }
 
     /// Opens the helper. By one thread at a time, with signals held: a handler that jumped
-    /// out would leave a descriptor nobody knows. False: there is no engine to be had.
+    /// out would leak the descriptor. False: there is no engine to be had.
     pub fn start(&self, allowed: sys::NoNewFilter) -> bool {
         let info = match self.helper.open(allowed) {
             Ok(info) => info,
@@ -140,7 +126,7 @@ impl Engine {
         true
     }
 
-    /// At most so much memory stays pinned from one copy to the next.
+    /// Limits the memory that stays pinned from one copy to the next.
     pub fn keep(&self, bytes: usize) {
         let pages = (bytes / PAGE) as u64;
         self.keeps.store(pages + 1, Relaxed);
@@ -165,7 +151,7 @@ impl Engine {
         }
     }
 
-    /// What became of the pages that stay pinned, in lines; not if nobody can tell.
+    /// What became of the pages that stay pinned, in lines; `None`: not known.
     pub fn kept(&self) -> Option<[(&'static str, u64); 4]> {
         let info = self.helper.counts()?;
         Some([
@@ -186,7 +172,7 @@ impl Engine {
         self.usable.load(Relaxed) as usize
     }
 
-    /// Why there is no engine: an errno, or 0 when nobody has asked.
+    /// Why there is no engine: an errno, or 0 when it was not asked for.
     pub fn why_not(&self) -> i32 {
         self.why_not.load(Relaxed)
     }
@@ -280,50 +266,34 @@ impl Engine {
         let held = self.hold_signals(guarded)?;
         let list = self.lists.take().ok_or(Refused::Busy)?;
         let mut request = list.fill(cut, dst + body, src + body, turn);
-        self.counts.submits.fetch_add(1, Relaxed);
-        let errno = self.helper.submit(&mut request);
-        if request.id == 0 {
-            // Nothing is under way.
-            drop(list);
-            drop(held);
-            return match errno {
-                libc::EFAULT => {
-                    self.counts.faults.fetch_add(1, Relaxed);
-                    self.counts.caller_bytes.fetch_add(len as u64, Relaxed);
-                    // SAFETY: the caller's ranges; a bad page faults now, as without us.
-                    unsafe { whole.by_libc(0, len) };
-                    Ok(())
-                }
-                _ => {
-                    if errno == libc::ENOMEM {
-                        self.limit.lower(0);
-                    }
-                    Err(refusal(errno))
-                }
-            };
-        }
+        let errno = match self.submit(&mut request) {
+            Ok(errno) => errno,
+            Err(errno) => {
+                drop(list);
+                drop(held);
+                self.refused(errno)?;
+                self.counts.caller_bytes.fetch_add(len as u64, Relaxed);
+                // SAFETY: the caller's ranges; a bad page faults now, as without us.
+                unsafe { whole.by_libc(0, len) };
+                return Ok(());
+            }
+        };
 
         // The engine's law begins.
         let submitted = sys::ticks();
         // SAFETY: as above; our handler is in front.
         let own_done =
             little || guarded && unsafe { copy_guarded(&[(0, body), (end, len)], whole) };
-        let count = cut.count();
-        let taken = (request.accepted as usize).min(count);
-        let begun = if taken < count { cut.piece(taken).offset } else { split.body };
+        let (taken, begun) = accepted(&request, cut);
         let failed = self.wait(&request, begun, submitted, how) & low_bits(taken);
         let over = sys::ticks();
         // The engine's law ends. Whatever faults from here on may jump, so all is tidied up.
         self.account(&list, &request, taken, failed, len);
         drop(list);
         drop(held);
-        match errno {
-            0 => self.limit.note_taken(len),
-            libc::ENOMEM => self.limit.lower(begun),
-            libc::EFAULT => {
-                self.counts.faults.fetch_add(1, Relaxed);
-            }
-            _ => {}
+        self.note_errno(errno, len, begun);
+        if errno == libc::EFAULT {
+            self.counts.faults.fetch_add(1, Relaxed);
         }
 
         if !own_done {
@@ -341,6 +311,45 @@ impl Engine {
         Ok(())
     }
 
+    /// Starts a request. `Ok`: at least a part is under way, and the errno tells why the rest is
+    /// not. `Err`: nothing is under way.
+    fn submit(&self, request: &mut abi::Submit) -> Result<i32, i32> {
+        self.counts.submits.fetch_add(1, Relaxed);
+        let errno = self.helper.submit(request);
+        if request.id != 0 {
+            return Ok(errno);
+        }
+        self.note_errno(errno, 0, 0);
+        Err(errno)
+    }
+
+    /// Adapts the size of requests: `taken` bytes of `len` are under way.
+    fn note_errno(&self, errno: i32, len: usize, taken: usize) {
+        match errno {
+            0 => self.limit.note_taken(len),
+            libc::ENOMEM => self.limit.lower(taken),
+            _ => {}
+        }
+    }
+
+    /// What an errno means of a request of which nothing is under way. `Ok`: a page is bad, so the
+    /// caller is to copy.
+    fn refused(&self, errno: i32) -> Result<(), Refused> {
+        Err(match errno {
+            libc::EFAULT => {
+                self.counts.faults.fetch_add(1, Relaxed);
+                return Ok(());
+            }
+            libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::EINTR | libc::EIO => Refused::Busy,
+            libc::ENODEV => Refused::NoChannels,
+            // A child that shares our memory may have closed the descriptor for itself, and one
+            // that has a copy of it did not open it.
+            _ if !process::is_ours() => Refused::NotOurs,
+            // 0 is the answer of some other file that has got our number.
+            _ => Refused::System,
+        })
+    }
+
     /// Bytes at the beginning that the caller does itself.
     fn own_part(&self, len: usize, share: Option<f32>) -> usize {
         match share {
@@ -353,7 +362,7 @@ impl Engine {
     /// are held and released once. False: a bad page is not to be met while the engine writes.
     fn hear_faults(&self) -> bool {
         self.counts.others.fetch_add(2, Relaxed);
-        signals::stand_in_front().is_ok()
+        signals::install_handlers().is_ok()
     }
 
     fn hold_signals(&self, but_faults: bool) -> Result<SignalsHeld, Refused> {
@@ -362,7 +371,7 @@ impl Engine {
         held.ok_or(Refused::System)
     }
 
-    /// Waits for the end of a request of `bytes`; answers the pieces that failed.
+    /// Waits for the end of a request of `bytes`. Returns the pieces that failed.
     fn wait(&self, request: &abi::Submit, bytes: usize, since: u64, how: &Options) -> u64 {
         let Some(words) = self.words_of(request) else { return self.ask(request.id, None) };
         let engine_was_first = words.missing().is_none();
@@ -370,16 +379,16 @@ impl Engine {
             self.share.note(engine_was_first);
         }
         if engine_was_first {
-            self.page_time.note_at_most(bytes, sys::ticks().wrapping_sub(since));
+            self.times.note_at_most(bytes, sys::ticks().wrapping_sub(since));
             return 0;
         }
-        let failed = if self.watch(&words, self.page_time.expected(bytes), since, how.spins) {
+        let failed = if self.watch(&words, self.times.expected(bytes), since, how.spins) {
             0
         } else {
             self.ask(request.id, Some(&words))
         };
         if failed == 0 {
-            self.page_time.note(bytes, sys::ticks().wrapping_sub(since));
+            self.times.note(bytes, sys::ticks().wrapping_sub(since));
         }
         failed
     }
@@ -472,15 +481,9 @@ fn low_bits(count: usize) -> u64 {
     1u64.checked_shl(count as u32).map_or(u64::MAX, |bit| bit - 1)
 }
 
-/// What an errno of a request means of which nothing is under way.
-fn refusal(errno: i32) -> Refused {
-    match errno {
-        libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::EINTR | libc::EIO => Refused::Busy,
-        libc::ENODEV => Refused::NoChannels,
-        // A child that shares our memory may have closed the descriptor for itself, and one
-        // that has a copy of it is not who opened it.
-        _ if !process::is_ours() => Refused::NotOurs,
-        // 0 is the answer of some other file that has got our number.
-        _ => Refused::System,
-    }
+/// How many pieces of a request were taken, and how many bytes that are.
+fn accepted(request: &abi::Submit, cut: Cut) -> (usize, usize) {
+    let (count, (bytes, ..)) = (cut.count(), cut.parts());
+    let taken = (request.accepted as usize).min(count);
+    (taken, if taken < count { cut.piece(taken).offset } else { bytes })
 }

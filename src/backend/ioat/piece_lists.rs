@@ -1,10 +1,11 @@
 //! The pieces of a request as the kernel reads them: what is copied, and by which channel.
 
 use super::abi;
+use crate::os::sync::take_bit;
 use crate::plan::Cut;
 use core::cell::UnsafeCell;
-use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::{Relaxed, Release};
 
 /// Which channels a copy uses: `used` of them from `first` on, in a circle of `all`.
 #[derive(Clone, Copy)]
@@ -29,14 +30,14 @@ impl Turn {
 /// be a small one of a signal handler.
 pub struct PieceLists {
     /// One bit for each that is in use.
-    pub(super) taken: AtomicU32,
+    pub(super) taken: AtomicU64,
     all: [PieceList; abi::SLOTS],
 }
 
 #[repr(align(64))]
 struct PieceList(UnsafeCell<[abi::Piece; abi::MAX_PIECES]>);
 
-// SAFETY: only whoever has taken a list touches it.
+// SAFETY: only the thread that has taken a list touches it.
 unsafe impl Sync for PieceList {}
 
 /// A list that is ours until this is dropped.
@@ -46,24 +47,9 @@ pub struct TakenList<'a> {
 }
 
 impl PieceLists {
-    pub const fn new() -> Self {
-        const EMPTY: abi::Piece = abi::Piece { dst: 0, src: 0, len: 0, channel: 0, flags: 0 };
-        Self {
-            taken: AtomicU32::new(0),
-            all: [const { PieceList(UnsafeCell::new([EMPTY; abi::MAX_PIECES])) }; abi::SLOTS],
-        }
-    }
-
     pub fn take(&self) -> Option<TakenList<'_>> {
-        let mut taken = self.taken.load(Relaxed);
-        loop {
-            let number = taken.trailing_ones();
-            let bit = 1u32.checked_shl(number)?;
-            match self.taken.compare_exchange_weak(taken, taken | bit, Acquire, Relaxed) {
-                Ok(_) => return Some(TakenList { lists: self, number: number as usize }),
-                Err(other) => taken = other,
-            }
-        }
+        let number = take_bit(&self.taken, abi::SLOTS as u32)?;
+        Some(TakenList { lists: self, number })
     }
 
     /// In the child of a fork: requests of other threads will never end here.

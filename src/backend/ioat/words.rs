@@ -44,7 +44,7 @@ impl Words<'_> {
         })
     }
 
-    /// Whether the words come before so many ticks are over.
+    /// Whether the words come within `ticks`.
     pub fn come_within(&self, ticks: u64) -> bool {
         let begun = sys::ticks();
         while self.missing().is_some() {

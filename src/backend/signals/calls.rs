@@ -4,7 +4,7 @@
 //! work for any signal, so that only one original has to be found at start-up. Calls of it for
 //! other signals are passed on.
 
-use super::{Action, DispositionLock, EVER, Front, RESETHAND, SIGINFO};
+use super::{Action, DispositionLock, EVER, RESETHAND, SIGINFO, SignalChain};
 use crate::os::lookup::{self, Function};
 use crate::os::signal_mask::{self, SignalsHeld, signal_set};
 use crate::os::{process, sys};
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn sigaction(
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
-    let Some(front) = Front::of(signal) else {
+    let Some(chain) = SignalChain::of(signal) else {
         // SAFETY: the program's own call, passed on.
         return unsafe { pass_on_and_note(signal, new, old) };
     };
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn sigaction(
         if EVER.load(Ordering::SeqCst) && process::is_ours() {
             let _held = SignalsHeld::all();
             let _lock = DispositionLock::take();
-            let _ = front.step_in(); // else the next copy tries again
+            let _ = chain.install(); // else the next copy tries again
         }
         return answer;
     }
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn sigaction(
     // SAFETY: null, or the program's promise.
     let new = unsafe { new.as_ref() }.copied();
     let mut before = none();
-    let answer = set(front, new.as_ref(), &mut before);
+    let answer = set(chain, new.as_ref(), &mut before);
     if answer == 0 && !old.is_null() {
         // SAFETY: the program's promise.
         unsafe { old.write(before) };
@@ -89,31 +89,31 @@ unsafe fn pass_on_and_note(
 }
 
 /// sigaction for one of our two signals, with memory of our own.
-fn set(front: &Front, new: Option<&libc::sigaction>, old: &mut libc::sigaction) -> c_int {
+fn set(chain: &SignalChain, new: Option<&libc::sigaction>, old: &mut libc::sigaction) -> c_int {
     let pass_on = |new: Option<&libc::sigaction>, old: *mut libc::sigaction| {
         let new = new.map_or(core::ptr::null(), |new| new);
         // SAFETY: null, or memory of our own.
-        unsafe { next()(front.signal, new, old) }
+        unsafe { next()(chain.signal, new, old) }
     };
     if !process::is_ours() {
         // A child with a table of its own. What it inherited may be ours.
         let answer = pass_on(new, old);
-        if let Some(stand) = front.stand(old.sa_sigaction) {
-            *old = shown(&stand.program());
+        if let Some(slot) = chain.slot(old.sa_sigaction) {
+            *old = shown(&slot.program());
         }
         return answer;
     }
     let _held = SignalsHeld::all();
     let _lock = DispositionLock::take();
-    let Some(stand) = Action::of(front.signal).and_then(|now| front.stand(now.handler)) else {
+    let Some(slot) = Action::of(chain.signal).and_then(|now| chain.slot(now.handler)) else {
         return pass_on(new, old);
     };
-    let before = stand.program();
+    let before = slot.program();
     *old = shown(&before);
     let Some(new) = new else { return 0 };
     // The program can have got one of ours only from the kernel: it means the action that ours
     // stands for.
-    if new.sa_sigaction == libc::SIG_IGN || front.stand(new.sa_sigaction).is_some() {
+    if new.sa_sigaction == libc::SIG_IGN || chain.slot(new.sa_sigaction).is_some() {
         return pass_on(Some(new), core::ptr::null_mut());
     }
     // The C library adds the restorer, and the kernel takes away what it does not know; so what
@@ -125,19 +125,19 @@ fn set(front: &Front, new: Option<&libc::sigaction>, old: &mut libc::sigaction) 
         restorer: before.restorer,
         mask: first_word(&new.sa_mask),
     };
-    stand.note(&noted);
+    slot.note(&noted);
     let mut ours = *new;
-    ours.sa_sigaction = stand.ours as usize;
+    ours.sa_sigaction = slot.ours as usize;
     ours.sa_flags = (wanted & !RESETHAND | SIGINFO) as u32 as c_int;
     let answer = pass_on(Some(&ours), core::ptr::null_mut());
-    match Action::of(front.signal) {
+    match Action::of(chain.signal) {
         Some(now) if answer == 0 => {
             let own = RESETHAND | SIGINFO;
             noted.flags = now.flags & !own | wanted & own;
             (noted.restorer, noted.mask) = (now.restorer, now.mask);
-            stand.note(&noted);
+            slot.note(&noted);
         }
-        _ => stand.note(&before),
+        _ => slot.note(&before),
     }
     answer
 }
@@ -218,7 +218,7 @@ const SIG_HOLD: usize = 2;
 /// Signals that siginterrupt has said are to interrupt system calls.
 static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 
-/// Sets and answers the handler before, as the older functions do.
+/// Sets a handler and returns the one before, as the older functions do.
 fn exchange(signal: c_int, handler: usize, flags: c_int, mask: u64) -> usize {
     let (mut new, mut old) = (none(), none());
     (new.sa_sigaction, new.sa_flags, new.sa_mask) = (handler, flags, set_of(mask));

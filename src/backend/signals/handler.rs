@@ -7,7 +7,7 @@
 //! stack: the function cannot tell, it returns to the restorer, and an unwinder sees the frames it
 //! knows. It uses no stack, for an alternate stack may be small.
 
-use super::{BUS, DispositionLock, Front, RESETHAND, SEGV, STANDS, Stand};
+use super::{BUS, DispositionLock, HandlerSlot, RESETHAND, SEGV, SLOTS, SignalChain};
 use crate::backend::copy_loop;
 use crate::backend::threads::workers;
 use crate::os::put_off::{self, To};
@@ -38,9 +38,9 @@ const RSP: usize = 15;
 const RIP: usize = 16;
 
 macro_rules! handlers {
-    ($($name:ident, $all:ident before $front:ident;)*) => { $(
+    ($($name:ident, $all:ident before $chain:ident;)*) => { $(
         #[unsafe(naked)]
-        unsafe extern "C" fn $name<const STAND: usize>() {
+        unsafe extern "C" fn $name<const SLOT: usize>() {
             naked_asm!(
                 ".cfi_startproc",
                 "endbr64",
@@ -63,14 +63,14 @@ macro_rules! handlers {
                 "cmp r10, r11",
                 "je 4f",
                 "3:",
-                "mov r11, [rip + {front} + {next}]",
+                "mov r11, [rip + {chain} + {next}]",
                 "lea r10, [rip + {unusual}]",
                 "cmp r10, r11",
                 "je 4f",
                 "mov r10, [rdx + {r10}]",
                 "jmp r11",
                 "4:",
-                "mov r11d, {stand}",
+                "mov r11d, {slot}",
                 "jmp {unusual}",
                 ".cfi_endproc",
                 rip = const register(RIP),
@@ -80,13 +80,13 @@ macro_rules! handlers {
                 of_the_c_library = const OF_THE_C_LIBRARY,
                 unusual = sym unusual,
                 r10 = const register(2),
-                front = sym $front,
-                next = const next_of(STAND),
-                stand = const STAND,
+                chain = sym $chain,
+                next = const next_of(SLOT),
+                slot = const SLOT,
             )
         }
 
-        pub const $all: [unsafe extern "C" fn(); STANDS] = [
+        pub const $all: [unsafe extern "C" fn(); SLOTS] = [
             $name::<0>, $name::<1>, $name::<2>, $name::<3>,
             $name::<4>, $name::<5>, $name::<6>, $name::<7>,
         ];
@@ -98,9 +98,9 @@ handlers! {
     on_sigbus, ON_SIGBUS before BUS;
 }
 
-/// Where a stand's `next` lies in its `Front`.
-const fn next_of(stand: usize) -> usize {
-    offset_of!(Front, stands) + stand * size_of::<Stand>() + offset_of!(Stand, next)
+/// Where a slot's `next` lies in its `SignalChain`.
+const fn next_of(slot: usize) -> usize {
+    offset_of!(SignalChain, slots) + slot * size_of::<HandlerSlot>() + offset_of!(HandlerSlot, next)
 }
 
 /// A fault in a copy loop: the interrupted code goes on where the loop ends.
@@ -127,7 +127,7 @@ extern "C" fn after(ip: usize) -> usize {
     copy_loop::recover(ip).unwrap_or(ip)
 }
 
-/// Asks `decide`, and then returns or jumps to the program's function. r11 is the stand's number.
+/// Asks `decide`, and then returns or jumps to the program's function. r11 is the slot's number.
 #[unsafe(naked)]
 pub unsafe extern "C" fn unusual() {
     naked_asm!(
@@ -166,12 +166,12 @@ pub unsafe extern "C" fn unusual() {
     )
 }
 
-/// The rare cases. Answers the function that is to run, or 0: return from the signal.
+/// Decides the rare cases. Returns the function that is to run, or 0: return from the signal.
 unsafe extern "C" fn decide(
     signal: i32,
     info: *mut libc::siginfo_t,
     context: *mut Ucontext,
-    stand: usize,
+    slot: usize,
 ) -> usize {
     // SAFETY: the kernel's, on the stack of this handler.
     let (info, context) = unsafe { (&*info, &mut *context) };
@@ -184,7 +184,7 @@ unsafe extern "C" fn decide(
         }
         return 0;
     }
-    let function = Front::of(signal).and_then(|front| function_to_run(front, stand));
+    let function = SignalChain::of(signal).and_then(|chain| function_to_run(chain, slot));
     if function.is_none() && !comes_again(signal, info) {
         send_to_oneself(signal, info);
     }
@@ -192,28 +192,28 @@ unsafe extern "C" fn decide(
 }
 
 /// The program's function. `None`: it has the default action, which is now the kernel's to do.
-fn function_to_run(front: &Front, stand: usize) -> Option<usize> {
+fn function_to_run(chain: &SignalChain, slot: usize) -> Option<usize> {
     // A handler that interrupted the holder of the lock could wait for it for ever.
     let _held = SignalsHeld::all();
     let is_ours = process::is_ours();
     let _lock = is_ours.then(DispositionLock::take);
-    let stand = front.stands.get(stand)?;
-    let program = stand.program();
+    let slot = chain.slots.get(slot)?;
+    let program = slot.program();
     let mut reset = program;
     reset.handler = libc::SIG_DFL;
     if !program.is_function() {
         if is_ours {
             workers::let_pieces_end();
         }
-        let _ = reset.exchange(front.signal);
+        let _ = reset.exchange(chain.signal);
         return None;
     }
     // As the kernel, which does so before it calls the handler: of two threads that fault at
     // once only one gets there.
     if program.flags & RESETHAND != 0 && is_ours {
-        stand.note(&reset);
+        slot.note(&reset);
     } else if program.flags & RESETHAND != 0 {
-        let _ = reset.exchange(front.signal); // in a child: the table of its own
+        let _ = reset.exchange(chain.signal); // in a child: the table of its own
     }
     Some(program.handler)
 }

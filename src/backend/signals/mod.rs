@@ -8,11 +8,11 @@
 //!     anything else                     -> the program's action, as if the kernel had called it
 //! ```
 //!
-//! So a bad page kills nobody while a copy is shared: whoever meets it, worker or caller, says so
-//! in the queue, and when nobody writes any more the caller copies that part again with libc's
+//! So a bad page kills no thread while a copy is shared: the worker or caller that meets it notes it
+//! in the queue, and when no thread writes any more the caller copies that part again with libc's
 //! memmove. Then the fault comes in the program's thread, in memcpy, as without us.
 //!
-//! - `stand_in_front` is called for every shared copy. It costs two system calls that only read;
+//! - `install_handlers` is called for every shared copy. It costs two system calls that only read;
 //!   a program that has set a handler past us is noticed there.
 //! - Ours is installed with the program's own flags and mask, so that the program's handler
 //!   finds the stack, the mask and the registers that the kernel would have given it: `handler`
@@ -22,8 +22,8 @@
 //!   Before the first shared copy, and for all other signals, they only pass on, and note which
 //!   signals have a handler.
 //!
-//! Whoever looks at or changes what the program has set takes a lock with all signals blocked:
-//! no handler can interrupt the holder, which makes these functions async-signal-safe. A child
+//! A look at what the program has set, and each change, takes a lock with all signals blocked: no
+//! handler can interrupt the holder, which makes these functions async-signal-safe. A child
 //! with our memory (vfork) or with a copy of it that knows nothing (a bare fork) has a signal
 //! table of its own in the kernel: there the lock is not taken and ours is not changed.
 
@@ -68,7 +68,7 @@ impl Action {
         (answer == 0).then_some(action)
     }
 
-    /// Gives the kernel this one and answers the one before.
+    /// Gives the kernel this one and returns the one before.
     fn exchange(&self, signal: i32) -> Result<Self, sys::SysResult> {
         let mut before = Self::NONE;
         let (new, old) = (&raw const *self as usize, &raw mut before as usize);
@@ -84,22 +84,21 @@ impl Action {
     }
 }
 
-/// One of the two signals.
+/// The handlers of ours for one of the two signals, and the program's behind them.
 #[repr(C)]
-struct Front {
-    stands: [Stand; STANDS],
+struct SignalChain {
+    slots: [HandlerSlot; SLOTS],
     signal: i32,
-    /// The stand that was taken last.
+    /// The slot that was taken last.
     last: AtomicUsize,
 }
 
-/// One handler of ours, and the action of the program's that it stands for. There are several
-/// for a signal because not every program asks us what it has set (a library that was opened
+/// One handler of ours, and the program's action behind it. There are several for a signal because not every program asks us what it has set (a library that was opened
 /// with RTLD_DEEPBIND, a program that has opened us with dlopen): it may read our handler's
 /// address, set a handler of its own, and call or restore the one it has read. That one must
 /// still mean what it meant, so a handler that was set past us gets another of ours in front.
 #[repr(C)]
-struct Stand {
+struct HandlerSlot {
     /// Where the handler goes for what is not ours: the program's function, or `handler::unusual`
     /// where there is more to do. One word, so the handler never sees half a change.
     next: AtomicUsize,
@@ -111,7 +110,7 @@ struct Stand {
     current: AtomicUsize,
 }
 
-const STANDS: usize = 8;
+const SLOTS: usize = 8;
 
 struct Disposition {
     handler: AtomicUsize,
@@ -127,8 +126,8 @@ impl Disposition {
     }
 }
 
-static SEGV: Front = Front::new(libc::SIGSEGV, handler::ON_SIGSEGV);
-static BUS: Front = Front::new(libc::SIGBUS, handler::ON_SIGBUS);
+static SEGV: SignalChain = SignalChain::new(libc::SIGSEGV, handler::ON_SIGSEGV);
+static BUS: SignalChain = SignalChain::new(libc::SIGBUS, handler::ON_SIGBUS);
 
 /// Whether ours was ever put in front, or is just being put there.
 #[unsafe(link_section = ".data")] // a page that start-up touches anyhow, and every fork reads
@@ -136,10 +135,10 @@ static EVER: AtomicBool = AtomicBool::new(false);
 
 /// Puts our handler in front of the program's where it is not. Before every shared copy: only
 /// then does a bad page end a copy loop. Keeps the hook's law.
-pub fn stand_in_front() -> Result<(), Refused> {
-    for front in [&SEGV, &BUS] {
-        let now = Action::of(front.signal).ok_or(Refused::System)?;
-        if front.needs_no_change(&now) {
+pub fn install_handlers() -> Result<(), Refused> {
+    for chain in [&SEGV, &BUS] {
+        let now = Action::of(chain.signal).ok_or(Refused::System)?;
+        if chain.needs_no_change(&now) {
             continue;
         }
         if !process::is_ours() {
@@ -147,7 +146,7 @@ pub fn stand_in_front() -> Result<(), Refused> {
         }
         let _held = SignalsHeld::all().ok_or(Refused::System)?;
         let _lock = DispositionLock::attempt().ok_or(Refused::Busy)?;
-        front.step_in()?;
+        chain.install()?;
     }
     Ok(())
 }
@@ -155,18 +154,17 @@ pub fn stand_in_front() -> Result<(), Refused> {
 /// Whether the program would notice a fault: it handles SIGSEGV or SIGBUS. True where the
 /// kernel does not say.
 pub fn program_handles_faults() -> bool {
-    [&SEGV, &BUS].into_iter().any(|front| match Action::of(front.signal) {
-        Some(now) => front.stand(now.handler).map_or(now, Stand::program).is_function(),
+    [&SEGV, &BUS].into_iter().any(|chain| match Action::of(chain.signal) {
+        Some(now) => chain.slot(now.handler).map_or(now, HandlerSlot::program).is_function(),
         None => true,
     })
 }
 
 /// Whether ours is in front just now, of both.
-pub fn stands_in_front() -> bool {
-    let stands = |front: &Front, now: Action| front.stand(now.handler).is_some();
+pub fn handlers_are_installed() -> bool {
     [&SEGV, &BUS]
         .into_iter()
-        .all(|front| Action::of(front.signal).is_some_and(|now| stands(front, now)))
+        .all(|chain| Action::of(chain.signal).is_some_and(|now| chain.slot(now.handler).is_some()))
 }
 
 /// In the child of a fork: the thread that held the lock is not here.
@@ -178,37 +176,32 @@ pub fn forget_after_fork() {
     }
 }
 
-impl Front {
-    const fn new(signal: i32, ours: [unsafe extern "C" fn(); STANDS]) -> Self {
-        let [a, b, c, d, e, f, g, h] = ours;
-        let stands = [
-            Stand::new(a),
-            Stand::new(b),
-            Stand::new(c),
-            Stand::new(d),
-            Stand::new(e),
-            Stand::new(f),
-            Stand::new(g),
-            Stand::new(h),
-        ];
-        Self { stands, signal, last: AtomicUsize::new(0) }
+impl SignalChain {
+    const fn new(signal: i32, ours: [unsafe extern "C" fn(); SLOTS]) -> Self {
+        let mut slots = [const { HandlerSlot::new(handler::unusual) }; SLOTS];
+        let mut slot = 0;
+        while slot < SLOTS {
+            slots[slot].ours = ours[slot];
+            slot += 1;
+        }
+        Self { slots, signal, last: AtomicUsize::new(0) }
     }
 
     fn of(signal: i32) -> Option<&'static Self> {
-        [&SEGV, &BUS].into_iter().find(|front| front.signal == signal)
+        [&SEGV, &BUS].into_iter().find(|chain| chain.signal == signal)
     }
 
-    /// Whose handler this is, if it is ours.
-    fn stand(&self, handler: usize) -> Option<&Stand> {
-        self.stands.iter().find(|stand| stand.ours as usize == handler)
+    /// The slot of this handler, if it is ours.
+    fn slot(&self, handler: usize) -> Option<&HandlerSlot> {
+        self.slots.iter().find(|slot| slot.ours as usize == handler)
     }
 
     fn needs_no_change(&self, now: &Action) -> bool {
-        now.handler == libc::SIG_IGN || self.stand(now.handler).is_some()
+        now.handler == libc::SIG_IGN || self.slot(now.handler).is_some()
     }
 
-    /// Puts one of ours in front. Under the lock.
-    fn step_in(&self) -> Result<(), Refused> {
+    /// Installs a handler of ours in front of the program's. Under the lock.
+    fn install(&self) -> Result<(), Refused> {
         // Before the look at what there is: see `calls::sigaction`.
         EVER.store(true, Ordering::SeqCst);
         let mut now = Action::of(self.signal).ok_or(Refused::System)?;
@@ -217,10 +210,10 @@ impl Front {
         }
         // Again only if a thread has set something past us in between.
         for _ in 0..8 {
-            let stand = self.stand_for(&now);
-            let before = stand.in_front_of(&now).exchange(self.signal);
+            let slot = self.slot_for(&now);
+            let before = slot.in_front_of(&now).exchange(self.signal);
             let before = before.map_err(|_| Refused::System)?;
-            if before == now || self.stand(before.handler).is_some() {
+            if before == now || self.slot(before.handler).is_some() {
                 return Ok(());
             }
             if before.handler == libc::SIG_IGN {
@@ -231,25 +224,25 @@ impl Front {
         Err(Refused::Busy)
     }
 
-    /// The one that has stood for this action already, or the one that was taken longest ago.
-    fn stand_for(&self, action: &Action) -> &Stand {
-        if let Some(stand) = self.stands.iter().find(|stand| stand.stands_for(action)) {
-            return stand;
+    /// The slot that has had this action before, or the one that was taken longest ago.
+    fn slot_for(&self, action: &Action) -> &HandlerSlot {
+        if let Some(slot) = self.slots.iter().find(|slot| slot.matches(action)) {
+            return slot;
         }
-        let number = (self.last.load(Ordering::Relaxed) + 1) % STANDS;
+        let number = (self.last.load(Ordering::Relaxed) + 1) % SLOTS;
         self.last.store(number, Ordering::Relaxed);
-        self.stands[number].note(action);
-        &self.stands[number]
+        self.slots[number].note(action);
+        &self.slots[number]
     }
 }
 
-impl Stand {
+impl HandlerSlot {
     const fn new(ours: unsafe extern "C" fn()) -> Self {
         let (next, current) = (AtomicUsize::new(0), AtomicUsize::new(0));
         Self { next, ours, entries: [const { Disposition::new() }; 4], current }
     }
 
-    fn stands_for(&self, action: &Action) -> bool {
+    fn matches(&self, action: &Action) -> bool {
         self.next.load(Ordering::Relaxed) != 0 && self.program() == *action
     }
 

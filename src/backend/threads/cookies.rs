@@ -1,8 +1,9 @@
-//! The table of copies that nobody waits for yet: cookies, their parts, and their ends.
+//! The table of copies that go on while their callers do something else: cookies, their parts, and
+//! their ends.
 //!
 //! An entry is the owner of a cookie, or a part of one, or both at once: a single copy is an
-//! owner that is its only part. A part's pieces are claimed as in the queue. What has become
-//! of an owner is one 64-bit word:
+//! owner that is its only part. A part's pieces are claimed and finished as in `queue`. What has
+//! become of an owner is one 64-bit word:
 //!
 //! ```text
 //! 63         4    3      2   0
@@ -10,21 +11,20 @@
 //! ```
 //!
 //! An owner counts the parts that are not over, and one more for the caller that is still adding
-//! parts. Whoever brings that to zero ends it: the notice first, for after the next step the caller
-//! may take its memory away; then the phase, which is all that `look` reads. The generation rises
-//! whenever an entry gets free, so a cookie is good for one end.
+//! parts. The thread that brings that to zero ends it: the notice first, for after the next step the
+//! caller may take its memory away; then the phase, which is all that `look` reads. The generation
+//! rises whenever an entry gets free, so a cookie is good for one end.
 
 use super::queue::{End, Posted, Slot, headcount};
 use crate::backend::request::Request;
+#[cfg(not(loom))]
+use crate::os::mapped::{Mapped, Zeroed};
 use crate::os::sync::{
-    AtomicU32, AtomicU64, AtomicUsize, Ordering, Sleepable, Woken, fetch_to_change,
+    AtomicU32, AtomicU64, AtomicUsize, Ordering, Sleepable, Woken, fetch_to_change, take_bit,
 };
 
 /// How many cookies and parts there can be at once.
-#[cfg(not(loom))]
-pub const ENTRIES: usize = 4096;
-#[cfg(loom)]
-pub const ENTRIES: usize = 2;
+pub const ENTRIES: usize = if cfg!(loom) { 2 } else { 4096 };
 const WORDS: usize = ENTRIES.div_ceil(64);
 
 mod phase {
@@ -38,9 +38,10 @@ mod phase {
     pub const ONE_GENERATION: u64 = 16;
 }
 
-/// A number in the table, plus one; 0 is nobody.
+/// A number in the table, plus one; 0 is none.
 type EntryLink = AtomicU32;
 
+#[cfg_attr(loom, derive(Default))]
 pub struct Entry {
     pub slot: Slot,
     state: Sleepable,
@@ -49,7 +50,7 @@ pub struct Entry {
     next: EntryLink,
     /// Whether a bad page of it does no harm: see `is_guarded`.
     guarded: AtomicU32,
-    /// The request of the kernel helper that carries this part; 0: pieces are for everybody.
+    /// The request of the engine that carries this part; number 0: its pieces are claimed.
     pub request: Request,
     // As an owner.
     first: EntryLink,
@@ -121,27 +122,6 @@ impl Cookie {
 }
 
 impl Entry {
-    #[cfg(loom)]
-    pub fn new() -> Self {
-        Self {
-            slot: Slot::new(),
-            state: Sleepable::new(0),
-            owner: EntryLink::new(0),
-            next: EntryLink::new(0),
-            guarded: AtomicU32::new(0),
-            request: Request::default(),
-            first: EntryLink::new(0),
-            left: AtomicU32::new(0),
-            failed: AtomicU32::new(0),
-            detached: AtomicU32::new(0),
-            helped: AtomicU32::new(0),
-            word: AtomicUsize::new(0),
-            value: AtomicU64::new(0),
-            bytes: AtomicUsize::new(0),
-            begun: AtomicU64::new(0),
-        }
-    }
-
     fn state(&self) -> u64 {
         self.state.atomic().load(Ordering::Acquire)
     }
@@ -151,7 +131,7 @@ impl Entry {
     }
 
     /// Whether a bad page of this part only ends a copy loop: `ask` sees to it, until it has
-    /// done so once. For those who have claimed a piece.
+    /// done so once. For threads that have claimed a piece.
     pub fn is_guarded(&self, ask: impl FnOnce() -> bool) -> bool {
         if self.guarded.load(Ordering::Relaxed) == 0 && ask() {
             self.guarded.store(1, Ordering::Relaxed);
@@ -178,12 +158,12 @@ impl Entry {
         whole.map_or(0, |last| last.offset + last.len)
     }
 
-    /// Whether some part of this owner is: then a look at the phase is not enough.
+    /// Whether an engine carries a part of this owner: then a look at the phase is not enough.
     pub fn needs_help(&self) -> bool {
         self.helped.load(Ordering::Relaxed) != 0
     }
 
-    /// Nobody will ask for its end.
+    /// No thread will ask for its end.
     pub fn is_detached(&self) -> bool {
         self.detached.load(Ordering::Relaxed) != 0
     }
@@ -192,7 +172,7 @@ impl Entry {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// This many bytes of the parts of this owner are not carried by others after all.
+    /// Notes that the caller copies this many bytes of its parts itself.
     pub fn take_off(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -212,16 +192,17 @@ impl Entry {
     }
 }
 
+// SAFETY: atomic numbers; zeros are free entries.
 #[cfg(not(loom))]
-pub struct Entries([Entry; ENTRIES]);
-
-// SAFETY: atomic numbers.
+unsafe impl Zeroed for [Entry; ENTRIES] {}
+// SAFETY: atomic numbers, and no entries yet.
 #[cfg(not(loom))]
-unsafe impl crate::os::mapped::Zeroed for Entries {}
+unsafe impl Zeroed for Table {}
 
+#[cfg_attr(loom, derive(Default))]
 pub struct Table {
     #[cfg(not(loom))]
-    entries: crate::os::mapped::Mapped<Entries>,
+    entries: Mapped<[Entry; ENTRIES]>,
     #[cfg(loom)]
     entries: [Entry; ENTRIES],
     /// One bit for each entry that is not free.
@@ -235,33 +216,11 @@ pub struct Table {
 }
 
 impl Table {
-    #[cfg(not(loom))]
-    pub const fn new() -> Self {
-        Self {
-            entries: crate::os::mapped::Mapped::new(),
-            used: [const { AtomicU64::new(0) }; WORDS],
-            open: [const { AtomicU64::new(0) }; WORDS],
-            offered: AtomicUsize::new(0),
-            hint: AtomicUsize::new(0),
-        }
-    }
-
-    #[cfg(loom)]
-    pub fn new() -> Self {
-        Self {
-            entries: [Entry::new(), Entry::new()],
-            used: [AtomicU64::new(!3)],
-            open: [AtomicU64::new(0)],
-            offered: AtomicUsize::new(0),
-            hint: AtomicUsize::new(0),
-        }
-    }
-
     /// None before the first was taken.
     #[inline]
     fn entries(&self) -> &[Entry] {
         #[cfg(not(loom))]
-        return self.entries.get().map_or(&[], |entries| &entries.0);
+        return self.entries.get().map_or(&[], |entries| entries);
         #[cfg(loom)]
         return &self.entries;
     }
@@ -270,7 +229,7 @@ impl Table {
     #[inline]
     fn entries_to_take(&self) -> Option<&[Entry]> {
         #[cfg(not(loom))]
-        return self.entries.get_or_map().map(|entries| &entries.0[..]);
+        return self.entries.get_or_map().map(|entries| &entries[..]);
         #[cfg(loom)]
         return Some(&self.entries);
     }
@@ -307,48 +266,30 @@ impl Table {
         self.used.iter().map(|used| used.load(Ordering::Relaxed).count_zeros() as usize).sum()
     }
 
-    /// A free entry for oneself; `None`: the table is full.
+    /// Takes a free entry. `None`: the table is full.
     pub fn take(&self) -> Option<&Entry> {
         let entries = self.entries_to_take()?;
         let first = self.hint.load(Ordering::Relaxed);
-        for word in (0..WORDS).map(|i| (first + i) % WORDS) {
-            let mut used = self.used[word].load(Ordering::Relaxed);
-            while used != u64::MAX {
-                let bit = used.trailing_ones();
-                let (cell, taken) = (&self.used[word], used | 1 << bit);
-                match cell.compare_exchange_weak(used, taken, Ordering::Acquire, Ordering::Relaxed)
-                {
-                    Ok(_) => {
-                        if word != first {
-                            self.hint.store(word, Ordering::Relaxed);
-                        }
-                        let entry = &entries[word * 64 + bit as usize];
-                        let state = entry.state.atomic().load(Ordering::Relaxed);
-                        // From generation 1 up: a cookie is never 0.
-                        let state = state.max(phase::ONE_GENERATION);
-                        entry.state.atomic().store(state | phase::FILLING, Ordering::Relaxed);
-                        entry.request.id.store(0, Ordering::Relaxed);
-                        return Some(entry);
-                    }
-                    Err(other) => used = other,
-                }
-            }
+        let in_word = |word| Some((word, take_bit(&self.used[word], ENTRIES.min(64) as u32)?));
+        let (word, bit) = (0..WORDS).find_map(|i| in_word((first + i) % WORDS))?;
+        if word != first {
+            self.hint.store(word, Ordering::Relaxed);
         }
-        None
+        let entry = &entries[word * 64 + bit];
+        // From generation 1 up: a cookie is never 0.
+        let state = entry.state.atomic().load(Ordering::Relaxed).max(phase::ONE_GENERATION);
+        entry.state.atomic().store(state | phase::FILLING, Ordering::Relaxed);
+        entry.request.id.store(0, Ordering::Relaxed);
+        Some(entry)
     }
 
-    /// Gives an entry back, with a new generation.
-    fn release(&self, entry: &Entry) {
+    /// Makes a taken entry free, with a new generation.
+    pub fn release(&self, entry: &Entry) {
         let generation = entry.state.atomic().load(Ordering::Relaxed) / phase::ONE_GENERATION + 1;
         let free = (generation * phase::ONE_GENERATION) | phase::FREE;
         entry.state.atomic().store(free, Ordering::Release);
         let number = self.number(entry);
         self.used[number / 64].fetch_and(!(1 << (number % 64)), Ordering::Release);
-    }
-
-    /// Gives a taken entry back that was not used.
-    pub fn give_back(&self, entry: &Entry) {
-        self.release(entry);
     }
 
     /// Makes a taken entry the owner of parts to come. `detached`: it becomes free by itself.
@@ -375,7 +316,7 @@ impl Table {
     }
 
     /// Adds a taken entry, perhaps the owner itself, as a part. Its pieces can be claimed from now
-    /// on: by workers if they are `offered`, and by whoever waits.
+    /// on: by workers if they are `offered`, and by a caller that waits.
     pub fn add(&self, owner: &Entry, part: &Entry, copy: &Posted, offered: bool) {
         let number = self.number(part);
         let (len, ..) = copy.cut.parts();
@@ -392,12 +333,12 @@ impl Table {
         part.owner.store(self.number(owner) as u32 + 1, Ordering::Relaxed);
         part.next.store(owner.first.load(Ordering::Relaxed), Ordering::Relaxed);
         if offered {
-            // Before it can be claimed, because whoever claims the last piece takes this back.
+            // Before it can be claimed, because the claimer of the last piece undoes this.
             self.offered.fetch_add(1, Ordering::Relaxed);
             self.open[number / 64].fetch_or(1 << (number % 64), Ordering::Relaxed);
         }
         part.slot.post(copy);
-        // Last, and released: whoever walks over the parts of an owner finds them whole.
+        // Last, and released: a thread that walks over the parts of an owner finds them whole.
         owner.first.store(number as u32 + 1, Ordering::Release);
     }
 
@@ -418,12 +359,7 @@ impl Table {
         owner.left.load(Ordering::Acquire) == 1
     }
 
-    /// No more parts will be added. `Some`: all of them are over, and the owner has ended.
-    pub fn close(&self, owner: &Entry) -> Option<Ended> {
-        self.drop_one(owner)
-    }
-
-    /// Claims a piece of a part. Whoever claims it must call `finish`.
+    /// Claims a piece of a part. The claimer must call `finish`.
     pub fn claim(&self, part: &Entry, end: End) -> Option<(Posted, usize)> {
         let (copy, index, more) = part.slot.claim(end)?;
         if !more {
@@ -437,8 +373,8 @@ impl Table {
         Some((copy, index))
     }
 
-    /// Says that a claimed piece is over; `done` is false when it could not be copied and is left
-    /// to whoever asks for the end. `Some`: that was the end of its owner.
+    /// Finishes a claimed piece; `done` is false when it could not be copied and is left to the
+    /// thread that asks for the end. `Some`: that was the end of its owner.
     pub fn finish(&self, part: &Entry, index: usize, done: bool) -> Option<Ended> {
         let owner = self.owner(part)?; // read while the piece keeps it alive
         if !done {
@@ -446,10 +382,11 @@ impl Table {
         } else {
             part.note_copied(index);
         }
-        if part.slot.finish(index, done) { self.drop_one(owner) } else { None }
+        if part.slot.finish(index, done) { self.close(owner) } else { None }
     }
 
-    fn drop_one(&self, owner: &Entry) -> Option<Ended> {
+    /// Ends the caller's adding of parts, or one part. `Some`: that was the end of the owner.
+    pub fn close(&self, owner: &Entry) -> Option<Ended> {
         if owner.left.fetch_sub(1, Ordering::AcqRel) > 1 {
             return None;
         }
@@ -509,8 +446,7 @@ impl Table {
         }
     }
 
-    /// Takes the end of an owner for oneself; false: somebody else was first. Whoever gets true
-    /// must call `free`.
+    /// Claims the end of an owner; false: another thread was first. After true, call `free`.
     pub fn retire(&self, cookie: Cookie) -> bool {
         let CookieState::Over(owner) = self.look(cookie) else { return false };
         let state = owner.state.atomic();
@@ -521,8 +457,8 @@ impl Table {
             && state.compare_exchange(over, retiring, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// The parts of an owner. Whoever does not own it may see those of the next one: then claiming
-    /// them only helps.
+    /// The parts of an owner. A thread that does not own it may see those of the next one: then
+    /// claiming them only helps.
     pub fn parts<'a>(&'a self, owner: &Entry) -> impl Iterator<Item = &'a Entry> + use<'a> {
         let _ = owner.first.load(Ordering::Acquire);
         let mut at = self.linked(&owner.first);
@@ -533,7 +469,7 @@ impl Table {
         })
     }
 
-    /// Whose part it is, while a piece of it is claimed.
+    /// The owner of a part, while a piece of it is claimed.
     pub fn owner(&self, part: &Entry) -> Option<&Entry> {
         self.linked(&part.owner)
     }
@@ -542,7 +478,7 @@ impl Table {
         owner.failed.load(Ordering::Relaxed) != 0
     }
 
-    /// Gives an owner that is over back, and its parts.
+    /// Releases an owner that is over, and its parts.
     pub fn free(&self, owner: &Entry) {
         let mut at = self.linked(&owner.first);
         while let Some(part) = at {
@@ -607,16 +543,14 @@ impl Table {
         None
     }
 
-    /// In the child of a fork: the parent's cookies are not ours, and its copies not under
-    /// way here.
-    #[cfg(not(loom))]
+    /// For the child of a fork: the parent's cookies are not ours, and its copies not under way here.
     pub fn forget_everything(&self) {
         for (word, used) in self.used.iter().enumerate() {
             let mut left = used.load(Ordering::Relaxed);
             while left != 0 {
                 let entry = &self.entries()[word * 64 + left.trailing_zeros() as usize];
                 left &= left - 1;
-                entry.slot.leave();
+                entry.slot.release();
                 self.release(entry);
             }
             self.open[word].store(0, Ordering::Relaxed);

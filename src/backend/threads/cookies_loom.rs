@@ -52,7 +52,7 @@ fn worker(model: &(Arc<Table>, WriteCounts)) -> thread::JoinHandle<()> {
 #[test]
 fn waiter_and_worker_share_a_copy_and_the_waiter_never_sleeps_on() {
     explore(3, || {
-        let model = (Arc::new(Table::new()), WriteCounts::new(1, 2));
+        let model = (Arc::<Table>::default(), WriteCounts::new(1, 2));
         let (table, bytes) = &model;
         let cookie = begin(table, copy_of(2, 0), None);
         let worker = worker(&model);
@@ -66,7 +66,7 @@ fn waiter_and_worker_share_a_copy_and_the_waiter_never_sleeps_on() {
 #[test]
 fn one_of_two_waiters_is_told() {
     explore(2, || {
-        let model = (Arc::new(Table::new()), WriteCounts::new(1, 1));
+        let model = (Arc::<Table>::default(), WriteCounts::new(1, 1));
         let (table, bytes) = &model;
         let cookie = begin(table, copy_of(1, 0), None);
         let other = beside(&model, move |(table, bytes)| wait(&table, cookie, &bytes));
@@ -79,7 +79,7 @@ fn one_of_two_waiters_is_told() {
 #[test]
 fn late_worker_takes_nothing_of_the_next_owner_twice() {
     explore(3, || {
-        let model = (Arc::new(Table::new()), WriteCounts::new(2, 1));
+        let model = (Arc::<Table>::default(), WriteCounts::new(2, 1));
         let (table, bytes) = &model;
         let first = begin(table, copy_of(1, 0), None);
         let worker = worker(&model);
@@ -96,7 +96,7 @@ fn late_worker_takes_nothing_of_the_next_owner_twice() {
 #[test]
 fn word_is_written_after_all_pieces_of_all_parts() {
     explore(2, || {
-        let model = (Arc::new(Table::new()), WriteCounts::new(2, 1));
+        let model = (Arc::<Table>::default(), WriteCounts::new(2, 1));
         let (table, bytes) = &model;
         let word = Box::leak(Box::new(AtomicU64::new(0)));
         let notice = Notice { word: &raw const *word as usize, value: 7 };
@@ -115,7 +115,7 @@ fn word_is_written_after_all_pieces_of_all_parts() {
             work_on(table, part, End::Back, bytes);
         }
         assert_eq!(word.load(Ordering::Acquire), 7);
-        // SAFETY: from a box, and nobody knows it any more.
+        // SAFETY: from a box, and no thread knows it any more.
         drop(unsafe { Box::from_raw(word) });
     });
 }
@@ -125,7 +125,7 @@ type Workshop = (Arc<Table>, Arc<Queue>, Arc<AtomicU32>, WriteCounts);
 
 fn workshop(alive: u32) -> Workshop {
     let alive = Arc::new(AtomicU32::new(alive));
-    (Arc::new(Table::new()), Arc::new(Queue::new()), alive, WriteCounts::new(1, 1))
+    (Arc::<Table>::default(), Arc::<Queue>::default(), alive, WriteCounts::new(1, 1))
 }
 
 /// Starts the copy while the worker is about to leave.
@@ -138,8 +138,8 @@ fn copy_is_done_or_worker_replaced(model: &Workshop, worker: thread::JoinHandle<
     assert!(bytes.times(0, 0) == 1 || replaced);
 }
 
-/// Nobody waits for the copy: whoever starts it finds a worker that stays, wakes one that
-/// sleeps, or makes one.
+/// No thread waits for the copy: its starter finds a worker that stays, wakes one that sleeps, or
+/// makes one.
 #[test]
 fn worker_that_leaves_is_replaced_or_stays_for_the_copy() {
     explore(4, || {
@@ -161,7 +161,7 @@ fn worker_that_leaves_is_replaced_or_stays_for_the_copy() {
     });
 }
 
-/// The same for one that is sent away, and one that may not sleep any more.
+/// As above, for a worker that is sent away, or may not sleep any more.
 #[test]
 fn worker_that_is_sent_away_is_replaced_or_stays_for_the_copy() {
     explore(4, || {
@@ -181,11 +181,11 @@ fn worker_that_is_sent_away_is_replaced_or_stays_for_the_copy() {
     });
 }
 
-/// Nor does anybody rely on a worker that another thread then fails to make.
+/// No thread relies on a worker that another thread then fails to make.
 #[test]
 fn worker_that_does_not_come_is_not_relied_on() {
     explore(4, || {
-        let (table, alive) = (Arc::new(Table::new()), Arc::new(AtomicU32::new(0)));
+        let (table, alive) = (Arc::<Table>::default(), Arc::new(AtomicU32::new(0)));
         let other = beside(&alive, |alive| {
             let to_come = headcount::ONE + headcount::ONE_TO_COME;
             alive.fetch_add(to_come, Ordering::Relaxed);
@@ -194,7 +194,7 @@ fn worker_that_does_not_come_is_not_relied_on() {
         begin(&table, copy_of(1, 0), None);
         let makes_one = Queue::lacks_workers(&alive, 1);
         if !makes_one {
-            assert!(!headcount::somebody_is_there(alive.load(Ordering::Acquire)));
+            assert!(!headcount::any_running(alive.load(Ordering::Acquire)));
         }
         other.join().unwrap();
     });

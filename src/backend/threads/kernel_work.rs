@@ -63,10 +63,10 @@ pub fn share(
         count => summon(count, 1),
     }
     let mut seen = Seen::default();
-    let (own, _) = work(shared, &mut seen, &WaitMode::UntilDone);
+    let (own, _) = work(shared, &mut seen, &WaitMode::UntilDone, true);
     let mut room: UndoneBits = [const { MaybeUninit::uninit() }; _];
     let short = shared.undone(&mut room).map(|index| piece(index).offset).min();
-    QUEUE.leave(shared);
+    QUEUE.release(shared);
     note_caller_bytes(own);
     Ok((short, seen))
 }

@@ -1,6 +1,6 @@
 //! Work of any kind that the caller and workers do together.
 //!
-//! Every thread that takes part calls the same function, which returns when nothing is left to
+//! Every thread that takes part calls one function, which returns when nothing is left to
 //! begin. How the threads divide the work is that function's business. This file sees to it that
 //! workers come, that none begins after the caller has found nothing left, and that none is still
 //! in the function when `run` returns.
@@ -57,7 +57,7 @@ pub fn run(workers: usize, helpers: usize, work: ParallelFn<'_>) -> Result<Took,
     }
     let own = done.wrapping_sub(begun);
     wait(shared, own.max(SPIN_TICKS), &WaitMode::UntilDone);
-    QUEUE.leave(shared);
+    QUEUE.release(shared);
     Ok(Took { own, waited: sys::ticks().wrapping_sub(done) })
 }
 
@@ -67,9 +67,9 @@ mod tests {
     use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     #[test]
-    fn everybody_is_called_once_and_nobody_is_left_when_it_returns() {
+    fn each_thread_is_called_once_and_none_is_left_when_it_returns() {
         crate::backend::libc::resolve();
-        workers::settle_in();
+        workers::init();
         workers::start(3);
         let mut helped = 0;
         for round in 0..200 {

@@ -1,41 +1,49 @@
-//! The queue: a caller posts a copy, and whoever has time claims pieces of it.
+//! The queue: a caller posts a copy, and threads that have time claim pieces of it.
+//!
+//! ```text
+//! take       the poster gets a free slot            post      its pieces can be claimed
+//! claim      a thread gets one piece                finish    it says what has become of the piece
+//! cancel     unclaimed pieces need not be done      take back the poster redoes begun pieces
+//! release    the slot is free again
+//! ```
+//!
+//! `cookies`, `gpu::slots` and `ioat::piece_lists` use these words for their slots too.
 //!
 //! One 64-bit ticket in each slot holds everything that must change together:
 //!
 //! ```text
 //! 63      32 31    29   20 19   10 9      0
-//! generation owned begun   back    front
+//! generation taken begun   back    front
 //! ```
 //!
 //! The pieces from `front` to `back` are unclaimed. A claim is one compare-and-swap that takes the
 //! first or the last of them. The caller takes from the front and workers from the back, so that in
 //! a copy made again and again each finds its own part in its own cache. What is to be copied is
 //! read before the swap and believed only when the swap succeeds: the generation shows that the
-//! slot still holds the same copy. So a thread that comes late claims nothing and delays nobody,
-//! and the poster waits only for pieces that have begun.
+//! slot still holds that copy. So a thread that comes late claims nothing and delays no other, and
+//! the poster waits only for pieces that have begun.
 //!
-//! In the queue (`Shared`) what has become of each piece is a byte of its own, written by whoever
-//! has claimed it: no two threads write to the same byte, and the poster looks at all of them. It
+//! In the queue (`Shared`) what has become of each piece is a byte of its own, written by the thread
+//! that has claimed it: no two threads write to one byte, and the poster looks at all of them. It
 //! need not even wait for pieces that have begun: if their worker does not run, the poster raises
 //! the generation, interrupts the workers (see `copy_loop::TakeBack`), and copies them itself.
 //!
 //! A comparison is over with its first difference. Its pieces are claimed `IN_ORDER`, from the
-//! front by everybody, and whoever finds a difference cancels what is unclaimed: `back` becomes
-//! `front`, and only pieces before that were ever begun. Whoever works on a piece behind it stops
-//! soon.
+//! front by every thread, and a thread that finds a difference cancels what is unclaimed: `back`
+//! becomes `front`, and only pieces before that were ever begun. Threads that work on a piece behind
+//! it stop soon.
 //!
-//! Nobody polls copies that go on while their caller does something else (`cookies`). Their slots
-//! count the pieces under way in `begun`, and whoever brings that to zero tells of the end.
+//! No caller polls copies that go on while it does something else (`cookies`). Their slots count
+//! the pieces under way in `begun`, and the thread that brings that to zero tells of the end.
 
 use crate::backend::mode::Mode;
-use crate::os::sync::maybe_const;
+#[cfg(not(loom))]
+use crate::os::mapped::Zeroed;
 use crate::os::sync::{
-    AtomicU32, AtomicU64, AtomicUsize, Ordering, Sleepable, Woken, fetch_to_change,
+    AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, Sleepable, Woken, fetch_to_change,
 };
 use crate::plan::Cut;
 use core::mem::MaybeUninit;
-#[cfg(not(loom))]
-use core::sync::atomic::AtomicU8;
 
 /// A copy in the queue.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +71,7 @@ impl Ticket {
     const BACK: u64 = Cut::MOST as u64 * Self::ONE_BACK;
     const ONE_BEGUN: u64 = 1 << 20;
     const BEGUN: u64 = Cut::MOST as u64 * Self::ONE_BEGUN;
-    const OWNED: u64 = 1 << 31;
+    const TAKEN: u64 = 1 << 31;
     const ONE_GENERATION: u64 = 1 << 32;
 
     fn front(self) -> u64 {
@@ -93,6 +101,7 @@ impl Ticket {
 
 /// Room for one copy. Slots are apart in memory: each is written by several CPUs.
 #[repr(align(128))]
+#[cfg_attr(loom, derive(Default))]
 pub struct Slot {
     ticket: AtomicU64,
     dst: AtomicUsize,
@@ -108,37 +117,23 @@ pub struct Slot {
 }
 
 impl Slot {
-    maybe_const! { fn new() -> Self {
-        Self {
-            ticket: AtomicU64::new(0),
-            dst: AtomicUsize::new(0),
-            src: AtomicUsize::new(0),
-            len: AtomicUsize::new(0),
-            head: AtomicUsize::new(0),
-            piece: AtomicUsize::new(0),
-            mode: AtomicUsize::new(0),
-            failed_from: AtomicUsize::new(0),
-            failed_to: AtomicUsize::new(0),
-        }
-    } }
-
-    /// Takes an idle slot for oneself.
+    /// Takes the slot, if it is free.
     fn take(&self) -> bool {
         let now = Ticket(self.ticket.load(Ordering::Relaxed));
-        now.0 & (Ticket::OWNED | Ticket::BEGUN) == 0
+        now.0 & (Ticket::TAKEN | Ticket::BEGUN) == 0
             && now.unclaimed() == 0
             && self
                 .ticket
                 .compare_exchange(
                     now.0,
-                    now.0 | Ticket::OWNED,
+                    now.0 | Ticket::TAKEN,
                     Ordering::Acquire,
                     Ordering::Relaxed,
                 )
                 .is_ok()
     }
 
-    /// Opens the copy to everybody. Only the taker may call this.
+    /// Opens the copy. Only the taker may call this.
     pub(in crate::backend) fn post(&self, copy: &Posted) {
         let (len, head, piece) = copy.cut.parts();
         self.dst.store(copy.dst, Ordering::Relaxed);
@@ -151,12 +146,12 @@ impl Slot {
         self.failed_to.store(0, Ordering::Relaxed);
         let before = Ticket(self.ticket.load(Ordering::Relaxed));
         let ticket = before.generation().wrapping_add(Ticket::ONE_GENERATION)
-            | Ticket::OWNED
+            | Ticket::TAKEN
             | (copy.cut.count() as u64 * Ticket::ONE_BACK);
         self.ticket.store(ticket, Ordering::Release);
     }
 
-    /// What was posted last: read again by whoever cannot know that nobody posts meanwhile.
+    /// What was posted last. May be torn while another thread posts.
     pub(in crate::backend) fn posted(&self) -> Posted {
         let cut = Cut::from_parts(
             self.len.load(Ordering::Relaxed),
@@ -172,13 +167,13 @@ impl Slot {
     }
 
     /// Claims a piece, if one is left: the copy, the piece's number, and whether more are left.
-    /// Whoever claims must call `finish`.
+    /// The claimer must call `finish`.
     pub fn claim(&self, end: End) -> Option<(Posted, usize, bool)> {
         let (copy, index, before) = self.claim_and_count(end, Ticket::ONE_BEGUN)?;
         Some((copy, index, before.unclaimed() > 1))
     }
 
-    /// The same, with the ticket as it was before; `counted` is added to it.
+    /// Like `claim`, with the ticket as it was before; `counted` is added to it.
     fn claim_and_count(&self, end: End, counted: u64) -> Option<(Posted, usize, Ticket)> {
         let mut now = Ticket(self.ticket.load(Ordering::Acquire));
         loop {
@@ -204,7 +199,7 @@ impl Slot {
         }
     }
 
-    /// What is unclaimed in this generation stays so: nobody has to do it any more.
+    /// Cancels what is unclaimed in this generation.
     fn cancel(&self, generation: u32) {
         let mut now = Ticket(self.ticket.load(Ordering::Relaxed));
         while now.generation_number() == generation && now.unclaimed() > 0 {
@@ -217,9 +212,8 @@ impl Slot {
         }
     }
 
-    /// Says that a claimed piece is over; `done` is false when it could not be copied. True
-    /// for the one who ends the copy: nothing is unclaimed, nothing else under way, and the
-    /// bytes of all can be seen.
+    /// Finishes a claimed piece; `done` is false when it could not be copied. Returns whether that
+    /// was the end of the copy: nothing is unclaimed or under way, and the bytes of all can be seen.
     pub fn finish(&self, index: usize, done: bool) -> bool {
         if !done {
             self.failed_from.fetch_min(index, Ordering::Relaxed);
@@ -234,7 +228,7 @@ impl Slot {
         Ticket(self.ticket.load(Ordering::Relaxed)).generation_number()
     }
 
-    /// How many pieces are left to claim.
+    /// Pieces that are left to claim.
     pub fn unclaimed(&self) -> u64 {
         Ticket(self.ticket.load(Ordering::Relaxed)).unclaimed()
     }
@@ -244,13 +238,12 @@ impl Slot {
         self.failed_from.load(Ordering::Relaxed)..self.failed_to.load(Ordering::Relaxed)
     }
 
-    /// Whether it was taken, and not given back.
-    fn is_owned(&self) -> bool {
-        self.ticket.load(Ordering::Relaxed) & Ticket::OWNED != 0
+    fn is_taken(&self) -> bool {
+        self.ticket.load(Ordering::Relaxed) & Ticket::TAKEN != 0
     }
 
-    /// Gives the slot back. Nothing is unclaimed and nothing under way.
-    pub(in crate::backend) fn leave(&self) {
+    /// Makes the slot free. Nothing is unclaimed and nothing under way.
+    pub(in crate::backend) fn release(&self) {
         let now = Ticket(self.ticket.load(Ordering::Relaxed));
         self.ticket.store(now.generation(), Ordering::Release);
     }
@@ -260,7 +253,7 @@ impl Slot {
 pub struct ClaimedPiece {
     pub copy: Posted,
     pub index: usize,
-    /// As long as the slot's is the same, the piece belongs to whoever has claimed it.
+    /// While the slot has this generation, the piece belongs to its claimer.
     pub generation: u32,
 }
 
@@ -272,66 +265,45 @@ pub mod piece_is {
     pub const FAILED: u8 = 2;
     /// Compared: there is a difference in it.
     pub const DIFFERS: u8 = 3;
-    /// Claimed by the poster, which has not begun it: signals are to be let in first.
+    /// Claimed by the poster and not begun: signals are to be let in first.
     pub const LEFT: u8 = 4;
 }
 
 /// A slot of the queue: its pieces can be taken back.
 #[repr(align(128))]
+#[cfg_attr(loom, derive(Default))]
 pub struct Shared {
     slot: Slot,
-    /// One byte for each piece; see `piece_is`.
-    pieces: [AtomicU64; Shared::WORDS],
+    /// See `piece_is`.
+    pieces: [AtomicU8; if cfg!(loom) { 2 } else { Cut::MOST }],
 }
 
 impl Shared {
-    const WORDS: usize = if cfg!(loom) { 1 } else { (Cut::MOST + 1) / 8 };
-
-    maybe_const! { fn new() -> Self {
-        Self {
-            slot: Slot::new(),
-            #[cfg(not(loom))]
-            pieces: [const { AtomicU64::new(0) }; Shared::WORDS],
-            #[cfg(loom)]
-            pieces: [AtomicU64::new(0)],
-        }
-    } }
-
     fn post(&self, copy: &Posted) {
-        for word in &self.pieces[..copy.cut.count().div_ceil(8)] {
-            word.store(0, Ordering::Relaxed);
+        for piece in &self.pieces[..copy.cut.count()] {
+            piece.store(piece_is::OPEN, Ordering::Relaxed);
         }
         self.slot.post(copy);
     }
 
-    /// Claims a piece, if one is left. Whoever claims it must say what has become of it.
+    /// Claims a piece, if one is left. The claimer must call `finish`.
     pub fn claim(&self, end: End) -> Option<ClaimedPiece> {
         let (copy, index, ticket) = self.slot.claim_and_count(end, 0)?;
         Some(ClaimedPiece { copy, index, generation: ticket.generation_number() })
     }
 
-    /// Says what has become of a piece that cannot be taken back: it is the poster's own, or
-    /// nobody takes back here.
+    /// Notes what has become of a piece that cannot be taken back, as the poster's own.
     pub fn finish(&self, claim: &ClaimedPiece, what: u8) {
-        #[cfg(not(loom))]
-        // SAFETY: a byte of ours; everybody reads and writes it by whole instructions.
-        unsafe {
-            (*self.piece(claim.index)).store(what, Ordering::Release)
-        };
-        #[cfg(loom)]
-        self.pieces[0].fetch_or(u64::from(what) << (8 * claim.index), Ordering::Release);
+        self.pieces[claim.index].store(what, Ordering::Release);
     }
 
-    /// Where it is said what has become of a piece.
-    #[cfg(not(loom))]
-    pub fn piece(&self, index: usize) -> *const AtomicU8 {
-        debug_assert!(index < 8 * Self::WORDS);
-        // Little-endian: the bytes of the words lie one after the other.
-        self.pieces.as_ptr().cast::<AtomicU8>().wrapping_add(index)
+    /// Returns the state byte of a piece.
+    pub fn piece(&self, index: usize) -> &AtomicU8 {
+        &self.pieces[index]
     }
 
     fn look(&self, index: usize) -> u8 {
-        (self.pieces[index / 8].load(Ordering::Acquire) >> (8 * (index % 8))) as u8
+        self.pieces[index].load(Ordering::Acquire)
     }
 
     /// Whether a piece from `from` on is still under way; `from` moves on to the first that is.
@@ -360,14 +332,14 @@ impl Shared {
         self.slot.failed_from.load(Ordering::Relaxed) <= index
     }
 
-    /// Takes all pieces back that are under way. Whoever has them must be interrupted before the
-    /// next look at `undone`. Everything has been claimed before.
+    /// Takes all pieces back that are under way. Workers must be interrupted before the next look at
+    /// `undone`. Everything has been claimed before.
     pub fn take_back(&self) {
         self.slot.ticket.fetch_add(Ticket::ONE_GENERATION, Ordering::AcqRel);
     }
 
-    /// The pieces that nobody has copied, once nothing is under way any more. What is noted in
-    /// `room` stays when the slot is given back.
+    /// Returns the pieces that were not copied, once nothing is under way any more. What is noted in
+    /// `room` stays when the slot is released.
     pub fn undone<'a>(&self, room: &'a mut UndoneBits) -> Undone<'a> {
         let count = self.slot.posted().cut.count();
         for (number, place) in room.iter_mut().enumerate().take(count.div_ceil(32)) {
@@ -393,7 +365,7 @@ impl Shared {
         Mode::from_bits_truncate(self.slot.mode.load(Ordering::Relaxed))
     }
 
-    /// The generation, as a word of its own for those who watch it.
+    /// The generation, as a word of its own to be watched.
     #[cfg(not(loom))]
     pub fn generation(&self) -> &AtomicU32 {
         // SAFETY: the upper half of a word that lives as long as the answer; both are only ever
@@ -427,10 +399,7 @@ impl Iterator for Undone<'_> {
 }
 
 /// How many copies can be under way at once; the next one stays with libc.
-#[cfg(not(loom))]
-pub const SLOTS: usize = 32;
-#[cfg(loom)]
-pub const SLOTS: usize = 2;
+pub const SLOTS: usize = if cfg!(loom) { 2 } else { 32 };
 
 /// How workers are counted, in one word: those that are alive or about to be, and of them
 /// those that are about to be. Whether these come is not known yet.
@@ -443,11 +412,12 @@ pub mod headcount {
     }
 
     /// Whether at least one of them is there already.
-    pub fn somebody_is_there(count: u32) -> bool {
+    pub fn any_running(count: u32) -> bool {
         alive(count) > count / ONE_TO_COME
     }
 }
 
+#[cfg_attr(loom, derive(Default))]
 pub struct Queue {
     slots: [Shared; SLOTS],
     /// Rises with every posted copy; idle workers sleep on it.
@@ -455,32 +425,18 @@ pub struct Queue {
     sleepers: AtomicU32,
 }
 
+// SAFETY: atomic numbers; zeros are free slots.
+#[cfg(not(loom))]
+unsafe impl Zeroed for Queue {}
+
 impl Queue {
-    #[cfg(not(loom))]
-    pub const fn new() -> Self {
-        Self {
-            slots: [const { Shared::new() }; SLOTS],
-            bell: Sleepable::new(0),
-            sleepers: AtomicU32::new(0),
-        }
-    }
-
-    #[cfg(loom)]
-    pub fn new() -> Self {
-        Self {
-            slots: [Shared::new(), Shared::new()],
-            bell: Sleepable::new(0),
-            sleepers: AtomicU32::new(0),
-        }
-    }
-
     /// Fetches what calling a worker will change.
     pub fn prefetch(&self) {
         fetch_to_change(&raw const self.bell as usize);
         fetch_to_change(&raw const self.sleepers as usize);
     }
 
-    /// A free slot, or `None` when too many copies are under way.
+    /// Takes a free slot. `None`: too many copies are under way.
     pub fn take(&self) -> Option<&Shared> {
         self.slots.iter().find(|shared| shared.slot.take())
     }
@@ -491,14 +447,14 @@ impl Queue {
         self.bell.atomic().fetch_add(1, Ordering::AcqRel);
     }
 
-    pub fn leave(&self, shared: &Shared) {
-        shared.slot.leave();
+    pub fn release(&self, shared: &Shared) {
+        shared.slot.release();
     }
 
-    /// Wakes up to `count` sleeping workers. `None`: nobody sleeps. `Some(false)`: refused.
+    /// Wakes up to `count` sleeping workers. `None`: none sleeps. `Some(false)`: refused.
     pub fn wake_sleepers(&self, count: u32) -> Option<bool> {
-        // An exchange, not a load: either it sees the sleeper, or the sleeper, who changes the
-        // same word before it looks at the bell, sees the bell rung.
+        // An exchange, not a load: either it sees the sleeper, or the sleeper, which changes this
+        // word before it looks at the bell, sees the bell rung.
         (self.sleepers.fetch_add(0, Ordering::AcqRel) > 0).then(|| self.bell.wake(count))
     }
 
@@ -507,8 +463,8 @@ impl Queue {
         self.bell.atomic().fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether one more of `limit` workers can be made. As with the sleepers: either this
-    /// sees that one has counted itself out, or that one sees the bell rung.
+    /// Whether one more of `limit` workers can be made. An exchange, as for the sleepers: either this
+    /// sees that a worker has counted itself out, or that worker sees the bell rung.
     pub fn lacks_workers(alive: &AtomicU32, limit: u32) -> bool {
         headcount::alive(alive.fetch_add(0, Ordering::AcqRel)) < limit
     }
@@ -525,7 +481,6 @@ impl Queue {
     }
 
     /// Wakes every sleeping worker, not to copy but to look around.
-    #[cfg(not(loom))]
     pub fn ring_for_all(&self) {
         self.bell.atomic().fetch_add(1, Ordering::AcqRel);
         self.bell.wake(i32::MAX as u32);
@@ -533,7 +488,7 @@ impl Queue {
 
     /// How many copies are in the queue now.
     pub fn copies(&self) -> usize {
-        self.slots.iter().filter(|shared| shared.slot.is_owned()).count()
+        self.slots.iter().filter(|shared| shared.slot.is_taken()).count()
     }
 
     /// A worker's look at all slots; `start` spreads the workers over them.
@@ -555,14 +510,13 @@ impl Queue {
         woken
     }
 
-    /// In the child of a fork: no worker has come along, and copies of other threads will
-    /// never be finished here.
-    #[cfg(not(loom))]
+    /// For the child of a fork: no worker has come along, and copies of other threads will never be
+    /// finished here.
     pub fn forget_everything(&self) {
         for shared in &self.slots {
             // Writing to a page that nothing has changed would copy it for nothing.
-            if shared.slot.is_owned() {
-                shared.slot.leave();
+            if shared.slot.is_taken() {
+                shared.slot.release();
             }
         }
         if self.sleepers.load(Ordering::Relaxed) != 0 {

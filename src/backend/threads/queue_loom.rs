@@ -27,7 +27,7 @@ fn share(queue: &Queue, copy: Posted, bytes: &WriteCounts) {
         thread::yield_now();
     }
     assert_eq!(undone(slot).len(), 0);
-    queue.leave(slot);
+    queue.release(slot);
     // The memcpy returns here.
     bytes.assert_once(copy.mode.bits());
 }
@@ -35,7 +35,7 @@ fn share(queue: &Queue, copy: Posted, bytes: &WriteCounts) {
 #[test]
 fn late_worker_claims_nothing_of_the_next_copy_twice() {
     explore(3, || {
-        let model = (Arc::new(Queue::new()), WriteCounts::new(2, 1));
+        let model = (Arc::<Queue>::default(), WriteCounts::new(2, 1));
         let (queue, bytes) = &model;
         let worker = beside(&model, |(queue, bytes)| work_on(&queue.slots[0], End::Back, &bytes));
         share(queue, copy_of(1, 0), bytes);
@@ -47,7 +47,7 @@ fn late_worker_claims_nothing_of_the_next_copy_twice() {
 #[test]
 fn caller_sleeps_until_the_begun_piece_is_over() {
     explore(4, || {
-        let model = (Arc::new(Queue::new()), WriteCounts::new(1, 2));
+        let model = (Arc::<Queue>::default(), WriteCounts::new(1, 2));
         let (queue, bytes) = &model;
         let worker = beside(&model, |(queue, bytes)| work_on(&queue.slots[0], End::Back, &bytes));
         share(queue, copy_of(2, 0), bytes);
@@ -63,7 +63,7 @@ fn piece_taken_back_is_written_by_one_at_a_time_and_never_afterwards() {
     explore(3, || {
         let sequence = Arc::new(loom::sync::Mutex::new(()));
         let returned = Arc::new(AtomicUsize::new(0));
-        let model = (Arc::new(Queue::new()), WriteCounts::new(2, 1), sequence, returned);
+        let model = (Arc::<Queue>::default(), WriteCounts::new(2, 1), sequence, returned);
         let (queue, bytes, sequence, returned) = &model;
         let worker = beside(&model, |(queue, bytes, sequence, returned)| {
             let slot = &queue.slots[0];
@@ -74,7 +74,7 @@ fn piece_taken_back_is_written_by_one_at_a_time_and_never_afterwards() {
                 if !is_mine() {
                     return;
                 }
-                // Nobody may write to a copy whose memcpy has returned.
+                // No thread may write to a copy whose memcpy has returned.
                 assert_eq!(returned.load(Ordering::SeqCst), claim.copy.mode.bits());
                 bytes.write(claim.copy.mode.bits(), claim.index);
             }
@@ -93,11 +93,11 @@ fn piece_taken_back_is_written_by_one_at_a_time_and_never_afterwards() {
                 drop(sequence.lock().unwrap());
             }
             for index in undone(slot) {
-                // Perhaps once more than the worker has, but with the same bytes.
+                // Perhaps once more than the worker has, with equal bytes.
                 bytes.write(number, index);
             }
             assert!(bytes.times(number, 0) >= 1);
-            queue.leave(slot);
+            queue.release(slot);
             returned.store(number + 1, Ordering::SeqCst);
         }
         worker.join().unwrap();
@@ -107,7 +107,7 @@ fn piece_taken_back_is_written_by_one_at_a_time_and_never_afterwards() {
 #[test]
 fn two_callers_share_one_worker_without_waiting_for_each_other() {
     explore(2, || {
-        let model = (Arc::new(Queue::new()), WriteCounts::new(2, 1));
+        let model = (Arc::<Queue>::default(), WriteCounts::new(2, 1));
         let (queue, bytes) = &model;
         let other = beside(&model, |(queue, bytes)| share(&queue, copy_of(1, 0), &bytes));
         let worker = beside(&model, |(queue, bytes)| {
@@ -124,7 +124,7 @@ fn two_callers_share_one_worker_without_waiting_for_each_other() {
 #[test]
 fn sleeping_worker_never_misses_the_bell() {
     explore(4, || {
-        let model = (Arc::new(Queue::new()), WriteCounts::new(1, 1));
+        let model = (Arc::<Queue>::default(), WriteCounts::new(1, 1));
         let (queue, bytes) = &model;
         // Sleeps without end: a missed bell is a deadlock, which loom reports.
         let worker = beside(&model, |(queue, bytes)| {

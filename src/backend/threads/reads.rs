@@ -27,7 +27,7 @@
 
 use super::kernel_work::{self, Claims};
 use super::segments::{
-    AT_ONCE, MOST_BYTES, SHORT, Segment, SegmentList, are_apart, bytes_of, stretch,
+    self, AT_ONCE, MOST_BYTES, SHORT, Segment, SegmentList, are_apart, bytes_of, stretch,
 };
 use super::share::{Options, Seen, chunk_of};
 use super::task::{STEP, make_whole_pages};
@@ -36,7 +36,6 @@ use crate::backend::{Refused, libc as original};
 use crate::functions::Op;
 use crate::os::file::{self, RegularFile};
 use crate::os::sys::NoFilter;
-use crate::os::{process, sys};
 use crate::plan::{Cut, PAGE, Piece};
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
@@ -122,12 +121,8 @@ fn fetch(list: SegmentList, room: &mut ListRoom) -> Option<&[Segment]> {
         }
         NoFilter::look()?;
         FETCHES_LEFT.store(left - 1, Ordering::Relaxed); // a lost update costs nothing
-        let (ours, theirs) = ([to, list.bytes()], [list.at, list.bytes()]);
-        let (ours, theirs) = (&raw const ours as usize, &raw const theirs as usize);
-        let arguments = [process::pid() as usize, ours, 1, theirs, 1, 0];
-        // SAFETY: the kernel copies the list, if it can be read, to where there is room.
-        let answer = unsafe { sys::syscall(libc::SYS_process_vm_readv, arguments) };
-        if answer != list.bytes() as isize {
+        // SAFETY: there is room.
+        if !unsafe { segments::fetch(Op::ProcessVmReadv, [list], [to]) } {
             return None;
         }
     }
@@ -185,7 +180,7 @@ impl<'a> FileRead<'a> {
         Some(Self { fd, file, list, start, len, asked, uses_position: false, went_on_alone })
     }
 
-    /// The same for fewer bytes.
+    /// Shortens the request.
     pub fn shortened(self, len: usize) -> Self {
         Self { len, asked: len, ..self }
     }

@@ -4,9 +4,9 @@
 use crate::os::sys;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// In ticks, whose length nobody knows here: a second, within a factor of two.
+/// In ticks, whose length is not known here: a second, within a factor of two.
 const SHORTEST: u64 = 1 << 31;
-/// The same for about a minute.
+/// About a minute, in ticks.
 const LONGEST: u64 = SHORTEST << 6;
 
 /// Nothing is asked for until some moment. For how many ticks at least and at most is said by the

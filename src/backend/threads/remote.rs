@@ -17,7 +17,7 @@
 
 use super::kernel_work::{self, Claims};
 use super::segments::{
-    AT_ONCE, MOST_BYTES, SHORT, Segment, SegmentList, are_apart, bytes_of, stretch,
+    self, AT_ONCE, MOST_BYTES, SHORT, Segment, SegmentList, are_apart, bytes_of, stretch,
 };
 use super::table_threads::TableThreads;
 use crate::backend::threads::{self, Seen};
@@ -73,46 +73,27 @@ impl<const N: usize> Lists<N> {
             room.into_iter().zip(lists).for_each(|(to, list)| unsafe { list.read(to) });
             return true;
         }
-        // Anywhere else it may not be readable at all. The kernel does not mind: we ask it to
-        // transfer the lists, by the call that the program is making.
-        let ours = [0, 1].map(|i| Segment { base: room[i], len: lists[i].bytes() });
-        let theirs = [0, 1].map(|i| Segment { base: lists[i].at, len: lists[i].bytes() });
-        let (local, remote) = match call.op {
-            Op::ProcessVmWritev => (&theirs, &ours),
-            _ => (&ours, &theirs),
-        };
-        let wanted = (ours[0].len + ours[1].len) as isize;
-        // SAFETY: `ours` has room for what `theirs` has, both in this process.
-        unsafe { ask(call.op, process::pid() as usize, local, remote) == wanted }
+        // Anywhere else it may not be readable; asked by the call that the program is making.
+        // SAFETY: `room` is long enough.
+        unsafe { segments::fetch(call.op, lists, room) }
     }
 }
 
-/// In the child of a fork: whoever had the long lists was a thread of the parent.
+/// For the child of a fork: the thread that had the long lists was the parent's.
 pub fn forget_after_fork() {
     LONG.get().inspect(|long| long.forget_after_fork());
 }
 
-/// What a call comes to, for whoever carries it out; `None`: the kernel should see it as it is.
+/// Calls `then` with what a call comes to; `None`: the kernel should see it as it is.
 pub fn understand<R>(call: &TransferCall, then: impl FnOnce(Option<Transfer<'_>>) -> R) -> R {
     if call.local.count.max(call.remote.count) <= SHORT {
         let mut lists = Lists::<SHORT>::new();
         return then(Transfer::new(call, &mut lists));
     }
-    // Nobody jumps out of it, or is killed, with the lock taken.
+    // No handler jumps out of it with the lock taken, and no child of vfork is killed with it.
     let held = if process::is_ours() { SignalsHeld::handled() } else { None };
     let mut lists = held.as_ref().and_then(|_| LONG.get_or_map()?.try_take());
     then(lists.as_mut().and_then(|lists| Transfer::new(call, lists)))
-}
-
-/// The system call, for a worker as well.
-unsafe fn ask(op: Op, pid: usize, local: &[Segment], remote: &[Segment]) -> sys::SysResult {
-    let number = match op {
-        Op::ProcessVmWritev => libc::SYS_process_vm_writev,
-        _ => libc::SYS_process_vm_readv,
-    };
-    let [local_at, remote_at] = [local, remote].map(|list| list.as_ptr() as usize);
-    // SAFETY: the kernel reads the two lists; what it writes to is the caller's promise.
-    unsafe { sys::syscall(number, [pid, local_at, local.len(), remote_at, remote.len(), 0]) }
 }
 
 /// A well-formed call: its bytes can be transferred in any order, with the same result.
@@ -174,7 +155,7 @@ impl<'a> Transfer<'a> {
         local.0 < remote.1 && remote.0 < local.1
     }
 
-    /// Transfers the bytes from number `from` on, at most `len`. Answers how many: fewer, where
+    /// Transfers the bytes from number `from` on, at most `len`. Returns how many: fewer, where
     /// the kernel met a bad page.
     pub fn move_bytes(&self, from: usize, len: usize) -> usize {
         let mut done = 0;
@@ -186,7 +167,7 @@ impl<'a> Transfer<'a> {
             let sum = |list: &[Segment]| list.iter().map(|segment| segment.len).sum::<usize>();
             let wanted = sum(local).min(sum(remote));
             // SAFETY: a part of what the program has asked for, and waits for.
-            let answer = unsafe { ask(self.op, self.pid, local, remote) };
+            let answer = unsafe { segments::transfer(self.op, self.pid, local, remote) };
             let answer = usize::try_from(answer).unwrap_or(0);
             done += answer;
             if answer < wanted {
@@ -196,7 +177,7 @@ impl<'a> Transfer<'a> {
         done
     }
 
-    /// Shares the bytes from number `from` on with up to `workers`. Answers how many bytes of
+    /// Shares the bytes from number `from` on with up to `workers`. Returns how many bytes of
     /// the whole transfer are done then. After a refusal nothing is under way.
     pub fn share(&self, from: usize, workers: usize) -> Result<(usize, Seen), Refused> {
         let helpers = workers.min(THREADS.of(self.total - from) - 1);

@@ -1,4 +1,4 @@
-//! The arithmetic of lists against a list of single bytes, and transfers from this process.
+//! The arithmetic of lists against a list of single bytes, and when the order of bytes matters.
 
 use super::super::segments::USER_END;
 use super::super::workers;
@@ -63,16 +63,8 @@ fn lists_the_kernel_would_refuse_are_not_summed_up() {
 }
 
 #[test]
-fn this_process_and_its_threads_are_not_another() {
-    workers::settle_in();
-    assert!(!is_other_process(sys::getpid() as usize));
-    std::thread::spawn(|| assert!(!is_other_process(sys::gettid() as usize))).join().unwrap();
-    assert!(is_other_process(1) || sys::getpid() == 1);
-}
-
-#[test]
 fn order_matters_only_where_a_byte_is_written_twice_or_read_after() {
-    workers::settle_in();
+    workers::init();
     let own = sys::getpid() as usize;
     let free = |op, pid, local: &[Segment], remote: &[Segment]| {
         let total = bytes_of(local).unwrap().min(bytes_of(remote).unwrap());
@@ -89,64 +81,4 @@ fn order_matters_only_where_a_byte_is_written_twice_or_read_after() {
     assert!(free(read, own, &[segment(1000, 100)], &[segment(1100, 100)]));
     assert!(!free(read, own, &[segment(1000, 100)], &[segment(1001, 100)]));
     assert!(!free(write, own, &apart, &[segment(2005, 30)]));
-}
-
-#[test]
-fn lists_on_the_stack_and_elsewhere_are_fetched_alike() {
-    workers::settle_in();
-    let near = [segment(1 << 20, 5), segment(2 << 20, 6)];
-    let far = near.to_vec();
-    for op in [Op::ProcessVmReadv, Op::ProcessVmWritev] {
-        for at in [near.as_ptr(), far.as_ptr()] {
-            let list = SegmentList { at: at as usize, count: 2 };
-            let call = TransferCall { op, pid: 1, local: list, remote: list, flags: 0, site: 0 };
-            let mut lists = Lists::<SHORT>::new();
-            let transfer = Transfer::new(&call, &mut lists).unwrap();
-            assert_eq!((transfer.local, transfer.remote), (&near[..], &near[..]));
-            assert_eq!(transfer.total, 11);
-        }
-        // Address 8 is nobody's.
-        let (bad, good) =
-            (SegmentList { at: 8, count: 2 }, SegmentList { at: far.as_ptr() as usize, count: 2 });
-        for (local, remote) in [(bad, good), (good, bad)] {
-            let call = TransferCall { op, pid: 1, local, remote, flags: 0, site: 0 };
-            assert!(Transfer::new(&call, &mut Lists::<SHORT>::new()).is_none());
-        }
-    }
-}
-
-#[test]
-fn shared_transfer_is_right_at_every_kind_of_border() {
-    original::resolve();
-    workers::settle_in();
-    workers::start(3);
-    let mut state = 3;
-    for round in 0..60 {
-        let len = 1 + random(&mut state, 9 << 20);
-        let source: Vec<u8> = (0..len).map(|i| (i * 31 + i / 4096 + round) as u8).collect();
-        let mut target = vec![0u8; len];
-        let cut = |state: &mut u64, base: usize| {
-            let (mut list, mut at) = (Vec::new(), 0);
-            while at < len {
-                let part = (1 + random(state, len / 7 + 1)).min(len - at);
-                list.push(segment(base + at, part));
-                at += part;
-            }
-            list
-        };
-        let local = cut(&mut state, target.as_mut_ptr() as usize);
-        let remote = cut(&mut state, source.as_ptr() as usize);
-        let (op, pid) = (Op::ProcessVmReadv, sys::getpid() as usize);
-        let transfer = Transfer { op, pid, local: &local, remote: &remote, total: len };
-        let first = random(&mut state, len.min(5000));
-        assert_eq!(transfer.move_bytes(0, first), first);
-        match transfer.share(first, 3) {
-            Ok((done, _)) => assert_eq!(done, len),
-            Err(refused) => {
-                assert_eq!(refused, Refused::Busy);
-                assert_eq!(transfer.move_bytes(first, len - first), len - first);
-            }
-        }
-        assert!(target == source, "round {round}, {len} bytes");
-    }
 }

@@ -2,6 +2,8 @@
 //!
 //! Every byte of a list has a number, so that any range of numbers is a list again.
 
+use crate::functions::Op;
+use crate::os::{process, sys};
 use core::mem::MaybeUninit;
 
 /// struct iovec.
@@ -60,6 +62,43 @@ impl SegmentList {
             }
         }
     }
+}
+
+/// Makes the system call of `op`, in a worker as well.
+///
+/// # Safety
+/// The kernel may write to the segments that the call writes to.
+pub unsafe fn transfer(
+    op: Op,
+    pid: usize,
+    local: &[Segment],
+    remote: &[Segment],
+) -> sys::SysResult {
+    let number = match op {
+        Op::ProcessVmWritev => libc::SYS_process_vm_writev,
+        _ => libc::SYS_process_vm_readv,
+    };
+    let [local_at, remote_at] = [local, remote].map(|list| list.as_ptr() as usize);
+    // SAFETY: the kernel reads the two lists; what it writes to is the caller's promise.
+    unsafe { sys::syscall(number, [pid, local_at, local.len(), remote_at, remote.len(), 0]) }
+}
+
+/// Copies lists that may not be readable at all to `rooms`: the kernel does, by a transfer within this
+/// process. False: it cannot.
+///
+/// # Safety
+/// Each room is long enough.
+pub unsafe fn fetch<const N: usize>(op: Op, lists: [SegmentList; N], rooms: [usize; N]) -> bool {
+    let ours =
+        core::array::from_fn::<_, N, _>(|i| Segment { base: rooms[i], len: lists[i].bytes() });
+    let theirs = lists.map(|list| Segment { base: list.at, len: list.bytes() });
+    let (local, remote) = match op {
+        Op::ProcessVmWritev => (&theirs, &ours),
+        _ => (&ours, &theirs),
+    };
+    let wanted: usize = ours.iter().map(|segment| segment.len).sum();
+    // SAFETY: the caller's promise; both sides are this process.
+    unsafe { transfer(op, process::pid() as usize, local, remote) == wanted as isize }
 }
 
 /// Returns the number of bytes of a list; `None`: the kernel may refuse it.

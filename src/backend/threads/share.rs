@@ -103,7 +103,7 @@ static FAULTS: AtomicU64 = AtomicU64::new(0);
 /// Copies whose begun pieces were taken back from workers that did not run.
 static TAKEN_BACK: AtomicU64 = AtomicU64::new(0);
 
-/// In the child of a fork: nothing has been copied yet.
+/// For the child of a fork: nothing has been copied yet.
 pub(super) fn forget_counts() {
     CALLER_BYTES.store(0, Ordering::Relaxed);
     FAULTS.store(0, Ordering::Relaxed);
@@ -177,7 +177,7 @@ unsafe fn share_chunk(
 ) -> Result<(isize, Piece), Refused> {
     workers::may_post()?;
     let held = SignalsHeld::while_copying().ok_or(Refused::System)?;
-    signals::stand_in_front()?;
+    signals::install_handlers()?;
     let (copy_loop, alternate) = match how.pieces {
         Pieces::All(copy_loop) => (copy_loop, Mode::empty()),
         Pieces::Alternate => (CopyLoop::Ordinary, Mode::ALTERNATE),
@@ -216,8 +216,7 @@ unsafe fn share_chunk(
     }
     // Without a worker no thread watches: the caller goes on by itself, with signals let in.
     let (claimed, mut left) = match posted {
-        true if workers::somebody_works() => work(shared, seen, &WaitMode::TakingBack(&held)),
-        true => (0, leave_the_rest(shared)),
+        true => work(shared, seen, &WaitMode::TakingBack(&held), workers::any_running()),
         false => (0, 0..0),
     };
     if claimed == 0 {
@@ -229,13 +228,13 @@ unsafe fn share_chunk(
     }
     let mut room: UndoneBits = [const { MaybeUninit::uninit() }; _];
     let undone = posted.then(|| shared.undone(&mut room));
-    QUEUE.leave(shared);
+    QUEUE.release(shared);
     note_caller_bytes(own.len + claimed);
     if failed && !held.must_end() {
         note_fault();
     }
 
-    // Nobody writes any more, and signals arrive again: what could not be copied faults now, in
+    // No thread writes any more, and signals arrive again: what could not be copied faults now, in
     // the program's thread, as it would have without us.
     drop(held);
     let mut answer = 0;
@@ -260,12 +259,12 @@ unsafe fn share_chunk(
     Ok((answer, Piece { offset: from, len: to - from }))
 }
 
-/// Takes a slot of the queue. Workers are meant for CPUs that nobody else uses: with a caller on
+/// Takes a slot of the queue. Workers are meant for CPUs that are idle: with a caller on
 /// every second CPU there is no CPU left for a worker of each.
 pub(super) fn take_slot(workers: usize) -> Result<&'static Shared, Refused> {
     let shared = QUEUE.take().ok_or(Refused::Busy)?;
     if QUEUE.copies() > workers.div_ceil(2) {
-        QUEUE.leave(shared);
+        QUEUE.release(shared);
         return Err(Refused::Busy);
     }
     Ok(shared)
@@ -290,10 +289,16 @@ impl WaitMode<'_> {
     }
 }
 
-/// Works on what was posted as long as any of it is unclaimed and no signal waits, then waits for
-/// what others have begun. Returns how many bytes it has done itself, and which pieces are left.
-pub(super) fn work(shared: &Shared, seen: &mut Seen, how: &WaitMode) -> (usize, Range<usize>) {
-    let (own, quickest) = claim_pieces(shared, seen, how);
+/// Works on what was posted as long as any of it is unclaimed and no signal waits, or not at all
+/// unless it `claims`. Then waits for what others have begun: also a worker that is not counted yet
+/// may have. Returns how many bytes it has done itself, and which pieces are left.
+pub(super) fn work(
+    shared: &Shared,
+    seen: &mut Seen,
+    how: &WaitMode,
+    claims: bool,
+) -> (usize, Range<usize>) {
+    let (own, quickest) = if claims { claim_pieces(shared, seen, how) } else { (0, None) };
     let left = leave_the_rest(shared);
     let (begun, patience) = (sys::ticks(), SPIN_TICKS + 4 * quickest.unwrap_or(SPIN_TICKS));
     wait(shared, patience, how);
@@ -393,55 +398,23 @@ mod tests {
     use super::super::queue::{Queue, piece_is};
     use super::super::task::Work;
     use super::*;
-    use crate::backend::libc as original;
+    use crate::os::mapped::zeroed;
 
-    #[test]
-    fn copies_of_many_threads_are_right_with_every_loop_and_share() {
-        original::resolve();
-        workers::settle_in();
-        workers::start(3);
-        std::thread::scope(|scope| {
-            for number in 0..6usize {
-                scope.spawn(move || {
-                    for round in 0..60 {
-                        let len = 70_000 + round * 4999 + number;
-                        let source: Vec<u8> =
-                            (0..len).map(|i| (i * 31 + number + round) as u8).collect();
-                        let mut target = vec![0u8; len + 2];
-                        let how = Options {
-                            workers: 3,
-                            pieces: [
-                                Pieces::All(CopyLoop::Ordinary),
-                                Pieces::All(CopyLoop::Stream),
-                                Pieces::Alternate,
-                            ][round % 3],
-                            share: [None, Some(0.0), Some(0.5), Some(1.0)][round % 4],
-                            fresh: round % 7 == 0,
-                        };
-                        let (dst, src) = (target.as_mut_ptr() as usize + 1, source.as_ptr());
-                        let task = Task { work: Work::Copy, dst, src: src as usize, len };
-                        // SAFETY: inside both vectors.
-                        let done = unsafe { share(&task, &how) };
-                        match done {
-                            Ok(_) => assert_eq!(target[1..=len], source[..]),
-                            Err(refused) => assert_eq!(refused, Refused::Busy),
-                        }
-                        assert_eq!((target[0], target[len + 1]), (0, 0));
-                    }
-                });
-            }
-        });
-    }
-
-    /// For who has many ranks on its CPUs: a piece that was begun and does not end is noticed.
+    /// A piece that was begun and does not end is noticed, as where many ranks share the CPUs.
     #[test]
     fn piece_that_takes_its_worker_much_longer_than_the_caller_is_late() {
         // A caller that was kept waiting itself does not notice: then for longer.
-        assert!((0..8).any(|turn| is_late_after(20 << turn)));
+        assert!((0..8).any(|turn| is_late_after(20 << turn, true)));
     }
 
-    fn is_late_after(millis: u64) -> bool {
-        let queue = Box::new(Queue::new());
+    /// The worker's maker has not counted it yet, or a refusal has just been noted.
+    #[test]
+    fn caller_that_sees_no_worker_waits_for_a_piece_that_one_has_begun() {
+        assert!(!is_late_after(100, false));
+    }
+
+    fn is_late_after(millis: u64, claims: bool) -> bool {
+        let queue = Box::new(zeroed::<Queue>());
         let shared = queue.take().unwrap();
         let mut bytes = vec![1u8; 1 << 16];
         let dst = bytes.as_mut_ptr() as usize;
@@ -455,10 +428,13 @@ mod tests {
                 std::thread::sleep(std::time::Duration::from_millis(millis));
                 shared.finish(&theirs, piece_is::DONE);
             });
-            let (own, _) = work(shared, &mut seen, &WaitMode::UntilDone);
-            assert_eq!(own, bytes.len() - cut.piece(theirs.index).len);
+            let (own, left) = work(shared, &mut seen, &WaitMode::UntilDone, claims);
+            assert!(!shared.is_busy(&mut 0), "returned while a worker writes");
+            let others = bytes.len() - cut.piece(theirs.index).len;
+            assert_eq!(own, if claims { others } else { 0 });
+            assert_eq!(left.is_empty(), claims);
         });
-        queue.leave(shared);
+        queue.release(shared);
         seen.late
     }
 }

@@ -70,7 +70,7 @@ unsafe fn ask(function: Function, stream: usize, second: usize, third: usize) ->
     }
 }
 
-/// The same for those that answer an int: the upper half of the register is anything.
+/// Like `ask`, for functions that return an int: the upper half of the register is anything.
 unsafe fn ask_int(function: Function, stream: usize, second: usize) -> i32 {
     // SAFETY: the caller's promise.
     unsafe { ask(function, stream, second, 0) as i32 }

@@ -84,7 +84,7 @@ impl TableThreads {
 mod tests {
     use super::*;
 
-    /// Transfers whose bytes cost what `cost` says for so many threads in a table.
+    /// Transfers whose bytes cost what `cost` says for `threads` in a table.
     fn calls(threads: &TableThreads, count: usize, cost: impl Fn(usize) -> u64) -> Vec<usize> {
         let one = |_| {
             let each = threads.of(TABLE);

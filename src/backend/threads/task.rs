@@ -2,7 +2,7 @@
 //! functions or in pieces by loops of our own.
 //!
 //! The answer of a comparison is its first difference. So its pieces are claimed in order, and a
-//! difference leaves everything behind it unclaimed. When nobody works on it any more, the caller
+//! difference leaves everything behind it unclaimed. When no thread works on it any more, the caller
 //! goes through the pieces that were not found to be the same, in order. A bad page that a worker
 //! has met behind the first difference is never touched again.
 
@@ -67,8 +67,7 @@ pub struct Task {
     pub len: usize,
 }
 
-/// Whoever does a task promises what the program has promised to memcpy, memset or memcmp of the
-/// same ranges. The answer is memcmp's, and 0 for the other two.
+/// Doing a task wants what the program has promised to memcpy, memset or memcmp of these ranges. The answer is memcmp's, and 0 for the other two.
 impl Task {
     pub fn fill(dst: usize, value: u8, len: usize) -> Self {
         Self { work: Work::Fill, dst, src: usize::from(value) * (usize::MAX / 0xff), len }
@@ -96,7 +95,7 @@ impl Task {
         0
     }
 
-    /// The same before start-up.
+    /// Does it before start-up, without libc's functions.
     ///
     /// # Safety
     /// The program's promise.
@@ -155,7 +154,7 @@ impl Task {
     /// Does a part again that a loop has not finished. A bad page is the program's business now.
     ///
     /// # Safety
-    /// The program's promise; nobody else works on it.
+    /// The program's promise; no other thread works on it.
     pub unsafe fn again(&self, from: usize, len: usize) -> isize {
         let part = self.part(from, len);
         let Work::Compare(op) = self.work else {

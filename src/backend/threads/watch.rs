@@ -62,7 +62,7 @@ pub(super) fn keep(me: &Worker) {
     if !change(role::WANTED, role::TAKEN) {
         return;
     }
-    let may_send = || NoFilter::look().is_some() && signals::stands_in_front();
+    let may_send = || NoFilter::look().is_some() && signals::handlers_are_installed();
     let mut idle = 0;
     loop {
         change(role::HURRIED, role::TAKEN);

@@ -14,7 +14,7 @@ use super::piece;
 use super::queue::{End, Queue, Shared, headcount};
 use super::watch;
 use super::workers::{
-    self, ALIVE, EVER, GENERATION, MOST_WORKERS, NO_MORE, PENDING, QUEUE, SPIN_TICKS, WORKERS,
+    self, ALIVE, EVER, GENERATION, GROW_REFUSED, MOST_WORKERS, PENDING, QUEUE, SPIN_TICKS, WORKERS,
     Worker,
 };
 use crate::backend::mode::Mode;
@@ -33,7 +33,7 @@ const IDLE_NANOS: u64 = 100_000_000;
 /// How often an idle worker looks whether the main thread has ended.
 const LOOK_AT_MAIN_NANOS: u64 = 10_000_000;
 
-/// What a worker does with a part of a copy that nobody waits for yet: see `attend_with`.
+/// What a worker does with a part of an asynchronous copy: see `attend_with`.
 #[unsafe(link_section = ".data")]
 static ATTEND: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -43,15 +43,21 @@ pub fn attend_with(attend: fn(&'static Entry, &AtomicU64, &AtomicU32)) {
     ATTEND.store((attend as *const ()).cast_mut(), Ordering::Release);
 }
 
+/// Wakes up to `count` workers. False: none sleeps.
+fn wake(count: u32) -> bool {
+    let woken = QUEUE.wake_sleepers(count);
+    if woken == Some(false) {
+        workers::note_refusal();
+    }
+    woken.is_some()
+}
+
 /// Calls more workers: wakes up to `count` of those that sleep, or makes up to `made` if none does.
 /// Each worker that comes calls two again, so that many are up soon and the caller pays for one:
 /// making one takes 30 µs.
 pub fn summon(count: u32, made: u32) {
-    match QUEUE.wake_sleepers(count) {
-        Some(true) => {}
-        Some(false) => workers::note_refusal(),
-        None if !workers::lacks_workers() || !cpus::may_make_workers() => {}
-        None => make(made, GENERATION.load(Ordering::Relaxed)),
+    if !wake(count) && workers::lacks_workers() && cpus::may_make_workers() {
+        make(made, GENERATION.load(Ordering::Relaxed));
     }
 }
 
@@ -64,12 +70,11 @@ pub fn summon_all(count: u32) {
     }
 }
 
-/// The same by a worker. Those it makes are of its own generation: when it is sent away, so are they.
+/// Calls more workers, in a worker. Those it makes are of its own generation: when it is sent away,
+/// so are they.
 fn summon_others(count: u32, me: &Worker) {
-    match QUEUE.wake_sleepers(count) {
-        Some(true) => {}
-        Some(false) => workers::note_refusal(),
-        None => make(count, me.generation.load(Ordering::Relaxed)),
+    if !wake(count) {
+        make(count, me.generation.load(Ordering::Relaxed));
     }
 }
 
@@ -85,19 +90,15 @@ fn make(count: u32, generation: u32) {
 /// Calls a worker for a pending copy, after ringing. The caller will not wait, so it must be
 /// sure that one comes: either it finds a worker asleep or awake, or makes one.
 pub fn call_for_pending() {
-    match QUEUE.wake_sleepers(1) {
-        Some(true) => {}
-        Some(false) => workers::note_refusal(),
-        None if Queue::lacks_workers(&ALIVE, workers::limit()) && cpus::may_make_workers() => {
-            spawn(GENERATION.load(Ordering::Relaxed));
-        }
-        None => {}
+    let lacks = || Queue::lacks_workers(&ALIVE, workers::limit());
+    if !wake(1) && lacks() && cpus::may_make_workers() {
+        spawn(GENERATION.load(Ordering::Relaxed));
     }
 }
 
 /// Makes a worker. False: there are enough, or the system refuses.
 fn spawn(generation: u32) -> bool {
-    if NO_MORE.is_recent() {
+    if GROW_REFUSED.is_recent() {
         return false;
     }
     // The new thread is born with all of them blocked.
@@ -132,7 +133,7 @@ fn spawn(generation: u32) -> bool {
         WORKERS[number].alive.store(0, Ordering::Release);
         ALIVE.fetch_sub(to_come, Ordering::Relaxed);
         // What the others can do without another one they may.
-        if before == 0 { workers::note_refusal() } else { NO_MORE.note() }
+        if before == 0 { workers::note_refusal() } else { GROW_REFUSED.note() }
     } else {
         ALIVE.fetch_sub(headcount::ONE_TO_COME, Ordering::Relaxed);
     }
@@ -206,7 +207,7 @@ extern "C" fn work(number: usize) -> ! {
         workers::give_up_taking_back();
     }
     loop {
-        // Nobody else may come for what is pending.
+        // No other worker may come for what is pending.
         while me.is_wanted() || PENDING.has_work() {
             if !take_turn(number, &mut last, &mut faults_heard) {
                 break;
@@ -325,7 +326,7 @@ fn help(shared: &Shared, me: &Worker) {
     me.helps.store(0, Ordering::Release);
 }
 
-/// One piece of a pending copy after the other, as long as nothing else has come up.
+/// Works on one part of a pending copy, until something else comes up.
 fn attend_to(part: &'static Entry, me: &Worker) {
     let attend = ATTEND.load(Ordering::Acquire);
     if attend.is_null() {
@@ -346,13 +347,11 @@ fn attend_to(part: &'static Entry, me: &Worker) {
 
 /// "adma-N", as tools show it.
 fn set_name(number: usize) {
+    let digit = |number: usize| b'0' + (number % 10) as u8;
     let mut name = *b"adma-00\0";
-    if number < 10 {
-        name[5] = b'0' + number as u8;
-        name[6] = 0;
-    } else {
-        name[5] = b'0' + (number / 10) as u8;
-        name[6] = b'0' + (number % 10) as u8;
+    match number {
+        0..10 => [name[5], name[6]] = [digit(number), 0],
+        _ => [name[5], name[6]] = [digit(number / 10), digit(number)],
     }
     let option = libc::PR_SET_NAME as usize;
     // SAFETY: a terminated name of at most 16 bytes.

@@ -9,6 +9,7 @@ use super::refusal::Refusal;
 use super::watch;
 use crate::backend::Refused;
 use crate::backend::copy_loop::Sequence;
+use crate::os::mapped::{Zeroed, zeroed};
 use crate::os::signal_mask::{self, SignalsHeld};
 use crate::os::sys::{self, NoFilter, NoNewFilter};
 use crate::os::{cpus, holders, memory_policy, process, real_time};
@@ -23,17 +24,17 @@ const LEAVE_NANOS: u64 = 1_000_000_000;
 /// See `let_pieces_end`.
 const LET_END_TICKS: u64 = 200_000_000;
 
-/// A caller that has to wait for longer looks again after this long. Nobody wakes it: a worker that
+/// A caller that has to wait for longer looks again after this long. No worker wakes it: one that
 /// has copied a piece does better to claim the next one than to look for threads that wait.
 pub(super) const NAP_NANOS: u64 = 20_000;
 
-/// How long anybody spins before sleeping: about 20 µs, the price of a wake-up.
+/// How long a thread spins before sleeping: about 20 µs, the price of a wake-up.
 pub const SPIN_TICKS: u64 = 50_000;
 
-pub static QUEUE: Queue = Queue::new();
-/// Copies that nobody waits for yet.
-pub static PENDING: Table = Table::new();
-pub(super) static WORKERS: [Worker; MOST_WORKERS] = [const { Worker::new() }; MOST_WORKERS];
+pub static QUEUE: Queue = zeroed();
+/// Copies that go on while their callers do something else.
+pub static PENDING: Table = zeroed();
+pub(super) static WORKERS: [Worker; MOST_WORKERS] = zeroed();
 /// Bytes of a worker's stack: what the kernel puts there for a signal handler, which with the
 /// largest registers is 11 KiB, and some more for the handler and for what it interrupts.
 static STACK_SIZE: AtomicUsize = AtomicUsize::new(OWN_STACK + USUAL_FRAME);
@@ -46,7 +47,7 @@ pub(super) static ALIVE: AtomicU32 = AtomicU32::new(0);
 pub(super) static LIMIT: AtomicU32 = AtomicU32::new(0);
 /// How many workers add speed, as measured; see `note_gain`.
 static USEFUL: AtomicU32 = AtomicU32::new(MOST_WORKERS as u32);
-/// So many always do: sixteen threads copied ten times as fast as one (bench/RESULTS-16.md).
+/// Lower bound of `USEFUL`: sixteen threads copied ten times as fast as one (bench/RESULTS-16.md).
 const USEFUL_ANYHOW: u32 = 15;
 /// Whether the limit follows the CPUs; which CPUs there were; and when we asked.
 static FOLLOWS_CPUS: AtomicBool = AtomicBool::new(false);
@@ -55,7 +56,7 @@ static CPUS_ASKED: AtomicU64 = AtomicU64::new(0);
 /// For how long the answer is believed, in ticks: a second or two.
 const CPUS_BELIEVED_TICKS: u64 = 1 << 32;
 /// How the main thread was scheduled when the workers were made, see `cpus::worker_class`; and when
-/// we asked. The answer is believed for so many ticks: about 10 ms.
+/// we asked. The answer is believed for this many ticks: about 10 ms.
 static CLASS: AtomicU64 = AtomicU64::new(0);
 static CLASS_ASKED: AtomicU64 = AtomicU64::new(0);
 const CLASS_BELIEVED_TICKS: u64 = 1 << 25;
@@ -64,8 +65,8 @@ const CLASS_BELIEVED_TICKS: u64 = 1 << 25;
 pub(super) static EVER: AtomicBool = AtomicBool::new(false);
 /// The system refused something we need.
 static REFUSED: Refusal = Refusal::new();
-/// It refused another worker when there were some.
-pub(super) static NO_MORE: Refusal = Refusal::new();
+/// clone() failed although workers exist: make no more for a while.
+pub(super) static GROW_REFUSED: Refusal = Refusal::new();
 /// Workers of an earlier generation end at once: they have rights the program has given up.
 pub(super) static GENERATION: AtomicU32 = AtomicU32::new(0);
 /// Whether pieces can be taken back from workers; see `can_take_back`.
@@ -73,7 +74,7 @@ static TAKE_BACK: AtomicU32 = AtomicU32::new(take_back::UNKNOWN);
 /// Under which user number the workers were made; asked only of a program that started as root.
 static USER: AtomicI32 = AtomicI32::new(NO_MATTER);
 const NO_MATTER: i32 = -1;
-/// When that was last asked for a copy that nobody waits for; and for how long the answer is
+/// When that was last asked for an asynchronous copy; and for how long the answer is
 /// believed then, in ticks: some milliseconds. An idle worker keeps its rights for longer.
 static USER_ASKED: AtomicU64 = AtomicU64::new(0);
 /// When the workers' user was served last; and for how long others leave them to it, in ticks:
@@ -108,21 +109,12 @@ pub(super) struct Worker {
     pub sequence: Sequence,
 }
 
-impl Worker {
-    const fn new() -> Self {
-        Self {
-            alive: AtomicU32::new(0),
-            tid: AtomicU32::new(0),
-            generation: AtomicU32::new(0),
-            bytes: AtomicU64::new(0),
-            policy: AtomicU32::new(memory_policy::ANY),
-            helps: AtomicUsize::new(0),
-            stack: AtomicUsize::new(0),
-            sequence: Sequence::new(),
-        }
-    }
+// SAFETY: atomic numbers and a sequence that only its thread touches; zeros are no thread, and
+// `memory_policy::ANY`.
+unsafe impl Zeroed for [Worker; MOST_WORKERS] {}
 
-    /// Its stack, mapped if need be, by whoever is about to make the thread.
+impl Worker {
+    /// Its stack, mapped if need be. For the thread that is about to make the worker.
     pub fn stack(&self) -> Option<usize> {
         let mut top = self.stack.load(Ordering::Relaxed);
         if top == 0 {
@@ -142,8 +134,8 @@ impl Worker {
     }
 }
 
-/// At start-up, before anybody copies.
-pub fn settle_in() {
+/// For start-up, before the first copy.
+pub fn init() {
     process::settle_in();
     real_time::settle_in();
     let page = |bytes: usize| bytes.next_multiple_of(4096);
@@ -185,8 +177,8 @@ pub fn can_take_back() -> bool {
     TAKE_BACK.load(Ordering::Relaxed) == take_back::READY && NoFilter::look().is_some()
 }
 
-/// Whether every worker can. Also those that work while nobody knows yet whether pieces can be
-/// taken back: it may become known while they have one.
+/// Whether workers register their sequences. They also do while it is not known whether pieces can
+/// be taken back: it may become known while they have one.
 pub(super) fn can_be_interrupted() -> bool {
     TAKE_BACK.load(Ordering::Relaxed) != take_back::NEVER
 }
@@ -278,7 +270,7 @@ pub fn note_gain(times: usize) {
     }
 }
 
-/// How many workers add speed where copies are so many times as fast as one thread.
+/// How many workers add speed where copies are `times` as fast as one thread.
 fn useful(times: usize) -> u32 {
     (times + times / 2).clamp(USEFUL_ANYHOW as usize, MOST_WORKERS) as u32
 }
@@ -320,7 +312,7 @@ fn follow_class(now: u64) {
     }
 }
 
-/// In the child of a fork nobody works for us any more.
+/// For the child of a fork: there are no workers.
 pub fn forget_after_fork() {
     watch::forget_after_fork();
     QUEUE.forget_everything();
@@ -333,7 +325,7 @@ pub fn forget_after_fork() {
     ALIVE.store(0, Ordering::Relaxed);
     TAKE_BACK.fetch_and(take_back::NEVER, Ordering::Relaxed);
     REFUSED.forget();
-    NO_MORE.forget();
+    GROW_REFUSED.forget();
 }
 
 /// Bytes copied by a worker.
@@ -360,8 +352,8 @@ pub fn may_post() -> Result<(), Refused> {
         return Err(Refused::NotOurs);
     }
     follow_class(sys::ticks());
-    let nobody_comes = || ALIVE.load(Ordering::Relaxed) == 0 && !cpus::may_make_workers();
-    if user_has_changed() || nobody_comes() {
+    let none_comes = || ALIVE.load(Ordering::Relaxed) == 0 && !cpus::may_make_workers();
+    if user_has_changed() || none_comes() {
         return Err(Refused::Busy);
     }
     Ok(())
@@ -380,13 +372,12 @@ pub(super) fn limit() -> u32 {
 }
 
 /// Whether workers that are called will come. One that another thread is just making may not.
-pub fn somebody_works() -> bool {
-    !is_refused() && headcount::somebody_is_there(ALIVE.load(Ordering::Acquire))
+pub fn any_running() -> bool {
+    !is_refused() && headcount::any_running(ALIVE.load(Ordering::Acquire))
 }
 
-/// Workers serve the user under whose number they were made. When somebody else comes, and
-/// nobody with that number has copied for a while, they are sent away, and new ones made when
-/// they have gone: a program may change its number by system calls that we do not see. Threads
+/// Workers serve the user under whose number they were made. When another user comes, and the first
+/// has not copied for a while, they are sent away, and new ones made when they have gone: a program may change its number by system calls that we do not see. Threads
 /// that have numbers of their own, as file servers do, do not take workers from each other.
 pub fn user_has_changed() -> bool {
     let before = USER.load(Ordering::Relaxed);
@@ -431,7 +422,7 @@ pub fn send_away() {
     watch::hurry();
 }
 
-/// For whom workers are dismissed.
+/// Why workers are dismissed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dismissal {
     /// The program wants to be alone; while it copies it is not, and workers stay.

@@ -5,23 +5,24 @@ use crate::backend::gpu::registrations::LINE;
 use crate::backend::gpu::{Unavailable, state, watch};
 use crate::os::sys;
 use crate::plan::PAGE;
+use core::ffi::c_void;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Registrations that nobody has asked for go after this many milliseconds.
+/// Registrations that no copy has asked for go after this many milliseconds.
 const IDLE_MS: u64 = 10_000;
 
-/// A registration takes about as long as the CPU takes for half a copy of the same memory: with so
-/// many copies by the card it has paid.
+/// A registration takes about as long as the CPU takes for half a copy of that memory: with this many
+/// copies by the card it has paid.
 const WORTH_IT: u32 = 3;
 
 impl Service {
-    /// Unregisters what has gone stale, and what nobody has asked for in a while.
-    pub fn tidy(&mut self) {
+    /// Unregisters what has gone stale, and what no copy has asked for in a while.
+    pub fn evict_unused(&mut self) {
         if self.registered == 0 {
             return;
         }
         let (now, ticks) = (sys::nanoseconds(), sys::ticks());
-        let old = IDLE_MS * self.gpu.ticks_per_ms.load(Relaxed);
+        let old = IDLE_MS * self.gpu.clock.ticks_per_ms();
         let look_through = now.saturating_sub(self.looked) > 500_000_000;
         if look_through {
             self.looked = now;
@@ -59,8 +60,8 @@ impl Service {
         self.gpu.watch.remove(start, end);
         self.registered -= end - start;
         self.there.retain(|&other| other != index);
-        // SAFETY: registered by us and used by nobody.
-        let done = unsafe { self.card.unregister(start) };
+        // SAFETY: registered by us and not used.
+        let done = unsafe { self.card.host_unregister(start as *mut c_void) };
         self.gpu.registrations.remove(index);
         if let Err(answer) = done {
             self.end(Unavailable::Driver(answer));
@@ -144,7 +145,7 @@ impl Service {
                 }
             }
         }
-        // If it went stale meanwhile, `tidy` lets it go.
+        // If it went stale meanwhile, `evict_unused` lets it go.
         gpu.registrations.publish(index)
     }
 

@@ -8,6 +8,7 @@ use crate::backend::gpu::watch::Settled;
 use crate::backend::gpu::{BUFFER, CHANNELS, QUICK_CHUNK, Unavailable};
 use crate::os::sys;
 use alloc::vec::Vec;
+use core::ffi::c_void;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
 /// Chunks are not smaller than this.
@@ -64,8 +65,9 @@ impl Service {
     fn write_words(&self, index: usize, number: u32, channels: u32) -> Result<u32, CuResult> {
         for which in (0..CHANNELS).filter(|which| channels >> which & 1 == 1) {
             let word = self.words + (index * 64 + which * 4) as u64;
-            // SAFETY: a word of ours for this slot and channel.
-            unsafe { self.card.write(self.channels[which].stream, word, number)? };
+            // SAFETY: a word of ours for this slot and channel. Flags of 0 ask for a barrier before
+            // the word.
+            unsafe { self.card.stream_write(self.channels[which].stream, word, number, 0)? };
         }
         Ok(channels)
     }
@@ -97,8 +99,7 @@ impl Service {
         // the copy's.
         if let Err(answer) = unsafe { self.card.straight(&parts, stream) } {
             self.slow_calls = NEVER;
-            // SAFETY: a stream of ours.
-            unsafe { self.card.drain([stream].into_iter()) };
+            self.card.drain([stream].into_iter());
             return Err(answer);
         }
         // No promise says that the CPU does not make the copy during the call.
@@ -139,14 +140,20 @@ impl Service {
             let part = self.within(src + done, len - done);
             // SAFETY: the registrations of the flight, which stay while it uses them; the chunk
             // fits the buffer, and what was in it has been read: same stream.
-            unsafe { self.card.to_card(buffer + done as u64, src + done, part, stream)? };
+            unsafe {
+                let from = (src + done) as *const c_void;
+                self.card.host_to_card(buffer + done as u64, from, part, stream)?;
+            }
             done += part;
         }
         let mut done = 0;
         while done < len {
             let part = self.within(dst + done, len - done);
             // SAFETY: as above; the destination is the copy's.
-            unsafe { self.card.back_from_card(dst + done, buffer + done as u64, part, stream)? };
+            unsafe {
+                let to = (dst + done) as *mut c_void;
+                self.card.card_to_host(to, buffer + done as u64, part, stream)?;
+            }
             done += part;
         }
         Ok(())
@@ -163,7 +170,7 @@ impl Service {
         Some(())
     }
 
-    /// Waits a little for somebody who is just unmapping something.
+    /// Waits a little for threads that are just unmapping something.
     fn is_settled(&mut self) -> bool {
         for _ in 0..1000 {
             match self.gpu.watch.is_settled() {

@@ -1,0 +1,8 @@
+//! What loom's models need of this folder: the claiming protocol, with loom's atomics.
+
+pub mod mode;
+mod request;
+pub mod threads {
+    pub mod cookies;
+    pub mod queue;
+}

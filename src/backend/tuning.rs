@@ -1,0 +1,301 @@
+//! What a DMA engine's past copies tell about the next one: how long it takes, when a thread that
+//! sleeps through it has to wake up, how large a request may be, and how much the caller does itself.
+//!
+//! Plain numbers, shared by all threads without locks: a lost update costs a sample.
+#![forbid(unsafe_code)]
+
+use crate::os::sys;
+use crate::plan::PAGE;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// Ticks that the engine takes for a copy, by its size: one number for each power of two, because
+/// what it takes to begin counts for more in small ones.
+pub struct CopyTimes([AtomicU64; 64]);
+
+impl CopyTimes {
+    /// Ticks for `bytes`; 0: nothing is known yet.
+    pub fn expected(&self, bytes: usize) -> u64 {
+        let class = bytes.max(1).ilog2();
+        let known = self.0[class as usize].load(Relaxed);
+        ((u128::from(known) * bytes as u128) >> class) as u64
+    }
+
+    pub fn note(&self, bytes: usize, ticks: u64) {
+        let class = bytes.max(1).ilog2();
+        let now = ((u128::from(ticks) << class) / bytes.max(1) as u128) as u64;
+        let cell = &self.0[class as usize];
+        let before = cell.load(Relaxed);
+        // A copy that was held up counts for no more than two.
+        let next = if before == 0 { now } else { (3 * before + now.min(2 * before)).div_ceil(4) };
+        cell.store(next.max(1), Relaxed);
+    }
+
+    /// Notes an upper bound: the caller came late to look.
+    pub fn note_at_most(&self, bytes: usize, ticks: u64) {
+        if ticks < self.expected(bytes) {
+            self.note(bytes, ticks);
+        }
+    }
+
+    /// Halves what is known: callers have overslept for a while, so it may be about a time when the
+    /// engine was busy.
+    pub fn forget_half(&self, bytes: usize) {
+        let cell = &self.0[bytes.max(1).ilog2() as usize];
+        cell.store((cell.load(Relaxed) / 2).max(1), Relaxed);
+    }
+}
+
+/// How long before the expected end a sleeper has to wake up, in ticks: what timers and the way
+/// out of sleep take on this machine.
+#[derive(Default)]
+pub struct Lead {
+    ticks: AtomicU64,
+    /// How often in a row it was too short.
+    too_short: AtomicU32,
+}
+
+impl Lead {
+    /// About 20 us to 0.4 ms.
+    const LEAST: u64 = 50_000;
+    const MOST: u64 = 1_000_000;
+    /// A caller that waits for less was in time.
+    const IN_TIME: u64 = 12_500;
+    /// Half of all sleepers are a little late: this many in a row must have another reason.
+    const SUSPICIOUS: u32 = 8;
+
+    pub fn get(&self) -> u64 {
+        self.ticks.load(Relaxed).clamp(Self::LEAST, Self::MOST)
+    }
+
+    /// The copy was over before its sleeper woke up. Returns whether that has been so for a while.
+    pub fn was_too_short(&self) -> bool {
+        let now = self.get();
+        self.ticks.store(now + now / 16, Relaxed);
+        let times = self.too_short.load(Relaxed) + 1;
+        self.too_short.store(times % Self::SUSPICIOUS, Relaxed);
+        times >= Self::SUSPICIOUS
+    }
+
+    /// The lead left no time to sleep. It shrinks, so that sleeping is tried again later.
+    pub fn was_too_long_to_sleep(&self) {
+        let now = self.get();
+        self.ticks.store(now - now / 64, Relaxed);
+    }
+
+    /// A caller that slept had to wait for this many ticks.
+    pub fn was_long_enough(&self, waited: u64) {
+        self.too_short.store(0, Relaxed);
+        if waited > Self::IN_TIME {
+            let now = self.get();
+            self.ticks.store(now - now / 16, Relaxed);
+        }
+    }
+}
+
+/// How many bytes one request may have.
+#[derive(Default)]
+pub struct Limit {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl Limit {
+    const STEP: usize = 64 << 10;
+
+    /// Sets the limit, rounded to whole pages, and four of them at least.
+    pub fn set(&self, most: usize) {
+        let most = (most / PAGE * PAGE).max(4 * PAGE);
+        self.most.store(most, Relaxed);
+        self.now.store(most, Relaxed);
+    }
+
+    /// Returns how much of `rest` bytes the next request takes, leaving no small one for the end.
+    pub fn part_of(&self, rest: usize) -> usize {
+        let now = self.now.load(Relaxed).max(PAGE);
+        match rest {
+            _ if rest <= now => rest,
+            _ if rest < 2 * now => (rest / 2).next_multiple_of(PAGE),
+            _ => now,
+        }
+    }
+
+    /// Notes that no more than `taken` bytes could be pinned.
+    pub fn lower(&self, taken: usize) {
+        let now = self.now.load(Relaxed);
+        let next = if taken > 0 { taken.min(now) } else { now / 2 };
+        let least = Self::STEP.min(self.most.load(Relaxed));
+        self.now.store((next / PAGE * PAGE).max(least), Relaxed);
+    }
+
+    /// Notes that a request of `bytes` was taken whole.
+    pub fn note_taken(&self, bytes: usize) {
+        let (now, most) = (self.now.load(Relaxed), self.most.load(Relaxed));
+        if now < most && bytes >= now / 2 {
+            self.now.store((now + Self::STEP).min(most), Relaxed);
+        }
+    }
+}
+
+/// The caller's part of a copy while an engine does the rest, in 256ths. It is right when both finish
+/// together, so it is moved by `STEP` after every copy, between nothing and `MOST`.
+#[derive(Default)]
+pub struct CallerShare<const MOST: u32, const STEP: u32>(AtomicU32);
+
+impl<const MOST: u32, const STEP: u32> CallerShare<MOST, STEP> {
+    pub fn of(&self, len: usize) -> usize {
+        len / 256 * self.0.load(Relaxed) as usize
+    }
+
+    /// Notes whether the engine was over when the caller had done its part: then that part was too
+    /// large, else too small.
+    pub fn note(&self, engine_was_first: bool) {
+        let now = self.0.load(Relaxed);
+        let next = if engine_was_first { now.saturating_sub(STEP) } else { (now + STEP).min(MOST) };
+        if next != now {
+            self.0.store(next, Relaxed);
+        }
+    }
+}
+
+/// Two clocks read at once, for turning ticks into nanoseconds.
+#[derive(Default)]
+pub struct Clock {
+    ticks: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
+impl Clock {
+    pub fn set(&self) {
+        self.ticks.store(sys::ticks(), Relaxed);
+        self.nanoseconds.store(sys::nanoseconds(), Relaxed);
+    }
+
+    /// Returns the ticks of a millisecond; right after `set`, where the ratio is uncertain, those of
+    /// 4 GHz, so that sleeps are too short rather than too long.
+    pub fn ticks_per_ms(&self) -> u64 {
+        let passed = sys::ticks().wrapping_sub(self.ticks.load(Relaxed));
+        if passed < 4_000_000 {
+            return 4_000_000;
+        }
+        let nanos = sys::nanoseconds().wrapping_sub(self.nanoseconds.load(Relaxed)).max(1);
+        (u128::from(passed) * 1_000_000 / u128::from(nanos)).max(1) as u64
+    }
+
+    pub fn nanoseconds(&self, ticks: u64) -> u64 {
+        (u128::from(ticks) * 1_000_000 / u128::from(self.ticks_per_ms())) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times() -> CopyTimes {
+        CopyTimes([const { AtomicU64::new(0) }; 64])
+    }
+
+    #[test]
+    fn pace_is_kept_for_each_size_and_follows_slowly() {
+        let (times, size) = (times(), 4 << 20);
+        assert_eq!(times.expected(size), 0);
+        times.note_at_most(size, 7);
+        assert_eq!(times.expected(size), 0, "a bound is no pace");
+        times.note(size, 1000);
+        assert_eq!((times.expected(size), times.expected(6 << 20)), (1000, 1500));
+        assert_eq!(times.expected(64 << 20), 0);
+        (0..100).for_each(|_| times.note_at_most(size, 5000));
+        assert_eq!(times.expected(size), 1000);
+        times.note_at_most(size, 800);
+        assert_eq!(times.expected(size), 950);
+        times.note(size, 1 << 40);
+        assert_eq!(times.expected(size), 1188, "a copy that hung counts for no more than two");
+        times.note(64, 0);
+        assert!(times.expected(64) > 0, "known stays known");
+    }
+
+    #[test]
+    fn sleeper_learns_to_wake_up_in_time_and_not_too_early() {
+        // It takes 150 us of 2.5 GHz to wake up.
+        let (lead, late) = (Lead::default(), 375_000);
+        let mut overslept = 0;
+        for _ in 0..1000 {
+            match lead.get().checked_sub(late) {
+                Some(early) => lead.was_long_enough(early),
+                None => {
+                    assert!(!lead.was_too_short() || overslept < 50, "late for no other reason");
+                    overslept += 1;
+                }
+            }
+        }
+        assert!(overslept < 600 && lead.get().abs_diff(late) < late / 8, "{overslept}");
+        // Large copies wake up late by more than small ones take; those sleep again some day.
+        let copies = (0..200).take_while(|_| {
+            lead.was_too_long_to_sleep();
+            lead.get() > late / 2
+        });
+        assert!(copies.count() < 60);
+    }
+
+    /// Expected is what the card took while it was busy; now it takes an eighth of that.
+    #[test]
+    fn sleepers_that_are_always_late_find_out_that_the_card_is_quicker_now() {
+        let (times, lead, late, takes) = (times(), Lead::default(), 140_000, 4_000_000);
+        times.note(64 << 20, 8 * takes);
+        let mut copies = 0;
+        while times.expected(64 << 20) > takes + takes / 4 {
+            copies += 1;
+            assert!(copies < 60, "{}", times.expected(64 << 20));
+            let awake = times.expected(64 << 20) - lead.get() + late;
+            if awake < takes {
+                lead.was_long_enough(takes - awake);
+                times.note(64 << 20, takes);
+            } else if lead.was_too_short() {
+                times.forget_half(64 << 20);
+            } else {
+                times.note_at_most(64 << 20, awake);
+            }
+        }
+    }
+
+    #[test]
+    fn limit_goes_down_at_once_and_up_step_by_step_and_its_parts_cover_a_copy() {
+        let limit = Limit::default();
+        limit.set(16 << 20);
+        for len in [1, 4095, 16 << 20, (16 << 20) + 1, (31 << 20) + 7, 100 << 20] {
+            let (mut at, mut parts) = (0, 0);
+            while at < len {
+                let part = limit.part_of(len - at);
+                assert!((1..=16 << 20).contains(&part));
+                assert!(len <= 16 << 20 || part >= 4 << 20, "small part {part} of {len}");
+                (at, parts) = (at + part, parts + 1);
+            }
+            assert!(at == len && parts <= len.div_ceil(16 << 20) + 1);
+        }
+        let lowered = |taken| {
+            limit.lower(taken);
+            limit.part_of(100 << 20)
+        };
+        assert_eq!((lowered(3 << 20), lowered(0)), (3 << 20, 3 << 19));
+        (0..40).for_each(|_| limit.lower(0));
+        limit.note_taken(4096);
+        assert_eq!(limit.part_of(100 << 20), 64 << 10, "a small one tells nothing");
+        (0..1000).for_each(|_| limit.note_taken(64 << 20));
+        assert_eq!(limit.part_of(100 << 20), 16 << 20);
+    }
+
+    #[test]
+    fn share_ends_where_both_come_to_an_end_together() {
+        // The engine is three times as fast as the caller: a quarter is right.
+        let (share, len) = (CallerShare::<192, 4>::default(), 1 << 20);
+        for _ in 0..500 {
+            let own = share.of(len);
+            share.note((len - own) < own * 3);
+        }
+        let part = share.of(len) as f64 / len as f64;
+        assert!((0.22..0.28).contains(&part), "{part}");
+        for (engine_was_first, end) in [(false, len / 4 * 3), (true, 0)] {
+            (0..500).for_each(|_| share.note(engine_was_first));
+            assert_eq!(share.of(len), end);
+        }
+    }
+}
