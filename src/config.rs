@@ -4,15 +4,14 @@
 //! `programs` tells which programs are left out.
 
 mod environment;
-mod knobs;
 mod programs;
 
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::gpu;
 use crate::backend::threads::workers::MOST_WORKERS;
 use crate::ipc;
+use adma_record::knobs::{self, Value};
 use alloc::vec::Vec;
-use knobs::Value;
 
 // Of `runtime`, which test executables do not have.
 #[cfg(not(test))]
@@ -92,7 +91,6 @@ pub enum Level {
 pub struct Formats {
     pub text: bool,
     pub json: bool,
-    pub hlog: bool,
 }
 
 impl Formats {
@@ -101,7 +99,7 @@ impl Formats {
     }
 
     pub fn count(self) -> usize {
-        [self.text, self.json, self.hlog].iter().filter(|&&on| on).count()
+        [self.text, self.json].iter().filter(|&&on| on).count()
     }
 }
 
@@ -155,7 +153,7 @@ impl Config {
             "ADMA_STATS" => {
                 let bits = if let Value::Words(bits) = value { bits } else { 0 };
                 let has = |format: u32| bits >> format & 1 == 1;
-                self.stats = Formats { text: has(0), json: has(1), hlog: has(2) };
+                self.stats = Formats { text: has(0), json: has(1) };
             }
             "ADMA_STATS_FILE" => self.stats_file = (text != b"stderr").then(|| text.to_vec()),
             "ADMA_LIVE" => {

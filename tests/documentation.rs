@@ -1,9 +1,8 @@
 //! The documentation: short where it should be, complete where it should be, and no dead paths.
 
 mod common;
-#[path = "../src/config/knobs.rs"]
-mod table;
 
+use adma_record::knobs::{Form, KNOBS};
 use common::{
     copy_program, executable, finish, found, library, only_report, plain, preloaded, root, scratch,
     skip, succeed, victim,
@@ -11,7 +10,6 @@ use common::{
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
-use table::{Form, KNOBS};
 
 fn read(file: &str) -> String {
     fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))

@@ -1,8 +1,6 @@
 //! Every ADMA_ knob: what its values do, and that a bad one costs one line and nothing else.
 
 mod common;
-#[path = "../src/config/knobs.rs"]
-mod table;
 
 use common::{
     finish, fixed, found, number, only_report, plain, preloaded, scratch, skip, statistics,
@@ -104,7 +102,7 @@ fn shares(json: &Value) -> (u64, u64) {
 
 #[test]
 fn table_here_has_every_knob_of_the_library() {
-    assert_eq!(KNOBS.map(|(name, ..)| name), table::KNOBS.map(|knob| knob.name));
+    assert_eq!(KNOBS.map(|(name, ..)| name), adma_record::knobs::KNOBS.map(|knob| knob.name));
 }
 
 #[test]

@@ -17,6 +17,7 @@ use crate::functions::Op;
 use crate::os::folder::{self, Folder};
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::{process, sys};
+use adma_record::Counters;
 use alloc::boxed::Box;
 use alloc::ffi::CString;
 use alloc::vec::Vec;
@@ -91,8 +92,8 @@ impl Statistics {
             short_ones: AtomicU32::new(0),
             start: [const { AtomicU64::new(0) }; 3],
             place: OnceRef::new(),
-            private: Recorder::new(),
-            private_messages: MessageCounts::new(),
+            private: Recorder::ZERO,
+            private_messages: MessageCounts::ZERO,
         }
     }
 
@@ -368,7 +369,7 @@ impl Statistics {
             unsafe { folder::map_zeros_over(file.cast(), Live::SIZE) };
         }
         self.tried.store(false, Ordering::Relaxed);
-        self.private.clear();
+        self.private.clear_used();
         self.private_messages.clear();
     }
 }

@@ -7,7 +7,7 @@ use crate::library;
 use crate::options::set;
 use crate::program::execute;
 use crate::say::{self, FAILED, fail};
-use crate::stats::units::Bytes;
+use adma_record::units::Bytes;
 use serde_json::{Map, Value};
 use std::fs;
 use std::io::Read;

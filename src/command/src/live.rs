@@ -1,13 +1,14 @@
 //! Live files as they are found: untrusted input.
 //!
 //! They are read, never mapped, and only as what they should be: regular files of this user, of
-//! exactly the right size, in a folder that nobody else can write to. A number in them may be any
+//! exactly the right size, in a folder that only this user can write to. A number in them may be any
 //! number. What is left of processes that have gone is removed on the way.
 
-use crate::stats::live::{LONGEST_COMMAND, Live, NO_STATUS, ended};
-use crate::stats::messages::Messages;
+use adma_record::Counters;
+use adma_record::live::{self, LONGEST_COMMAND, Live, NO_STATUS, ended};
+use adma_record::messages::Messages;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -111,38 +112,34 @@ impl LiveProcess {
         if (0.01..100.0).contains(&scale) { scale } else { 1.0 } // no such processor: nonsense
     }
 
-    /// Bytes by channel, as far as there are some.
-    pub fn channel_bytes(&self) -> Vec<u64> {
-        let facts = &self.live.facts;
-        let channels = facts.channels.load(Relaxed) as usize;
-        facts.channel_bytes.iter().take(channels).map(|bytes| bytes.load(Relaxed)).collect()
-    }
-
-    /// What its channels are called, in front of their number.
-    pub fn channel_name(&self) -> String {
-        let backend = self.backend();
-        if matches!(&*backend, "ioat" | "gpu") { backend } else { "adma".to_owned() }
-    }
-
     pub fn backend(&self) -> String {
-        let word = self.live.facts.backend.load(Relaxed).to_le_bytes();
-        let name = String::from_utf8_lossy(&word);
-        crate::say::printable(name.trim_end_matches('\0'))
+        backend(&self.live)
     }
 }
 
-/// The folders that live files of this user can be in; the library has the same list.
+/// The engine of a process, by name.
+pub fn backend(live: &Live) -> String {
+    let word = live.facts.backend.load(Relaxed).to_le_bytes();
+    let name = String::from_utf8_lossy(&word);
+    crate::say::printable(name.trim_end_matches('\0'))
+}
+
+/// Bytes by channel, as far as there are some.
+pub fn channel_bytes(live: &Live) -> Vec<u64> {
+    let channels = live.facts.channels.load(Relaxed) as usize;
+    live.facts.channel_bytes.iter().take(channels).map(|bytes| bytes.load(Relaxed)).collect()
+}
+
+/// What the channels of an engine are called, in front of their number.
+pub fn channel_name(backend: &str) -> &str {
+    if matches!(backend, "ioat" | "gpu") { backend } else { "adma" }
+}
+
+/// Folders in which live files of this user can be.
 pub fn places() -> Vec<PathBuf> {
-    let user = user();
-    let mut places = Vec::new();
-    if let Some(path) =
-        std::env::var_os("XDG_RUNTIME_DIR").filter(|p| p.as_bytes().starts_with(b"/"))
-    {
-        places.push(Path::new(&path).join("adma"));
-    }
-    places.push(format!("/run/user/{user}/adma").into());
-    places.push(format!("/dev/shm/adma-{user}").into());
-    places.push(format!("/tmp/adma-{user}").into());
+    let runtime = std::env::var("XDG_RUNTIME_DIR").ok();
+    let mut places: Vec<PathBuf> = Vec::new();
+    live::folders(user(), runtime.as_deref(), |path| places.push(path.to_string().into()));
     places.dedup();
     places
 }
@@ -237,33 +234,12 @@ fn read(path: &Path, owner: u32) -> io::Result<Box<Live>> {
     if !about.is_file() || about.uid() != owner || about.len() != Live::SIZE as u64 {
         return Err(strange());
     }
-    let live = read_whole(&mut file)?;
+    let mut live = Box::new(Live::ZERO);
+    file.read_exact(live.bytes_mut())?;
     match live.fault() {
         None => Ok(live),
         Some(_) => Err(strange()),
     }
-}
-
-fn read_whole(file: &mut File) -> io::Result<Box<Live>> {
-    let layout = std::alloc::Layout::new::<Live>();
-    // SAFETY: of zeros, which are a `Live`, and made as a `Box` of it would be.
-    let mut live: Box<Live> = unsafe {
-        let at = std::alloc::alloc_zeroed(layout).cast::<Live>();
-        if at.is_null() {
-            std::alloc::handle_alloc_error(layout);
-        }
-        Box::from_raw(at)
-    };
-    // SAFETY: numbers without anything between them that could not be written: any bytes are a
-    // `Live`, and nobody else knows it yet.
-    let bytes = unsafe {
-        std::slice::from_raw_parts_mut(
-            std::ptr::from_mut(&mut *live).cast::<u8>(),
-            size_of::<Live>(),
-        )
-    };
-    file.read_exact(bytes)?;
-    Ok(live)
 }
 
 fn state(live: &Live, pid: i32) -> State {

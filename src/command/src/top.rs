@@ -15,8 +15,8 @@ mod screen;
 mod set;
 
 use crate::live::{self, LiveProcess, State};
-use crate::stats::live::Recorder;
-use crate::stats::worth;
+use adma_record::live::Recorder;
+use adma_record::worth;
 use clap::ValueHint;
 use std::collections::HashMap;
 use std::io::IsTerminal;
@@ -129,7 +129,8 @@ impl Row {
     /// Part of the shared bytes that callers have copied themselves.
     fn caller(&self) -> Option<f64> {
         let caller = self.process.live.facts.caller_bytes.load(Relaxed) as f64;
-        let channels: f64 = self.process.channel_bytes().iter().map(|&bytes| bytes as f64).sum();
+        let channels: f64 =
+            live::channel_bytes(&self.process.live).iter().map(|&bytes| bytes as f64).sum();
         (caller + channels > 0.0).then(|| caller / (caller + channels))
     }
 }

@@ -1,6 +1,6 @@
 //! Numbers as people read them.
 
-use crate::stats::units::{Bytes, Time};
+use adma_record::units::{Bytes, Time};
 
 const BYTES: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 /// Nanoseconds, and what a thousand of each is called.

@@ -3,8 +3,8 @@
 use super::columns::Layout;
 use super::{INTERVAL, Row, Sampler, Wish, metrics};
 use crate::say::{self, fail, say};
-use crate::stats::live::Flow;
-use crate::stats::messages::Messages;
+use adma_record::live::Flow;
+use adma_record::messages::Messages;
 use serde_json::{Map, Value, json};
 use std::io::Write as _;
 use std::sync::atomic::Ordering::Relaxed;
@@ -73,7 +73,7 @@ fn messages(told: Option<Messages>) -> Value {
 fn json(rows: &[Row]) -> Value {
     let process = |row: &Row| {
         let (facts, recorder) = (&row.process.live.facts, row.recorder());
-        let channels = row.process.channel_bytes();
+        let channels = crate::live::channel_bytes(&row.process.live);
         let path = |flow: &Flow, bytes: u64| json!({ "calls": flow.sizes.count(), "bytes": bytes });
         let fallbacks: Map<String, Value> =
             recorder.fallbacks().map(|(why, count)| (why.to_owned(), count.into())).collect();

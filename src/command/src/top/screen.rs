@@ -3,9 +3,10 @@
 use super::columns::{self, Layout as Columns};
 use super::set::{self, Setting};
 use super::{INTERVAL, Row, Sampler, Wish};
+use crate::live::{channel_bytes, channel_name};
 use crate::say::{FAILED, fail};
-use crate::stats::live::{Control, MOST_CHANNELS};
-use crate::stats::{tables, worth};
+use adma_record::live::{Control, MOST_CHANNELS};
+use adma_record::{tables, worth};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
@@ -248,7 +249,7 @@ impl Screen {
         ])
         .areas(frame.area());
         let total: f64 = self.rows.iter().map(|row| row.bytes_per_second).sum();
-        let total = crate::stats::units::Bytes(total as u64);
+        let total = adma_record::units::Bytes(total as u64);
         let plural = if self.all == 1 { "" } else { "es" };
         self.page = usize::from(table.height.saturating_sub(1)).max(1);
         let shown = self.rows.len().min(self.page);
@@ -305,12 +306,15 @@ impl Screen {
         let facts = &process.live.facts;
         // A `String` takes everything.
         let _ = tables::paths(recorder, &mut text);
-        let caller = facts.caller_bytes.load(Relaxed);
-        let name = process.channel_name();
-        let _ = tables::channels(caller, &name, &process.channel_bytes(), &mut text);
-        let _ = worth::saved(recorder, process.scale(), process.seconds()).write(&mut text);
+        let (caller, backend) = (facts.caller_bytes.load(Relaxed), process.backend());
+        let channels = channel_bytes(&process.live);
+        let _ = tables::channels((caller, channel_name(&backend), &channels), &mut text);
+        let saved = worth::saved(recorder, process.scale(), process.seconds());
+        if let Some(sentence) = saved.sentence() {
+            text += &format!("  {sentence}\n");
+        }
         let _ = worth::not_helped(recorder, facts.floor.load(Relaxed), &mut text);
-        crate::report::text::sites(&mut text, &crate::report::live::sites(process));
+        let _ = crate::report::text::sites(&mut text, &crate::report::live::sites(process));
         if let Some(told) = process.messages() {
             let _ = tables::messages(&told, &mut text);
         }

@@ -4,10 +4,10 @@
 //! writable for a moment, and a few numbers of it are written in place. The library checks each
 //! of them. Nothing is said to the process; its next large copy sees it.
 
-use crate::knobs;
 use crate::live::{self, LiveProcess, State};
 use crate::say::{self, FAILED, fail};
-use crate::stats::live::{Control, Live, MOST_CHANNELS};
+use adma_record::knobs;
+use adma_record::live::{Control, Live, MOST_CHANNELS};
 use std::fs::{OpenOptions, Permissions};
 use std::io;
 use std::mem::offset_of;

@@ -1,18 +1,17 @@
 //! The live file: what one process has counted so far, laid out so that its user can read it
 //! while the process runs and after it was killed.
 //!
-//! The library counts in a shared mapping of such a file; the command `adma` compiles this very
-//! file and looks at copies that it has read. Every field is an atomic number, so that any bytes
-//! are a value: a reader asks `Live::fault` before it believes one. Numbers of one moment need not
-//! fit each other exactly, for nobody is stopped while they are read.
-#![forbid(unsafe_code)]
-#![allow(dead_code)] // library and command each use a part of it
+//! The library counts in a shared mapping of such a file; the command `adma` looks at copies that it
+//! has read. Every field is an atomic number, so that any bytes are a value: a reader asks
+//! `Live::fault` before it believes one. Numbers of one moment need not fit each other exactly, for
+//! no thread is stopped while they are read.
 
-use super::histogram::{Histogram, absorb};
-use super::messages::MessageCounts;
-use super::samples::Samples;
-use super::sites::Sites;
-use super::timeline::Timeline;
+use crate::histogram::Histogram;
+use crate::messages::MessageCounts;
+use crate::samples::Samples;
+use crate::sites::Sites;
+use crate::timeline::Timeline;
+use crate::{Counters, absorb_all};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"adma-liv");
@@ -24,8 +23,8 @@ pub const VERSION: u32 = 4;
 pub const LONGEST_NAME: usize = 40;
 
 pub const MOST_CHANNELS: usize = 64;
-/// Room for more reasons and functions than there are.
-const REASONS: usize = 16;
+/// Room for more reasons and functions than there are; the last is for reasons of other versions.
+pub const REASONS: usize = 16;
 pub const FUNCTIONS: usize = 32;
 const EXE: usize = 256;
 pub const LONGEST_COMMAND: usize = 256;
@@ -157,9 +156,10 @@ pub struct Calls {
 #[repr(C)]
 pub struct Recorder {
     pub engine: Flow,
-    carried: AtomicU64,
+    /// Bytes by the engine.
+    pub carried: AtomicU64,
     pub libc: Flow,
-    fallbacks: [Calls; REASONS],
+    pub fallbacks: [Calls; REASONS],
     /// Of all those, reads of files: by the engine, by libc.
     pub reads: [Calls; 2],
     pub verified: AtomicU64,
@@ -179,109 +179,69 @@ pub enum Path {
     Libc(Fallback),
 }
 
-/// Why a large copy stayed with libc.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub enum Fallback {
+/// Reasons, each with its name in JSON and with words that can follow "because".
+macro_rules! reasons {
+    ($($(#[$about:meta])* $reason:ident = $name:literal, $words:literal;)*) => {
+        /// Why a large copy stayed with libc.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        pub enum Fallback { $($(#[$about])* $reason,)* }
+
+        impl Fallback {
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$reason),*];
+            const TEXTS: [(&str, &str); Self::ALL.len()] = [$(($name, $words)),*];
+        }
+    };
+}
+
+reasons! {
     /// ADMA_BACKEND=libc, switched off, or a copy failed verification.
-    Off,
-    /// Source and destination overlap.
-    Overlap,
+    Off = "off", "sharing was switched off";
+    Overlap = "overlap", "source and destination overlap";
     /// Measuring has shown that libc is at least as fast here.
-    Learned,
-    /// libc was to do it, to know how it compares.
-    Compared,
-    /// As many copies are under way as there is help for.
-    Busy,
+    Learned = "learned", "libc was as fast";
+    Compared = "compared", "libc had its turn, to be compared with";
+    /// As many copies are in flight as there is help for.
+    Busy = "busy", "other copies had the CPUs";
     /// The system refused threads or futexes, or what the helper needs.
-    Refused,
-    /// There is only one CPU for us.
-    OneCpu,
-    /// The engine is not up: it is just being started, or this is a child that shares memory.
-    Starting,
+    Refused = "refused", "the system refused help";
+    OneCpu = "one_cpu", "there was one CPU";
+    /// The engine is being started, or this is a child that shares its parent's memory.
+    Starting = "starting", "the engine was just starting";
     /// Every I/OAT channel has failed and was put aside.
-    NoChannels,
-    /// The I/OAT engine cannot copy between such addresses.
-    Unaligned,
-    /// The engine that is up does only copy within one process.
-    Unsupported,
-    /// Two ranges differ in their first bytes, which the caller compares before it calls anybody.
-    Early,
-    /// The caller has real-time scheduling, and waits for nobody.
-    RealTime,
-    /// Smaller than the threshold that the user has set in the running process.
-    BelowMin,
+    NoChannels = "no_channels", "every channel has failed";
+    Unaligned = "unaligned", "the engine cannot copy such addresses";
+    /// The engine that is up only copies within one process.
+    Unsupported = "unsupported", "the engine cannot do such calls";
+    /// Two ranges differ in their first bytes, which the caller compares before it asks for help.
+    Early = "early", "a comparison ended with its first bytes";
+    RealTime = "real_time", "real-time threads do not wait for workers";
+    BelowMin = "below_min", "they are below the threshold set by adma top";
     /// The first bytes of the file are not in the page cache.
-    NotCached,
+    NotCached = "not_cached", "files were not in the page cache";
 }
 
 impl Fallback {
-    pub const ALL: [Fallback; 15] = [
-        Fallback::Off,
-        Fallback::Overlap,
-        Fallback::Learned,
-        Fallback::Compared,
-        Fallback::Busy,
-        Fallback::Refused,
-        Fallback::OneCpu,
-        Fallback::Starting,
-        Fallback::NoChannels,
-        Fallback::Unaligned,
-        Fallback::Unsupported,
-        Fallback::Early,
-        Fallback::RealTime,
-        Fallback::BelowMin,
-        Fallback::NotCached,
-    ];
-
     pub fn name(self) -> &'static str {
-        match self {
-            Fallback::Overlap => "overlap",
-            Fallback::Learned => "learned",
-            Fallback::Compared => "compared",
-            Fallback::Busy => "busy",
-            Fallback::Refused => "refused",
-            Fallback::OneCpu => "one_cpu",
-            Fallback::Starting => "starting",
-            Fallback::NoChannels => "no_channels",
-            Fallback::Unaligned => "unaligned",
-            Fallback::Unsupported => "unsupported",
-            Fallback::Early => "early",
-            Fallback::RealTime => "real_time",
-            Fallback::BelowMin => "below_min",
-            Fallback::NotCached => "not_cached",
-            Fallback::Off => "off",
-        }
+        Self::TEXTS[self as usize].0
     }
 
-    /// The reason of this name, as JSON has it.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|why| why.name() == name)
-    }
-
-    /// The reason in words that can follow "because".
     pub fn words(self) -> &'static str {
-        match self {
-            Fallback::Off => "sharing was switched off",
-            Fallback::Overlap => "source and destination overlap",
-            Fallback::Learned => "libc was as fast",
-            Fallback::Compared => "libc had its turn, to be compared with",
-            Fallback::Busy => "other copies had the CPUs",
-            Fallback::Refused => "the system refused help",
-            Fallback::OneCpu => "there was one CPU",
-            Fallback::Starting => "the engine was just starting",
-            Fallback::NoChannels => "every channel has failed",
-            Fallback::Unaligned => "the engine cannot copy such addresses",
-            Fallback::Unsupported => "the engine cannot do such calls",
-            Fallback::Early => "a comparison ended with its first bytes",
-            Fallback::RealTime => "real-time threads do not wait for workers",
-            Fallback::BelowMin => "they are below the threshold set by adma top",
-            Fallback::NotCached => "files were not in the page cache",
-        }
+        Self::TEXTS[self as usize].1
     }
 }
 
-const _: () = assert!(Fallback::ALL.len() <= REASONS);
+const _: () = assert!(Fallback::ALL.len() < REASONS);
+
+/// Folders in which a user's live files may be, tried in turn. `runtime`: XDG_RUNTIME_DIR.
+pub fn folders(user: u32, runtime: Option<&str>, mut add: impl FnMut(core::fmt::Arguments<'_>)) {
+    if let Some(runtime) = runtime.filter(|path| path.starts_with('/')) {
+        add(format_args!("{runtime}/adma"));
+    }
+    add(format_args!("/run/user/{user}/adma"));
+    add(format_args!("/dev/shm/adma-{user}"));
+    add(format_args!("/tmp/adma-{user}"));
+}
 
 impl Live {
     pub const SIZE: usize = size_of::<Self>().next_multiple_of(4096);
@@ -344,18 +304,17 @@ pub fn word(name: &str) -> u64 {
 }
 
 impl Flow {
-    pub const fn new() -> Self {
-        let speeds =
-            [const { Speed { bytes: AtomicU64::new(0), ticks: AtomicU64::new(0) } }; SPEEDS];
-        Self { sizes: Histogram::new(), ticks: Histogram::new(), speeds }
-    }
-
     fn record(&self, len: u64, ticks: u64) {
         self.sizes.record(len);
         self.ticks.record(ticks);
-        let class = len.max(1).ilog2().saturating_sub(FIRST_SPEED) as usize;
+        self.note_speed(len.max(1).ilog2(), len, ticks);
+    }
+
+    /// Counts bytes and ticks of copies of a size class.
+    pub fn note_speed(&self, class: u32, bytes: u64, ticks: u64) {
+        let class = class.saturating_sub(FIRST_SPEED) as usize;
         if let Some(speed) = self.speeds.get(class.min(SPEEDS - 1)) {
-            speed.bytes.fetch_add(len, Relaxed);
+            speed.bytes.fetch_add(bytes, Relaxed);
             speed.ticks.fetch_add(ticks, Relaxed);
         }
     }
@@ -368,64 +327,38 @@ impl Flow {
         self.speeds.iter().enumerate().map(of).filter(|speed| speed.1 > 0)
     }
 
-    fn clear(&self) {
-        self.sizes.clear();
-        self.ticks.clear();
-        for Speed { bytes, ticks } in &self.speeds {
-            bytes.store(0, Relaxed);
-            ticks.store(0, Relaxed);
-        }
-    }
-
     fn absorb(&self, from: &Self) {
         self.sizes.absorb(&from.sizes);
         self.ticks.absorb(&from.ticks);
         for (to, from) in self.speeds.iter().zip(&from.speeds) {
-            absorb(&to.bytes, &from.bytes);
-            absorb(&to.ticks, &from.ticks);
+            absorb_all([&to.bytes, &to.ticks], [&from.bytes, &from.ticks]);
         }
     }
 }
 
 impl Calls {
-    const fn new() -> Self {
-        Self { calls: AtomicU64::new(0), bytes: AtomicU64::new(0) }
+    pub fn add(&self, calls: u64, bytes: u64) {
+        self.calls.fetch_add(calls, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
     }
 
-    fn note(&self, bytes: usize) {
-        self.calls.fetch_add(1, Relaxed);
-        self.bytes.fetch_add(bytes as u64, Relaxed);
-    }
-
-    fn clear(&self) {
-        self.calls.store(0, Relaxed);
-        self.bytes.store(0, Relaxed);
+    /// Calls and bytes.
+    pub fn get(&self) -> (u64, u64) {
+        (self.calls.load(Relaxed), self.bytes.load(Relaxed))
     }
 
     fn absorb(&self, from: &Self) {
-        absorb(&self.calls, &from.calls);
-        absorb(&self.bytes, &from.bytes);
+        absorb_all([&self.calls, &self.bytes], [&from.calls, &from.bytes]);
     }
 }
 
-impl Recorder {
-    pub const fn new() -> Self {
-        Self {
-            engine: Flow::new(),
-            carried: AtomicU64::new(0),
-            libc: Flow::new(),
-            fallbacks: [const { Calls::new() }; REASONS],
-            reads: [const { Calls::new() }; 2],
-            verified: AtomicU64::new(0),
-            mismatched: AtomicU64::new(0),
-            samples: Samples::new(),
-            sites: Sites::new(),
-            timeline: Timeline::new(),
-            every_size: Histogram::new(),
-            by_function: [const { Calls::new() }; FUNCTIONS],
-        }
-    }
+// SAFETY: atomic numbers.
+unsafe impl Counters for Live {}
 
+// SAFETY: atomic numbers.
+unsafe impl Counters for Recorder {}
+
+impl Recorder {
     #[inline]
     pub fn record(&self, path: Path, len: usize, ticks: u64) {
         let flow = match path {
@@ -434,7 +367,7 @@ impl Recorder {
                 &self.engine
             }
             Path::Libc(fallback) => {
-                self.fallbacks[fallback as usize].note(len);
+                self.fallbacks[fallback as usize].add(1, len as u64);
                 &self.libc
             }
         };
@@ -443,7 +376,7 @@ impl Recorder {
 
     /// Counts a large read of a file, which `record` has counted among all.
     pub fn note_read(&self, path: Path, len: usize) {
-        self.reads[usize::from(path != Path::Engine)].note(len);
+        self.reads[usize::from(path != Path::Engine)].add(1, len as u64);
     }
 
     /// Calls and bytes of reads of files, by the engine and by libc.
@@ -457,7 +390,7 @@ impl Recorder {
     pub fn profile(&self, function: usize, len: usize) {
         self.every_size.record(len as u64);
         if let Some(calls) = self.by_function.get(function) {
-            calls.note(len);
+            calls.add(1, len as u64);
         }
     }
 
@@ -468,7 +401,8 @@ impl Recorder {
 
     /// Bytes of large copies that libc has made.
     pub fn libc_bytes(&self) -> u64 {
-        self.fallback_bytes().fold(0, |sum, (_, bytes)| sum.saturating_add(bytes))
+        let bytes = self.fallbacks.iter().map(|calls| calls.get().1);
+        bytes.fold(0, u64::saturating_add)
     }
 
     /// Calls for each reason.
@@ -488,21 +422,10 @@ impl Recorder {
     }
 
     /// For the child of a fork: its report tells its own copies only.
-    pub fn clear(&self) {
-        if self.is_empty() {
-            return; // touches no page that was never used
+    pub fn clear_used(&self) {
+        if !self.is_empty() {
+            self.clear();
         }
-        self.engine.clear();
-        self.libc.clear();
-        self.every_size.clear();
-        self.samples.clear();
-        self.sites.clear();
-        self.timeline.clear();
-        for counter in [&self.carried, &self.verified, &self.mismatched] {
-            counter.store(0, Relaxed);
-        }
-        let calls = self.fallbacks.iter().chain(&self.by_function).chain(&self.reads);
-        calls.for_each(Calls::clear);
     }
 
     /// Takes over everything another one has counted, and leaves it empty. Nothing is lost or
@@ -514,14 +437,35 @@ impl Recorder {
         self.engine.absorb(&from.engine);
         self.libc.absorb(&from.libc);
         self.every_size.absorb(&from.every_size);
-        absorb(&self.carried, &from.carried);
-        absorb(&self.verified, &from.verified);
-        absorb(&self.mismatched, &from.mismatched);
+        absorb_all(
+            [&self.carried, &self.verified, &self.mismatched],
+            [&from.carried, &from.verified, &from.mismatched],
+        );
         self.samples.absorb(&from.samples);
         self.sites.absorb(&from.sites);
         self.timeline.absorb(&from.timeline);
         self.fallbacks.iter().zip(&from.fallbacks).for_each(|(to, from)| to.absorb(from));
         self.by_function.iter().zip(&from.by_function).for_each(|(to, from)| to.absorb(from));
         self.reads.iter().zip(&from.reads).for_each(|(to, from)| to.absorb(from));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recorder_counts_paths_and_reasons_and_forgets_on_demand() {
+        let recorder = std::boxed::Box::new(Recorder::ZERO);
+        recorder.record(Path::Engine, 1 << 20, 500);
+        recorder.record(Path::Libc(Fallback::Overlap), 70_000, 10);
+        recorder.record(Path::Libc(Fallback::Overlap), 70_000, 10);
+        recorder.profile(3, 3);
+        assert_eq!(recorder.engine.sizes.count(), 1);
+        assert_eq!(recorder.libc_bytes(), 140_000);
+        assert!(recorder.fallbacks().any(|reason| reason == ("overlap", 2)));
+        recorder.clear_used();
+        assert!(recorder.is_empty());
+        assert!(recorder.fallbacks().all(|(_, count)| count == 0));
     }
 }

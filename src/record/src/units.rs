@@ -1,5 +1,4 @@
-//! Bytes and times as people read them. Pure, and without allocation; the command `adma` compiles
-//! this file too.
+//! Bytes and times as people read them.
 #![forbid(unsafe_code)]
 
 use core::fmt::{Display, Formatter, Result, Write};
@@ -51,6 +50,8 @@ fn pad(out: &mut Formatter<'_>, value: f64, decimals: usize, unit: &str) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::format;
+    use std::string::ToString;
 
     #[test]
     fn units_are_short_and_right() {
