@@ -275,43 +275,28 @@ mod tests {
         assert_eq!(json["messages"]["received"]["bytes"], 700);
         assert_eq!(json["messages"]["regimes"]["two_ended"]["messages"], 2);
         assert_eq!(json["messages"]["copied_bytes"]["shared_memory"], 40_000);
-        for flow in ["engine", "libc"] {
-            for histogram in ["size", "latency_ns"] {
-                let histogram = &json["paths"][flow][histogram];
-                for part in ["p50", "p90", "p99", "p99.9", "max"] {
-                    assert!(histogram[part].is_u64(), "{part}");
-                }
-                let counted: u64 = histogram["buckets"]
-                    .as_array()
-                    .unwrap()
-                    .iter()
-                    .map(|bucket| bucket[2].as_u64().unwrap())
-                    .sum();
-                assert_eq!(counted, json["paths"][flow]["calls"]);
-            }
-        }
     }
+
     #[test]
     fn json_tells_what_the_kernel_helper_was_asked() {
         let parse = |text: String| serde_json::from_str::<serde_json::Value>(&text).unwrap();
         let json = parse(rendered_with_helper(super::write));
-        let expected = [
-            ("submit_calls", 1_000_000),
-            ("wait_calls", 17),
-            ("system_calls", 1_000_317),
-            ("redone_pieces", 3),
-            ("requests", 1000),
-            ("pinned_pages", 512),
-        ];
-        assert_eq!(json["ioat"]["costs_ns"]["submission"], 40_000_000);
-        assert_eq!(json["ioat"]["costs_ns"]["completion"], 999);
-        assert_eq!(json["ioat"]["module"]["errors"], 26);
-        assert_eq!(json["ioat"]["channels"]["dma0chan1"], "idxd");
-        assert_eq!(json["ioat"]["lines"]["hits"], 1_000_003);
-        assert_eq!(json["ioat"]["lines"]["invalidations"], 11);
-        for (name, value) in expected {
-            assert_eq!(json["ioat"][name], value, "{name}");
+        for (pointer, value) in [
+            ("/submit_calls", 1_000_000),
+            ("/wait_calls", 17),
+            ("/system_calls", 1_000_317),
+            ("/redone_pieces", 3),
+            ("/requests", 1000),
+            ("/pinned_pages", 512),
+            ("/costs_ns/submission", 40_000_000),
+            ("/costs_ns/completion", 999),
+            ("/module/errors", 26),
+            ("/lines/hits", 1_000_003),
+            ("/lines/invalidations", 11),
+        ] {
+            assert_eq!(json["ioat"].pointer(pointer), Some(&value.into()), "{pointer}");
         }
+        assert_eq!(json["ioat"]["channels"]["dma0chan1"], "idxd");
         assert_eq!(json["channel_bytes"]["ioat-1"], 10);
         let without = parse(rendered(false, super::write));
         assert!(without.get("ioat").is_none() && without.get("gpu").is_none());

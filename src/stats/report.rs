@@ -84,8 +84,8 @@ fn send(fd: i32, snapshot: &Snapshot<'_>, report: &mut [u8], format: Format) -> 
 
 fn write_file(path: &Text<'_>, snapshot: &Snapshot<'_>, report: &mut [u8], format: Format) -> i32 {
     let Ok(path) = CStr::from_bytes_with_nul(path.as_bytes()) else { return libc::ENAMETOOLONG };
-    // Appended, so that processes that share a file lose nothing of each other. A pipe nobody
-    // reads must not hold the program up at its exit.
+    // Appended, so that processes that share a file lose nothing of each other. A pipe without
+    // a reader must not hold the program up at its exit.
     let fd = sys::open_to_append(path);
     if fd < 0 {
         return -fd as i32;

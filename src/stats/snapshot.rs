@@ -169,7 +169,7 @@ pub(super) mod tests {
         out
     }
 
-    /// The same with the kernel helper.
+    /// What the kernel helper's channels tell.
     pub fn rendered_with_helper(write: fn(&Snapshot<'_>, &mut dyn Write) -> fmt::Result) -> String {
         let helper = HelperCounts {
             held: "dma0chan0 idxd 0000:00:04.0 up\ndma0chan1 idxd 0000:00:04.0 up\n",

@@ -55,7 +55,7 @@ impl LiveProcess {
     /// Its arguments, as they were at its start; the name of its program where they are not known.
     pub fn command_line(&self) -> String {
         let mut room = [0; LONGEST_COMMAND];
-        let words = self.live.head.command(&mut room);
+        let words = self.live.head.command.get(&mut room);
         let line = String::from_utf8_lossy(words).trim_end_matches('\0').replace('\0', " ");
         let (first, rest) = line.split_once(' ').unwrap_or((&line, ""));
         match first.rsplit('/').next().filter(|first| !first.is_empty()) {
@@ -66,7 +66,7 @@ impl LiveProcess {
 
     pub fn path_of_program(&self) -> String {
         let mut room = [0; 256];
-        crate::say::printable(&String::from_utf8_lossy(self.live.head.exe(&mut room)))
+        crate::say::printable(&String::from_utf8_lossy(self.live.head.exe.get(&mut room)))
     }
 
     /// Bytes of its large copies.
@@ -78,11 +78,6 @@ impl LiveProcess {
     /// Its messages to and from other processes; `None`: there were none.
     pub fn messages(&self) -> Option<Messages> {
         self.live.messages.told()
-    }
-
-    /// Bytes of its large copies and its messages.
-    pub fn all_bytes(&self) -> u64 {
-        self.bytes().saturating_add(self.messages().map_or(0, |told| told.total().1))
     }
 
     /// Whether it has counted anything.
@@ -159,7 +154,7 @@ pub fn make_tree() -> Option<PathBuf> {
 }
 
 /// Every process of this user that keeps a live file. Files of processes that have gone are
-/// removed, unless somebody is about to collect them.
+/// removed, unless a command is about to collect them.
 /// With `everybody` those of other users too, as far as this user may read them: root's right.
 pub fn all(everybody: bool, folder: Option<&Path>) -> Vec<LiveProcess> {
     let mut all = Vec::new();
@@ -194,7 +189,7 @@ pub fn in_folder(folder: &Path, tidy: bool) -> Vec<LiveProcess> {
             Ok(live) => {
                 let state = state(&live, pid);
                 if tidy && !matches!(state, State::Running | State::Elsewhere) {
-                    let _ = fs::remove_file(&path); // somebody else may have been quicker
+                    let _ = fs::remove_file(&path); // another command may have been quicker
                     continue;
                 }
                 found.push(LiveProcess { path, owner, pid, live, state });
@@ -304,7 +299,7 @@ fn trees(place: &Path) -> Vec<PathBuf> {
 }
 
 /// Trees whose command was killed, or has left while processes went on: when the last of these
-/// has gone nobody will collect anything.
+/// has gone nothing will be collected.
 fn remove_old_trees(place: &Path) {
     for tree in trees(place) {
         let name = tree.file_name().and_then(OsStr::to_str).unwrap_or_default();
@@ -312,7 +307,7 @@ fn remove_old_trees(place: &Path) {
         // One that is just being made has a process of its own.
         if owner.is_some_and(|owner| !exists(owner)) {
             in_folder(&tree, true);
-            let _ = fs::remove_dir(&tree); // not empty: somebody is alive
+            let _ = fs::remove_dir(&tree); // not empty: a process lives
         }
     }
 }
@@ -323,7 +318,7 @@ pub fn remove_tree(tree: &Path) {
     let _ = fs::remove_dir(tree); // as above
 }
 
-/// A folder of this user's that nobody else can look into, and no link.
+/// A folder of this user's that no other user can look into, and no link.
 fn is_private(path: &Path) -> bool {
     owner(path) == Some(user())
 }

@@ -77,7 +77,7 @@ fn command(arguments: Vec<OsString>) -> i32 {
                 options::check_environment();
                 return check::command(false);
             } else if options.words.is_empty() {
-                // Nobody else to tell if that fails.
+                // A failure cannot be told anywhere.
                 let _ = std::io::stderr().write_all(options::help().as_bytes());
                 return say::FAILED;
             } else {

@@ -68,12 +68,6 @@ fn pid(text: &str) -> Result<i32, &'static str> {
     text.parse().ok().filter(|pid| *pid > 0).ok_or("want a process number")
 }
 
-impl Wish {
-    fn shows_users(&self) -> bool {
-        self.all
-    }
-}
-
 pub fn command(wish: Wish) -> i32 {
     if let (true, Some(pid)) = (wish.set, wish.pid) {
         return set::command(pid, &wish.what);
@@ -154,7 +148,7 @@ impl Sampler {
     fn sample(&mut self, wish: &Wish) -> Vec<Row> {
         let pid = wish.pid;
         let mut processes = live::all(wish.all, wish.folder.as_deref());
-        // Who has become another program is shown as what it is now.
+        // A process that has executed another program is shown as what it is now.
         processes.retain(|process| {
             pid.is_none_or(|pid| process.pid == pid) && process.state != State::Replaced
         });

@@ -1,10 +1,8 @@
 //! `adma program`, with one report for the program and all its descendants.
 //!
-//! This process stays, as the parent of the program, until the program has ended: somebody has to
-//! be there to report what processes have counted that were killed. It behaves as if it were the
-//! program (see `job`).
-//!
-//! Whoever wants the program to have this very process uses `--quiet` or `--each`.
+//! This process stays, as the parent of the program, until the program has ended, to
+//! report also what processes have counted that were killed. It behaves as if it were the program
+//! (see `job`). With `--quiet` or `--each` the program has this very process.
 
 use crate::job::{End, Signals};
 use crate::live::{self, LiveProcess, State};

@@ -132,7 +132,7 @@ pub const KNOBS: [Knob; 21] = [
         "auto",
         Form::Word(&["auto", "helper", "shm"]),
         "messages between processes: helper or shm, where",
-        "nobody reaches the memory of another process"
+        "no process reaches the memory of another"
     ),
     knob!("ADMA_IPC_PTRACER", "0", SWITCH, "1: let the other process in where Yama keeps it out"),
     knob!(

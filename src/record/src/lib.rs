@@ -28,7 +28,7 @@ pub mod units;
 pub mod worth;
 
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 /// A struct of atomic numbers.
 ///
@@ -60,6 +60,24 @@ pub unsafe trait Counters: Sized {
         // SAFETY: aligned words of `self`, which are atomic numbers.
         let words = unsafe { core::slice::from_raw_parts(words, size_of::<Self>() / 8) };
         words.iter().filter(|word| word.load(Relaxed) != 0).for_each(|word| word.store(0, Relaxed));
+    }
+}
+
+/// A text of at most N bytes, with zeros behind it.
+#[repr(C)]
+pub struct Text<const N: usize>([AtomicU8; N]);
+
+impl<const N: usize> Text<N> {
+    /// Takes the beginning of a text. Only once: a shorter one would leave the end of a longer.
+    pub fn set(&self, text: &[u8]) {
+        self.0.iter().zip(text).for_each(|(to, from)| to.store(*from, Relaxed));
+    }
+
+    /// The text, in `room`.
+    pub fn get<'a>(&self, room: &'a mut [u8; N]) -> &'a [u8] {
+        room.iter_mut().zip(&self.0).for_each(|(to, from)| *to = from.load(Relaxed));
+        let end = room.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+        &room[..end]
     }
 }
 

@@ -11,8 +11,8 @@ use crate::messages::MessageCounts;
 use crate::samples::Samples;
 use crate::sites::Sites;
 use crate::timeline::Timeline;
-use crate::{Counters, absorb_all};
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use crate::{Counters, Text, absorb_all};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"adma-liv");
 /// Changes with the layout; the command reads files of its own version only.
@@ -26,7 +26,7 @@ pub const MOST_CHANNELS: usize = 64;
 /// Room for more reasons and functions than there are; the last is for reasons of other versions.
 pub const REASONS: usize = 16;
 pub const FUNCTIONS: usize = 32;
-const EXE: usize = 256;
+pub const LONGEST_EXE: usize = 256;
 pub const LONGEST_COMMAND: usize = 256;
 
 #[repr(C)]
@@ -39,7 +39,7 @@ pub struct Live {
     pub messages: MessageCounts,
 }
 
-/// Who counts here. Written once, but for how the process has ended.
+/// The process that counts here. Written once, but for how the process has ended.
 #[repr(C)]
 pub struct Head {
     /// Stored last: without it the file is still being made.
@@ -63,15 +63,15 @@ pub struct Head {
     pub start_wall: AtomicU64,
     /// When it has ended, by CLOCK_MONOTONIC; 0: not yet, or it was killed.
     pub end_nanoseconds: AtomicU64,
-    /// The program's file, ended by a byte 0; of a longer path the end.
-    exe: [AtomicU8; EXE],
+    /// The program's file; of a longer path the end.
+    pub exe: Text<LONGEST_EXE>,
     /// The words of the command line, each with a byte 0 behind it; of a longer one the beginning.
-    command: [AtomicU8; LONGEST_COMMAND],
+    pub command: Text<LONGEST_COMMAND>,
 }
 
 /// How a process has ended.
 pub mod ended {
-    /// Not at all, or nobody could tell.
+    /// Not at all, or not known.
     pub const NOT: u32 = 0;
     /// By returning from main or calling exit.
     pub const EXIT: u32 = 1;
@@ -100,7 +100,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Thresholds that are obeyed: sharing less would only cost, and nobody copies more.
+    /// Thresholds that are obeyed: sharing less would only cost, and no copy is larger.
     pub const BYTES: core::ops::RangeInclusive<u64> = 4096..=1 << 40;
 }
 
@@ -263,41 +263,6 @@ impl Live {
     }
 }
 
-impl Head {
-    /// Takes the path of the program, or the end of it.
-    pub fn set_exe(&self, path: &[u8]) {
-        let path = &path[path.len().saturating_sub(EXE - 1)..];
-        for (to, &from) in self.exe.iter().zip(path) {
-            to.store(from, Relaxed);
-        }
-    }
-
-    /// Takes the words of the command line.
-    pub fn set_command(&self, words: &[u8]) {
-        for (to, &from) in self.command.iter().zip(words) {
-            to.store(from, Relaxed);
-        }
-    }
-
-    /// The words of the command line, in `room`.
-    pub fn command<'a>(&self, room: &'a mut [u8; LONGEST_COMMAND]) -> &'a [u8] {
-        for (to, from) in room.iter_mut().zip(&self.command) {
-            *to = from.load(Relaxed);
-        }
-        let end = room.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
-        &room[..end]
-    }
-
-    /// The path of the program, or the end of it, in `room`.
-    pub fn exe<'a>(&self, room: &'a mut [u8; EXE]) -> &'a [u8] {
-        for (to, from) in room.iter_mut().zip(&self.exe) {
-            *to = from.load(Relaxed);
-        }
-        let end = room.iter().position(|&byte| byte == 0).unwrap_or(EXE);
-        &room[..end]
-    }
-}
-
 /// A name of at most eight bytes as a number.
 pub fn word(name: &str) -> u64 {
     name.bytes().take(8).rev().fold(0, |word, byte| word << 8 | u64::from(byte))
@@ -428,8 +393,8 @@ impl Recorder {
         }
     }
 
-    /// Takes over everything another one has counted, and leaves it empty. Nothing is lost or
-    /// counted twice, whoever goes on counting there meanwhile.
+    /// Moves everything that another one has counted. Nothing is lost or counted twice, also where
+    /// threads go on counting there meanwhile.
     pub fn absorb(&self, from: &Self) {
         if from.is_empty() {
             return;

@@ -3,8 +3,8 @@
 //! An entry is claimed by one compare-and-swap and then only added to. The function's name is the
 //! command's to find, in the symbol table of the module's file.
 
-use crate::{Counters, absorb_all};
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::*};
+use crate::{Counters, Text, absorb_all};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 const SITES: usize = 64;
 const MODULES: usize = 16;
@@ -42,8 +42,8 @@ struct Sums {
 struct Module {
     /// 0: free; 1: being written; 2: can be read.
     state: AtomicU32,
-    /// Ended by a byte 0, where it is shorter; the program's own is empty.
-    name: [AtomicU8; NAME],
+    /// The program's own is empty.
+    name: Text<NAME>,
     base: AtomicU64,
 }
 
@@ -110,9 +110,8 @@ impl Sites {
         for (number, module) in self.modules.iter().enumerate() {
             match module.state.compare_exchange(0, 1, Acquire, Acquire) {
                 Ok(_) => {
-                    let name = origin.name.get(..NAME).unwrap_or(origin.name);
                     module.base.store(origin.base, Relaxed);
-                    module.name.iter().zip(name).for_each(|(to, from)| to.store(*from, Relaxed));
+                    module.name.set(origin.name);
                     module.state.store(2, Release);
                     return Some(number);
                 }
@@ -128,7 +127,7 @@ impl Sites {
         for site in &self.sites {
             let mut room = [0; NAME];
             let number = site.module.load(Acquire).wrapping_sub(1) as usize;
-            let module = self.modules.get(number).map(|module| module.name(&mut room));
+            let module = self.modules.get(number).map(|module| module.name.get(&mut room));
             tell(&site.sums, module, site.offset.load(Relaxed), &mut use_it);
         }
         tell(&self.others, None, 0, &mut use_it);
@@ -144,7 +143,7 @@ impl Sites {
             let mut room = [0; NAME];
             let number = site.module.load(Acquire).wrapping_sub(1) as usize;
             let module = from.modules.get(number);
-            let name = module.map(|module| (module.base.load(Relaxed), module.name(&mut room)));
+            let name = module.map(|module| (module.base.load(Relaxed), module.name.get(&mut room)));
             let origin = || name.map(|(base, name)| Origin { base, name });
             self.sums(address, origin).absorb(&site.sums);
         }
@@ -171,14 +170,6 @@ impl Sums {
 
     fn absorb(&self, from: &Self) {
         absorb_all(self.all(), from.all());
-    }
-}
-
-impl Module {
-    fn name<'a>(&self, room: &'a mut [u8; NAME]) -> &'a [u8] {
-        room.iter_mut().zip(&self.name).for_each(|(to, from)| *to = from.load(Relaxed));
-        let end = room.iter().position(|&byte| byte == 0).unwrap_or(NAME);
-        &room[..end]
     }
 }
 

@@ -1,4 +1,4 @@
-//! Files that are cut off, spoiled or written by somebody who means harm: an error of one line,
+//! Files that are cut off, spoiled or written to do harm: an error of one line,
 //! or a page that holds nothing of theirs but text.
 
 use super::*;

@@ -23,7 +23,7 @@ pub fn run(wish: &Wish) -> i32 {
         };
         let mut out = std::io::stdout().lock();
         if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
-            return 1; // nobody reads any more
+            return 1; // the reader has gone
         }
         if wish.once || wish.metrics {
             if rows.is_empty() && !wish.json && !wish.metrics {
@@ -36,7 +36,7 @@ pub fn run(wish: &Wish) -> i32 {
 }
 
 fn table(rows: &[Row], wish: &Wish) -> String {
-    let layout = Layout::new(rows, width(), wish.shows_users());
+    let layout = Layout::new(rows, width(), wish.all);
     let line = |cells: Vec<String>| format!("{}\n", cells.join(" ").trim_end());
     let mut text = line(layout.titles());
     rows.iter().for_each(|row| text += &line(layout.cells(row)));

@@ -1,6 +1,6 @@
 //! What the user wants of a running process goes into the control part of its live file.
 //!
-//! The file's mode is 0400, so that nobody cuts it off by mistake: it is opened for reading, made
+//! The file's mode is 0400, so that it is not cut off by mistake: it is opened for reading, made
 //! writable for a moment, and a few numbers of it are written in place. The library checks each
 //! of them. Nothing is said to the process; its next large copy sees it.
 
@@ -93,7 +93,7 @@ pub fn write(process: &LiveProcess, setting: Setting) -> io::Result<()> {
         return Err(io::Error::other("its live file is not what it was"));
     }
     file.set_permissions(Permissions::from_mode(0o600))?;
-    // The same file, whatever stands under its name by now.
+    // By descriptor: another file may have the name by now.
     let writable =
         OpenOptions::new().write(true).open(format!("/proc/self/fd/{}", file.as_raw_fd()));
     let restored = file.set_permissions(Permissions::from_mode(0o400));
