@@ -7,7 +7,7 @@
 use adma_record::Counters;
 use adma_record::live::{self, LONGEST_COMMAND, Live, NO_STATUS, ended};
 use adma_record::messages::Messages;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -169,7 +169,7 @@ pub fn all(everybody: bool, folder: Option<&Path>) -> Vec<LiveProcess> {
             remove_old_trees(&place);
         }
         all.extend(in_folder(&place, is_ours));
-        for tree in trees(&place) {
+        for (tree, _) in trees(&place) {
             all.extend(in_folder(&tree, false));
         }
     }
@@ -185,20 +185,17 @@ pub fn in_folder(folder: &Path, tidy: bool) -> Vec<LiveProcess> {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten().take(MOST) {
         let Some(pid) = pid_of(&entry.file_name()) else { continue };
         let path = entry.path();
-        match read(&path, owner) {
-            Ok(live) => {
-                let state = state(&live, pid);
-                if tidy && !matches!(state, State::Running | State::Elsewhere) {
-                    let _ = fs::remove_file(&path); // another command may have been quicker
-                    continue;
-                }
-                found.push(LiveProcess { path, owner, pid, live, state });
-            }
+        let live = read(&path, owner);
+        let state = live.as_ref().map(|live| state(live, pid));
+        let has_gone = match state {
+            Some(state) => !matches!(state, State::Running | State::Elsewhere),
             // Of a process that died while it made the file, or of another version.
-            Err(_) if tidy && !exists(pid) => {
-                let _ = fs::remove_file(&path);
-            }
-            Err(_) => {}
+            None => !exists(pid),
+        };
+        if tidy && has_gone {
+            let _ = fs::remove_file(&path); // another command may have been quicker
+        } else if let (Some(live), Some(state)) = (live, state) {
+            found.push(LiveProcess { path, owner, pid, live, state });
         }
     }
     // A process that executes another program keeps its number; the file made last counts.
@@ -221,20 +218,21 @@ fn pid_of(name: &OsStr) -> Option<i32> {
     (digits(pid, 10) && digits(unique, 16)).then(|| pid.parse().ok())?
 }
 
-fn read(path: &Path, owner: u32) -> io::Result<Box<Live>> {
-    let strange = || io::Error::from(io::ErrorKind::InvalidData);
+/// Opens a live file of this owner, and nothing that only has its name.
+pub fn open(path: &Path, owner: u32) -> io::Result<fs::File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
-    let mut file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let about = file.metadata()?;
-    if !about.is_file() || about.uid() != owner || about.len() != Live::SIZE as u64 {
-        return Err(strange());
+    match about.is_file() && about.uid() == owner && about.len() == Live::SIZE as u64 {
+        true => Ok(file),
+        false => Err(io::Error::other("its live file is not what it was")),
     }
+}
+
+fn read(path: &Path, owner: u32) -> Option<Box<Live>> {
     let mut live = Box::new(Live::ZERO);
-    file.read_exact(live.bytes_mut())?;
-    match live.fault() {
-        None => Ok(live),
-        Some(_) => Err(strange()),
-    }
+    open(path, owner).ok()?.read_exact(live.bytes_mut()).ok()?;
+    live.is_valid().then_some(live)
 }
 
 fn state(live: &Live, pid: i32) -> State {
@@ -287,35 +285,28 @@ fn own_namespace() -> u64 {
     digits.parse().unwrap_or(0)
 }
 
-/// Folders of trees, whose name is that of a live file with `tree-` before it.
-fn trees(place: &Path) -> Vec<PathBuf> {
+/// Folders of trees, each with the process of its command. Their names are those of live files with
+/// `tree-` before them.
+fn trees(place: &Path) -> Vec<(PathBuf, i32)> {
     let entries = fs::read_dir(place).into_iter().flatten().flatten();
-    let tree = |name: OsString| pid_of(OsStr::new(name.to_str()?.strip_prefix("tree-")?));
-    entries
-        .filter(|entry| tree(entry.file_name()).is_some())
-        .map(|entry| entry.path())
-        .take(MOST)
-        .collect()
+    let tree = |entry: fs::DirEntry| {
+        let name = entry.file_name();
+        Some((entry.path(), pid_of(OsStr::new(name.to_str()?.strip_prefix("tree-")?))?))
+    };
+    entries.filter_map(tree).take(MOST).collect()
 }
 
 /// Trees whose command was killed, or has left while processes went on: when the last of these
 /// has gone nothing will be collected.
 fn remove_old_trees(place: &Path) {
-    for tree in trees(place) {
-        let name = tree.file_name().and_then(OsStr::to_str).unwrap_or_default();
-        let owner = name.strip_prefix("tree-").and_then(|name| pid_of(OsStr::new(name)));
-        // One that is just being made has a process of its own.
-        if owner.is_some_and(|owner| !exists(owner)) {
-            in_folder(&tree, true);
-            let _ = fs::remove_dir(&tree); // not empty: a process lives
-        }
-    }
+    let old = trees(place).into_iter().filter(|(_, command)| !exists(*command));
+    old.for_each(|(tree, _)| remove_tree(&tree));
 }
 
 /// Removes a tree's folder; what processes still use stays.
 pub fn remove_tree(tree: &Path) {
     in_folder(tree, true);
-    let _ = fs::remove_dir(tree); // as above
+    let _ = fs::remove_dir(tree); // not empty: a process lives
 }
 
 /// A folder of this user's that no other user can look into, and no link.
@@ -408,14 +399,14 @@ mod tests {
         fs::DirBuilder::new().mode(0o700).create(&folder).unwrap();
         let path = folder.join("1-1");
         fs::write(&path, "short").unwrap();
-        assert!(read(&path, user()).is_err());
+        assert!(read(&path, user()).is_none());
         fs::write(&path, vec![0; Live::SIZE]).unwrap();
-        assert!(read(&path, user()).is_err(), "no magic");
+        assert!(read(&path, user()).is_none(), "no magic");
         fs::write(&path, vec![0xff; Live::SIZE]).unwrap();
-        assert!(read(&path, user()).is_err());
+        assert!(read(&path, user()).is_none());
         let link = folder.join("2-2");
         std::os::unix::fs::symlink("/proc/self/stat", &link).unwrap();
-        assert!(read(&link, user()).is_err());
+        assert!(read(&link, user()).is_none());
         assert!(in_folder(&folder, false).is_empty());
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
         assert!(!is_private(&folder));

@@ -3,7 +3,7 @@
 //!
 //! The library counts in a shared mapping of such a file; the command `adma` looks at copies that it
 //! has read. Every field is an atomic number, so that any bytes are a value: a reader asks
-//! `Live::fault` before it believes one. Numbers of one moment need not fit each other exactly, for
+//! `Live::is_valid` before it believes one. Numbers of one moment need not fit each other exactly, for
 //! no thread is stopped while they are read.
 
 use crate::histogram::Histogram;
@@ -246,20 +246,15 @@ pub fn folders(user: u32, runtime: Option<&str>, mut add: impl FnMut(core::fmt::
 impl Live {
     pub const SIZE: usize = size_of::<Self>().next_multiple_of(4096);
 
-    /// What is wrong with something that was read from a file; `None`: it can be believed as far
-    /// as its numbers go.
-    pub fn fault(&self) -> Option<&'static str> {
+    /// Whether what was read from a file can be believed, as far as its numbers go: it is complete, of
+    /// this version, and no number is impossible.
+    pub fn is_valid(&self) -> bool {
         let head = &self.head;
-        if head.magic.load(Relaxed) != MAGIC {
-            return Some("no live file, or one that is just being made");
-        }
-        let expected = (VERSION, size_of::<Self>() as u32);
-        if (head.version.load(Relaxed), head.size.load(Relaxed)) != expected {
-            return Some("a live file of another version of adma");
-        }
-        let channels = self.facts.channels.load(Relaxed);
-        (channels as usize > MOST_CHANNELS || head.pid.load(Relaxed) > i32::MAX as u32)
-            .then_some("a live file with impossible numbers")
+        head.magic.load(Relaxed) == MAGIC
+            && head.version.load(Relaxed) == VERSION
+            && head.size.load(Relaxed) as usize == size_of::<Self>()
+            && self.facts.channels.load(Relaxed) as usize <= MOST_CHANNELS
+            && head.pid.load(Relaxed) <= i32::MAX as u32
     }
 }
 

@@ -249,8 +249,7 @@ fn any_value_in_any_place_is_refused_or_shown() {
         |{"caller":18446744073709551615,"adma-0":18446744073709551615}
         |{"seconds":-3.5}|{"seconds":1e300}"#;
     let (whole, hostile) = (first(), HOSTILE.split('|').collect::<Vec<_>>());
-    let mut places = Vec::new();
-    paths(&whole, &mut Vec::new(), &mut places);
+    let places = pointers(&whole, "");
     assert!(places.len() > 60, "{}", places.len());
     let (mut refused, mut shown) = (0, 0);
     for place in &places {
@@ -266,41 +265,30 @@ fn any_value_in_any_place_is_refused_or_shown() {
     assert!(refused > 300 && shown > 100, "{refused} refused, {shown} shown");
 }
 
-/// Keys, the first bucket of each list of them, and its three numbers.
-fn paths(value: &serde_json::Value, at: &mut Vec<String>, all: &mut Vec<Vec<String>>) {
+/// Pointers to keys, to the first bucket of each list of them, and to its three numbers.
+fn pointers(value: &serde_json::Value, at: &str) -> Vec<String> {
     let below: Vec<(String, &serde_json::Value)> = match value {
         serde_json::Value::Object(map) => map.iter().map(|(k, v)| (k.clone(), v)).collect(),
         serde_json::Value::Array(list) => {
             let few = if list.first().is_some_and(|first| first.is_array()) { 1 } else { 3 };
             list.iter().take(few).enumerate().map(|(i, v)| (i.to_string(), v)).collect()
         }
-        _ => return,
+        _ => return Vec::new(),
     };
-    for (name, value) in below {
-        at.push(name);
-        all.push(at.clone());
-        paths(value, at, all);
-        at.pop();
-    }
+    let below = below.into_iter().map(|(name, value)| (format!("{at}/{name}"), value));
+    below.flat_map(|(at, value)| [vec![at.clone()], pointers(value, &at)].concat()).collect()
 }
 
-fn place<'a>(value: &'a mut serde_json::Value, path: &[String]) -> &'a mut serde_json::Value {
-    path.iter().fold(value, |value, key| match value {
-        serde_json::Value::Array(list) => &mut list[key.parse::<usize>().unwrap()],
-        value => &mut value[key.as_str()],
-    })
-}
-
-fn with(whole: &serde_json::Value, path: &[String], replacement: &str) -> String {
+fn with(whole: &serde_json::Value, pointer: &str, replacement: &str) -> String {
     let mut changed = whole.clone();
-    *place(&mut changed, path) = "REPLACED".into();
+    *changed.pointer_mut(pointer).unwrap() = "REPLACED".into();
     changed.to_string().replace("\"REPLACED\"", replacement)
 }
 
-fn without(whole: &serde_json::Value, path: &[String]) -> String {
+fn without(whole: &serde_json::Value, pointer: &str) -> String {
     let mut changed = whole.clone();
-    let (last, above) = path.split_last().unwrap();
-    match place(&mut changed, above) {
+    let (above, last) = pointer.rsplit_once('/').unwrap();
+    match changed.pointer_mut(above).unwrap() {
         serde_json::Value::Object(map) => drop(map.remove(last)),
         serde_json::Value::Array(list) => drop(list.remove(last.parse().unwrap())),
         _ => {}

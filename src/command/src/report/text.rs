@@ -19,8 +19,9 @@ pub fn of(report: &Report) -> String {
     let mut out = String::new();
     // A `String` takes everything.
     let _ = write(report, &mut out);
-    // Nothing real is longer.
-    out.lines().map(|line| cut(line, 80).replace(" us", " µs") + "\n").collect()
+    // Nothing real is longer, but for how a program has ended.
+    let longest = if report.run.is_some() { usize::MAX } else { 80 };
+    out.lines().map(|line| cut(line, longest).replace(" us", " µs") + "\n").collect()
 }
 
 fn write(report: &Report, out: &mut String) -> std::fmt::Result {

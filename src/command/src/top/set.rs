@@ -12,7 +12,7 @@ use std::fs::{OpenOptions, Permissions};
 use std::io;
 use std::mem::offset_of;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Zeros: as configured.
@@ -86,12 +86,7 @@ pub fn command(pid: i32, wanted: &[String]) -> i32 {
 }
 
 pub fn write(process: &LiveProcess, setting: Setting) -> io::Result<()> {
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(&process.path)?;
-    let about = file.metadata()?;
-    if !about.is_file() || about.uid() != process.owner || about.len() != Live::SIZE as u64 {
-        return Err(io::Error::other("its live file is not what it was"));
-    }
+    let file = live::open(&process.path, process.owner)?;
     file.set_permissions(Permissions::from_mode(0o600))?;
     // By descriptor: another file may have the name by now.
     let writable =
