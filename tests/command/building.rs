@@ -189,10 +189,6 @@ fn library_in_another_target_folder_is_found() {
 fn libraries_preloaded_already_are_kept_and_come_first() {
     let checkout = Checkout::new();
     let neighbour = victim_with("stats_neighbour", &["-shared", "-fPIC"]);
-    checkout.edit_source();
-    succeed(checkout.shim().arg("true").env("LD_PRELOAD", &neighbour));
-    let builds = checkout.builds();
-    assert!(builds.len() == 1 && builds[0].ends_with('|'), "not for the compiler: {builds:?}");
     let script = r#"echo "$LD_PRELOAD"; echo "$NEIGHBOUR"; cat /proc/self/maps"#;
     for before in ["{}", "{}:{}", "{} {}"].map(|set| set.replace("{}", neighbour.to_str().unwrap()))
     {
@@ -211,6 +207,10 @@ fn libraries_preloaded_already_are_kept_and_come_first() {
         succeed(empty.args(["sh", "-c", "echo \"$LD_PRELOAD\""]).env("LD_PRELOAD", ""));
     let ours = checkout.library().canonicalize().unwrap();
     assert_eq!((out, err), (format!("{}\n", ours.display()), String::new()));
+    checkout.edit_source();
+    succeed(checkout.shim().arg("true").env("LD_PRELOAD", &neighbour));
+    let builds = checkout.builds();
+    assert!(builds.len() == 1 && builds[0].ends_with('|'), "not for the compiler: {builds:?}");
 }
 
 #[test]
