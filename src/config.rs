@@ -4,15 +4,14 @@
 //! `programs` tells which programs are left out.
 
 mod environment;
-mod knobs;
 mod programs;
 
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::gpu;
 use crate::backend::threads::workers::MOST_WORKERS;
 use crate::ipc;
+use adma_record::knobs::{self, Value};
 use alloc::vec::Vec;
-use knobs::Value;
 
 // Of `runtime`, which test executables do not have.
 #[cfg(not(test))]
@@ -95,7 +94,6 @@ pub enum Level {
 pub struct Formats {
     pub text: bool,
     pub json: bool,
-    pub hlog: bool,
 }
 
 impl Formats {
@@ -104,7 +102,7 @@ impl Formats {
     }
 
     pub fn count(self) -> usize {
-        [self.text, self.json, self.hlog].iter().filter(|&&on| on).count()
+        [self.text, self.json].iter().filter(|&&on| on).count()
     }
 }
 
@@ -142,7 +140,7 @@ impl Config {
             ("ADMA_OPS", _) => self.ops = bits.unwrap_or(EVERY_OP),
             ("ADMA_STATS", _) => {
                 let has = |format: u32| bits.unwrap_or(0) >> format & 1 == 1;
-                self.stats = Formats { text: has(0), json: has(1), hlog: has(2) };
+                self.stats = Formats { text: has(0), json: has(1) };
             }
             ("ADMA_STATS_FILE", _) => self.stats_file = (text != b"stderr").then(|| text.to_vec()),
             ("ADMA_LIVE", "auto") => self.live = LiveFiles::Auto,

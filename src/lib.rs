@@ -26,7 +26,7 @@
 //!             operation: what can be shared; engine: its life; background: copies whose caller goes
 //!             on; callers: how many copy at once; learn: what measuring has shown
 //! stats       one lock-free record per copy, in a live file; reports at exit
-//! config      the settings; knobs: every one in one table; values: how they are written;
+//! config      the settings (their table: src/record); values: how they are written;
 //!             environment: reads them; programs: which are left out
 //! ipc         messages between processes in one copy; its own map is in ipc/mod.rs
 //! backend     asynchronous/  copies that go on while the caller does something else: begin, end

@@ -1,9 +1,8 @@
 //! The documentation: short where it should be, complete where it should be, and no dead paths.
 
 mod common;
-#[path = "../src/config/knobs.rs"]
-mod table;
 
+use adma_record::knobs::{Form, KNOBS};
 use common::{
     copy_program, executable, finish, found, library, only_report, plain, preloaded, root, scratch,
     skip, succeed, victim,
@@ -11,7 +10,6 @@ use common::{
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
-use table::{Form, KNOBS};
 
 fn read(file: &str) -> String {
     fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
@@ -348,27 +346,21 @@ fn names_of(text: &str) -> Vec<String> {
     names.map(|name| name.trim_end_matches(" ,").to_owned()).collect()
 }
 
-/// Without what may be written in several ways.
-fn squeezed(prototype: &str) -> String {
-    let words: Vec<&str> = prototype.split_whitespace().collect();
-    words.join(" ").replace("* ", "*").replace(" (", "(").replace("( ", "(")
+/// What the library exports under its own version.
+fn exported() -> BTreeSet<String> {
+    let mut names = plain("nm");
+    names.args(["-D", "--defined-only", "--with-symbol-versions"]).arg(library());
+    let (listing, _) = succeed(&mut names);
+    let (own, others): (Vec<&str>, Vec<&str>) = listing
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(2))
+        .partition(|name| name.ends_with("@@ADMA_0.1"));
+    let is_foreign = |name: &&str| !name.contains('@') && !name.starts_with("adma_");
+    assert!(others.iter().all(is_foreign), "{others:?}");
+    own.iter().map(|name| name.trim_end_matches("@@ADMA_0.1").to_owned()).collect()
 }
 
-/// The functions of the header, each as the compiler sees it.
-fn declared() -> BTreeSet<String> {
-    let header = read("include/adma.h");
-    // Comments, and lines for the preprocessor.
-    let code: String = header.split("/*").map(|part| part.rsplit("*/").next().unwrap()).collect();
-    let code: Vec<&str> = code.lines().filter(|line| !line.trim().starts_with('#')).collect();
-    let code = code.join("\n");
-    let calls = code.split([';', '{', '}']).filter(|part| part.contains("adma_"));
-    let calls = calls.map(squeezed).filter(|part| part.ends_with(')') && !part.contains("typedef"));
-    let found: BTreeSet<String> = calls.collect();
-    assert!(found.len() >= 20, "the header was not understood: {found:?}");
-    found
-}
-
-/// The functions of a page's SYNOPSIS, in the same form.
+/// The functions of a page's SYNOPSIS as prototypes.
 fn synopsis(text: &str) -> Vec<String> {
     let section = text.split(".Sh SYNOPSIS\n").nth(1).unwrap_or_default();
     let section = section.split(".Sh ").next().unwrap_or_default();
@@ -384,50 +376,44 @@ fn synopsis(text: &str) -> Vec<String> {
             result = kind.to_owned();
         } else if let Some((name, rest)) = line.strip_prefix(".Fn ").and_then(|l| l.split_once(' '))
         {
-            found.push(squeezed(&format!("{result} {name}({})", arguments(rest))));
+            found.push(format!("{result} {name}({});", arguments(rest)));
         }
     }
     found
 }
 
-/// One page for each group of functions, and each function in one of them, as the header has it.
+/// One page for each group of functions, and each function in one of them. The compiler refuses a
+/// prototype that is not the header's.
 #[test]
 fn every_function_has_one_manual_page_with_its_prototype() {
-    let mut described = Vec::new();
+    let (mut described, mut prototypes) = (Vec::new(), String::new());
     for page in manual_pages().iter().filter(|page| page.extension().unwrap() == "3") {
         let text = fs::read_to_string(page).unwrap();
-        let (names, prototypes) = (names_of(&text), synopsis(&text));
+        let (names, shown) = (names_of(&text), synopsis(&text));
         assert!(page.ends_with(format!("{}.3", names[0])), "{}: {names:?}", page.display());
         for name in &names {
-            let shown = prototypes.iter().any(|shown| shown.contains(&format!("{name}(")));
-            assert!(shown, "{}: {name} is not in the synopsis", page.display());
-            assert!(text.matches(&format!(".Fn {name}\n")).count() > 0, "{name} is not described");
+            let is_shown = shown.iter().any(|shown| shown.contains(&format!("{name}(")));
+            assert!(is_shown, "{}: {name} is not in the synopsis", page.display());
+            assert!(text.contains(&format!(".Fn {name}\n")), "{name} is not described");
         }
-        assert_eq!(names.len(), prototypes.len(), "{}", page.display());
+        assert_eq!(names.len(), shown.len(), "{}", page.display());
         assert!(names.len() <= 9, "{}: more than one group", page.display());
-        described.extend(prototypes);
+        described.extend(names);
+        prototypes += &(shown.join("\n") + "\n");
     }
     described.sort();
-    assert_eq!(described, declared().into_iter().collect::<Vec<_>>());
-}
-
-#[test]
-fn exports_are_what_the_header_declares_each_with_its_version() {
-    let (listing, _) = succeed(
-        plain("nm").args(["-D", "--defined-only", "--with-symbol-versions"]).arg(library()),
-    );
-    let mut exported = BTreeSet::new();
-    for name in listing.lines().filter_map(|line| line.split_whitespace().nth(2)) {
-        match name.strip_suffix("@@ADMA_0.1") {
-            Some(own) => _ = exported.insert(own.to_owned()),
-            None => assert!(!name.contains('@') && !name.starts_with("adma_"), "{name}"),
-        }
-    }
-    let name = |function: &String| {
-        let head = function.split('(').next().unwrap();
-        head.rsplit([' ', '*']).next().unwrap().to_owned()
-    };
-    assert_eq!(exported, declared().iter().map(name).collect());
+    let exported = exported();
+    assert_eq!(described, exported.iter().cloned().collect::<Vec<_>>());
+    // Each is declared: its address can be taken.
+    let uses: String = exported.iter().map(|name| format!("\t(void)&{name};\n")).collect();
+    let place = scratch("prototypes");
+    let file = place.join("all.c");
+    let code = format!("#include <adma.h>\nvoid all(void);\nvoid all(void)\n{{\n{uses}}}\n");
+    fs::write(&file, code + &prototypes).unwrap();
+    let mut compiler = plain("cc");
+    compiler.args(["-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-I"]);
+    succeed(compiler.arg(root().join("include")).arg(&file));
+    fs::remove_dir_all(place).unwrap();
     let map = read("include/adma.map");
     for name in exported {
         assert!(map.contains(&format!("\t{name};")), "{name} is not in adma.map");

@@ -64,7 +64,7 @@ fn program_that_reopens_all_descriptors_keeps_its_files() {
     }
     own_files("without the library");
     let statistics_in = |format| vec![("ADMA_STATS", format)];
-    let mut settings = ["text", "json", "hlog", "text,json,hlog"].map(statistics_in).to_vec();
+    let mut settings = ["text", "json", "text,json"].map(statistics_in).to_vec();
     settings.extend([vec![("ADMA_LOG", "debug")], vec![("ADMA_PROFILE", "1")]]);
     // A file that cannot be written.
     settings.push(vec![("ADMA_STATS", "text"), ("ADMA_STATS_FILE", "/nonexistent/report")]);
@@ -118,7 +118,7 @@ fn program_without_any_descriptor_left_copies_right() {
 fn stdout_with_statistics_asked_for_is_untouched() {
     let program = victim("trap_stdout");
     let expected = finish(&mut plain(&program)).stdout;
-    for format in ["text", "json", "hlog"] {
+    for format in ["text", "json"] {
         let mut command = preloaded(&program);
         fixed(&mut command).env("ADMA_STATS", format).env("ADMA_LOG", "debug");
         let done = finish(&mut command);

@@ -1,9 +1,9 @@
 //! The environment, read once, at start-up. A bad value costs one line on standard error; the
 //! program always runs.
 
-use super::knobs::{self, Knob};
 use super::{Config, Level};
 use crate::os::text::say;
+use adma_record::knobs::{self, Knob};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char};
@@ -121,8 +121,8 @@ unsafe fn begins(string: *const c_char, beginning: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::knobs::KNOBS;
     use super::*;
+    use adma_record::knobs::KNOBS;
 
     #[test]
     fn ranks_are_told_by_the_launcher() {

@@ -1,7 +1,7 @@
 //! Which programs are left out, by ADMA_ONLY and ADMA_NOT.
 
 use super::environment::environment;
-use super::knobs::is_list_of_programs;
+use adma_record::knobs::is_list_of_programs;
 use core::ffi::{CStr, c_char};
 
 /// Whether ADMA_ONLY or ADMA_NOT leaves this program out. Asked before anything else, and without

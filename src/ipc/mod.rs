@@ -54,7 +54,6 @@
 pub mod calls;
 pub mod claims;
 mod copy;
-pub mod counts;
 mod handles;
 mod link;
 mod memory;

@@ -1,7 +1,7 @@
 //! Messages and bytes, for reports; counted only where a report is wanted. `stats` decides where the
 //! counts lie: in a live file or in private memory.
 
-pub use crate::ipc::counts::{Means, MessageCounts, Regime};
+pub use adma_record::messages::{Means, MessageCounts, Regime};
 
 use crate::os::once::Once;
 

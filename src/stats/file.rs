@@ -9,7 +9,7 @@
 //! from a page that the kernel wipes, stays in private memory. A child of vfork lives in its
 //! parent's memory and counts there.
 
-use super::live::{LONGEST_NAME, Live, MAGIC, NO_STATUS, Path, Recorder, VERSION};
+use super::live::{LONGEST_EXE, LONGEST_NAME, Live, MAGIC, NO_STATUS, Path, Recorder, VERSION};
 use super::messages::MessageCounts;
 use super::modules;
 use crate::backend::{Refused, may_start};
@@ -17,6 +17,7 @@ use crate::functions::Op;
 use crate::os::folder::{self, Folder};
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::{process, sys};
+use adma_record::Counters;
 use alloc::boxed::Box;
 use alloc::ffi::CString;
 use alloc::vec::Vec;
@@ -35,7 +36,7 @@ const SHORT_ONES: u32 = 64;
 pub struct Place {
     /// Tried in turn.
     pub folders: Vec<CString>,
-    /// Somebody collects the files: they stay when the process ends, and the folder is his.
+    /// A command collects the files: they stay when the process ends.
     pub is_collected: bool,
     /// The program's file.
     pub exe: Vec<u8>,
@@ -43,7 +44,7 @@ pub struct Place {
     pub command: Vec<u8>,
     /// Puts into the file what is counted elsewhere.
     pub publish: fn(&'static Live),
-    /// The user has changed what he wants.
+    /// Reads the changed wishes of the user.
     pub obey: fn(&Live),
 }
 
@@ -91,8 +92,8 @@ impl Statistics {
             short_ones: AtomicU32::new(0),
             start: [const { AtomicU64::new(0) }; 3],
             place: OnceRef::new(),
-            private: Recorder::new(),
-            private_messages: MessageCounts::new(),
+            private: Recorder::ZERO,
+            private_messages: MessageCounts::ZERO,
         }
     }
 
@@ -138,7 +139,7 @@ impl Statistics {
         self.live().map_or(&self.private, |live| &live.recorder)
     }
 
-    /// The same of messages between processes, the first of which may make the file as well.
+    /// The counters of messages between processes, the first of which may make the file as well.
     #[inline]
     pub fn messages(&self, may_make: bool) -> &MessageCounts {
         let live = if may_make { self.live_or_made() } else { self.live() };
@@ -193,7 +194,7 @@ impl Statistics {
         }
     }
 
-    /// The same by a worker, which makes no file and publishes nothing.
+    /// Counts a copy by a worker, which makes no file and publishes nothing.
     pub fn record_end(&self, path: Path, len: usize, ticks: u64) {
         let counters = self.counters();
         counters.record(path, len, ticks);
@@ -229,11 +230,11 @@ impl Statistics {
         live.facts.ticks.store(sys::ticks(), Ordering::Relaxed);
     }
 
-    /// By whoever comes first; others count in private memory meanwhile.
+    /// Makes the file, in the first thread that comes; others count in private memory meanwhile.
     #[cold]
     fn make(&self) -> Option<&'static Live> {
         let Some(place) = self.place.get() else {
-            self.tried.store(true, Ordering::Relaxed); // nobody wants a file
+            self.tried.store(true, Ordering::Relaxed); // no file is wanted
             return None;
         };
         // A child of vfork shares its parent's memory, in which it must not leave a file.
@@ -308,8 +309,8 @@ impl Statistics {
         for (to, from) in places.into_iter().zip(&self.start) {
             to.store(from.load(relaxed), relaxed);
         }
-        head.set_exe(&place.exe);
-        head.set_command(&place.command);
+        head.exe.set(&place.exe[place.exe.len().saturating_sub(LONGEST_EXE)..]);
+        head.command.set(&place.command);
         if no_filter.is_some() {
             head.pid_namespace.store(folder::pid_namespace(), relaxed);
         }
@@ -333,7 +334,7 @@ impl Statistics {
         &self.private
     }
 
-    /// The process ends, in this way; the file is removed, unless somebody collects it.
+    /// The process ends, in this way; the file is removed, unless it is collected.
     pub fn end(&self, how: u32, status: Option<i32>) {
         let (Some(live), Some(place)) = (self.live(), self.place.get()) else { return };
         self.settle();
@@ -368,7 +369,7 @@ impl Statistics {
             unsafe { folder::map_zeros_over(file.cast(), Live::SIZE) };
         }
         self.tried.store(false, Ordering::Relaxed);
-        self.private.clear();
+        self.private.clear_used();
         self.private_messages.clear();
     }
 }
@@ -412,11 +413,11 @@ mod tests {
         assert!(statistics.live().is_none() && !folder.exists());
         statistics.record(Path::Engine, 1 << 20, 5);
         let live = statistics.live().unwrap();
-        assert_eq!(live.fault(), None);
+        assert!(live.is_valid());
         assert_eq!(live.recorder.every_size.count(), 1);
         assert_eq!(live.recorder.engine.sizes.count(), 1);
         assert_eq!(live.facts.channels.load(Ordering::Relaxed), 3);
-        assert_eq!(live.head.exe(&mut [0; 256]), b"/usr/bin/test");
+        assert_eq!(live.head.exe.get(&mut [0; 256]), b"/usr/bin/test");
         let files: Vec<_> = std::fs::read_dir(&folder).unwrap().flatten().collect();
         let name = files[0].file_name().into_string().unwrap();
         assert_eq!(files.len(), 1);

@@ -1,7 +1,7 @@
 //! Writes the reports: which formats, to which file, and what to do when that fails.
 
 use super::snapshot::Snapshot;
-use super::{hlog, json, text};
+use super::{json, text};
 use crate::config::Formats;
 use crate::os::lock::TryLock;
 use crate::os::mapped::{Mapped, Zeroed};
@@ -47,11 +47,8 @@ pub fn write_all(
     file: Option<&[u8]>,
     stderr: Option<i32>,
 ) {
-    let wanted: [(bool, &str, Format); 3] = [
-        (formats.text, "text", text::write),
-        (formats.json, "json", json::write),
-        (formats.hlog, "hlog", hlog::write),
-    ];
+    let wanted: [(bool, &str, Format); 2] =
+        [(formats.text, "text", text::write), (formats.json, "json", json::write)];
     for (_, name, format) in wanted.into_iter().filter(|(wanted, ..)| *wanted) {
         let Some(pattern) = file else {
             if let Some(stderr) = stderr {
@@ -87,8 +84,8 @@ fn send(fd: i32, snapshot: &Snapshot<'_>, report: &mut [u8], format: Format) -> 
 
 fn write_file(path: &Text<'_>, snapshot: &Snapshot<'_>, report: &mut [u8], format: Format) -> i32 {
     let Ok(path) = CStr::from_bytes_with_nul(path.as_bytes()) else { return libc::ENAMETOOLONG };
-    // Appended, so that processes that share a file lose nothing of each other. A pipe nobody
-    // reads must not hold the program up at its exit.
+    // Appended, so that processes that share a file lose nothing of each other. A pipe without
+    // a reader must not hold the program up at its exit.
     let fd = sys::open_to_append(path);
     if fd < 0 {
         return -fd as i32;

@@ -79,6 +79,7 @@ pub(super) mod tests {
     use super::super::{Fallback, Path};
     use super::*;
     use crate::functions::Op;
+    use adma_record::Counters;
     use std::fmt::{self, Write};
 
     /// As long as they get.
@@ -115,7 +116,7 @@ pub(super) mod tests {
         helper: Option<HelperCounts<'_>>,
         use_it: impl FnOnce(&Snapshot<'_>) -> T,
     ) -> T {
-        let recorder = Recorder::new();
+        let recorder = Recorder::ZERO;
         for i in 0..100u64 {
             recorder.record(Path::Engine, (1 << 20) + i as usize * 1000, 50_000 + i * 10);
         }
@@ -168,7 +169,7 @@ pub(super) mod tests {
         out
     }
 
-    /// The same with the kernel helper.
+    /// What the kernel helper's channels tell.
     pub fn rendered_with_helper(write: fn(&Snapshot<'_>, &mut dyn Write) -> fmt::Result) -> String {
         let helper = HelperCounts {
             held: "dma0chan0 idxd 0000:00:04.0 up\ndma0chan1 idxd 0000:00:04.0 up\n",

@@ -1,67 +1,33 @@
-//! The report for people: at most 80 columns.
+//! The report for people: what every report has, and what only the library knows.
 
 use super::snapshot::{HelperCounts, Snapshot};
 use super::units::{Bytes, Time};
 use super::{tables, worth};
 use crate::backend::ioat::queues::drivers;
-use crate::functions::Op;
-use core::fmt::{Result, Write};
-use core::sync::atomic::Ordering::Relaxed;
+use core::fmt::{Display, Result, Write};
 
 pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
-    let recorder = snapshot.recorder;
-    let engine = recorder.engine_bytes();
-    let libc = recorder.libc_bytes();
-    let program = snapshot.program();
-    let program = program.char_indices().nth(20).map_or(program, |(end, _)| &program[..end]);
-    let plural = if snapshot.channels == 1 { "" } else { "s" };
-    write!(out, "adma: {program} (pid {}), ", snapshot.pid)?;
-    writeln!(out, "{}, {} channel{plural} beside the caller", snapshot.backend, snapshot.channels)?;
-
-    if engine + libc > 0 {
-        tables::paths(recorder, out)?;
-        let Snapshot { caller_bytes, channel_name, channel_bytes, .. } = *snapshot;
-        tables::channels(caller_bytes, channel_name, channel_bytes, out)?;
-        worth::saved(recorder, snapshot.nanoseconds_per_tick, snapshot.seconds).write(out)?;
-        worth::not_helped(recorder, snapshot.floor as u64, out)?;
-    }
-    if let Some(asked) = &snapshot.helper {
-        helper(asked, out)?;
-    }
-    if let Some(told) = snapshot.registrations {
-        registrations(told.map(|(_, value)| value), out)?;
-    }
-    if let Some(told) = &snapshot.messages {
-        tables::messages(told, out)?;
-    }
-    if snapshot.faults > 0 {
-        writeln!(out, "  in {} copies a bad page was left to the caller", snapshot.faults)?;
-    }
-    if snapshot.taken_back > 0 {
-        let copies = snapshot.taken_back;
-        writeln!(
-            out,
-            "  in {copies} copies the caller did not wait for a worker that did not run"
-        )?;
-    }
-    let mismatched = recorder.mismatched.load(Relaxed);
-    if mismatched > 0 {
-        writeln!(
-            out,
-            "  VERIFY: {mismatched} copies were wrong and have been repaired; engine off"
-        )?;
-    }
-
-    if engine + libc > 0 {
-        tables::sizes(recorder, out)?;
-        tables::percentiles(recorder, snapshot.nanoseconds_per_tick, out)?;
-    }
-    if snapshot.profile {
-        let names = Op::ALL.map(Op::name);
-        let threshold = snapshot.threshold.map(|bytes| bytes as u64);
-        tables::profile(snapshot.recorder, &names, threshold, snapshot.floor as u64, out)?;
-    }
-    Ok(())
+    let (who, scale) = ((snapshot.program(), snapshot.pid), snapshot.nanoseconds_per_tick);
+    tables::heading(out, who, snapshot.backend, snapshot.channels, "")?;
+    let saved = worth::saved(snapshot.recorder, scale, snapshot.seconds);
+    let sentence = saved.sentence();
+    let report = tables::Report {
+        recorder: snapshot.recorder,
+        messages: snapshot.messages,
+        channels: (snapshot.caller_bytes, snapshot.channel_name, snapshot.channel_bytes),
+        sentence: sentence.as_ref().map(|sentence| sentence as &dyn Display),
+        floor: snapshot.floor as u64,
+        threshold: snapshot.threshold.map(|bytes| bytes as u64),
+        scale,
+        faults: snapshot.faults,
+        taken_back: snapshot.taken_back,
+        has_profile: snapshot.profile,
+        more: &|out| {
+            snapshot.helper.as_ref().map_or(Ok(()), |asked| helper(asked, out))?;
+            snapshot.registrations.map_or(Ok(()), |told| registrations(told.map(|t| t.1), out))
+        },
+    };
+    report.write(out)
 }
 
 fn helper(helper: &HelperCounts<'_>, out: &mut dyn Write) -> Result {

@@ -102,7 +102,7 @@ fn completion_of_bash_knows_options_values_programs_and_files() {
         (&["adma", "-b", "th"], &["threads"]),
         (&["adma", "--backend", "=", "th"], &["threads"]),
         (&["adma", "-q", "--stats", "js"], &["json"]),
-        (&["adma", "report", "--h"], &["--html", "--help"]),
+        (&["adma", "report", "--h"], &["--html", "--hlog", "--help"]),
         (&["adma", "report", "Cargo.t"], &["Cargo.toml"]),
         (&["adma", "report", "--html", "Cargo.t"], &["Cargo.toml"]),
         (&["adma", "cat", "Cargo.t"], &["Cargo.toml"]),

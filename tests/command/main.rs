@@ -11,10 +11,9 @@ mod options;
 mod place;
 mod program;
 mod report;
-#[path = "../../src/config/knobs.rs"]
-mod table;
 mod warnings;
 
+use adma_record::knobs::KNOBS;
 use common::{
     command, copy_program, executable, finish, found, is_root, library, plain, preloaded, root,
     scratch, skip, statistics, succeed, text, victim, victim_with,
@@ -25,7 +24,6 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use table::KNOBS;
 
 /// The command of the source tree, with no knob of ours inherited.
 fn adma() -> Command {

@@ -56,7 +56,7 @@ fn options_of_the_report_say_what_is_written_and_where() {
     let table: [(&[&str], &[&str]); 6] = [
         (&["-q"], &[]),
         (&["--stats", "json", "--quiet"], &[]),
-        (&["--stats", "text,json,hlog"], &["large copies", "{\"version\"", "Tag="]),
+        (&["--stats", "text,json"], &["large copies", "{\"version\""]),
         (&["-p"], &["profile:", "suggested:"]),
         (&["-pq"], &["profile:", "suggested:"]),
         (&["--each", "--stats-file", &file], &[]),

@@ -15,12 +15,12 @@ fn file_is_made_by_the_first_large_copy_and_removed_at_exit() {
     assert_eq!(fs::metadata(&place).unwrap().permissions().mode() & 0o7777, 0o700);
     let file = files(&place).remove(0);
     let about = fs::metadata(&file).unwrap();
-    assert_eq!(about.permissions().mode() & 0o7777, 0o400, "cut off by nobody by mistake");
+    assert_eq!(about.permissions().mode() & 0o7777, 0o400, "not cut off by mistake");
     assert_eq!(about.len(), Live::SIZE as u64);
     let live = read(&file);
     assert_eq!(counted(&live), (10, 10_000_000));
     assert_eq!(live.head.pid.load(Relaxed), victim.child.id());
-    assert!(live.head.exe(&mut [0; 256]).ends_with(b"/live"));
+    assert!(live.head.exe.get(&mut [0; 256]).ends_with(b"/live"));
     victim.ask("copy 2000000 3");
     assert_eq!(counted(&read(&file)), (13, 16_000_000), "while it runs");
     let shares = &read(&file).facts;
@@ -65,7 +65,7 @@ fn collected_file_tells_how_the_process_ended() {
         assert_eq!(live.head.status.load(Relaxed), status, "{order}");
         let channels = live.facts.channel_bytes[0].load(Relaxed);
         let shares = live.facts.caller_bytes.load(Relaxed) + channels;
-        // A busy machine leaves a copy to libc; who is killed has not told of the last one.
+        // A busy machine leaves a copy to libc; a killed process has not told of the last one.
         let carried = live.recorder.engine_bytes();
         let told = shares == carried || (code.is_none() && shares <= carried);
         assert!(told, "{order}: shares of channels too: {shares} of {carried}");
@@ -73,57 +73,28 @@ fn collected_file_tells_how_the_process_ended() {
 }
 
 #[test]
-fn descriptors_of_the_program_keep_their_numbers() {
-    let folder = Folder::new();
-    let mut victim = Victim::start(&mut collected(&folder.0));
-    let before = victim.ask("descriptor");
-    victim.ask("copy 1000000 2");
-    assert_eq!(files(&folder.0).len(), 1);
-    assert_eq!(victim.ask("descriptor"), before);
-    assert!(victim.end().success());
-}
-
-#[test]
-fn children_count_in_files_of_their_own() {
-    let folder = Folder::new();
-    let mut victim = Victim::start(&mut collected(&folder.0));
-    victim.ask("copy 1048576 2");
-    let child = victim.ask("fork 3");
-    victim.ask("fork 0");
-    victim.ask("copy 1048576 1");
-    let pid = victim.child.id();
-    assert!(victim.end().success());
-    let all: Vec<Box<Live>> = files(&folder.0).iter().map(|path| read(path)).collect();
-    let of = |pid: &str| -> Vec<(u64, u64)> {
-        let is_his = |live: &&Live| live.head.pid.load(Relaxed).to_string() == pid;
-        all.iter().map(Box::as_ref).filter(is_his).map(counted).collect()
-    };
-    assert_eq!(all.len(), 2, "a child without large copies has no file");
-    assert_eq!(of(&pid.to_string()), [(3, 3 * MIB)]);
-    assert_eq!(of(&child), [(3, 3 * MIB)]);
-}
-
-#[test]
-fn child_that_ran_no_handler_never_counts_in_its_parents_file() {
-    let folder = Folder::new();
-    let mut victim = Victim::start(&mut collected(&folder.0));
-    victim.ask("copy 1048576 2");
-    victim.ask("rawfork 5");
-    assert!(victim.end().success());
-    assert_eq!(counted(&only(&folder.0)), (2, 2 * MIB));
-}
-
-#[test]
-fn process_that_executes_another_program_gets_another_file() {
-    let folder = Folder::new();
-    let mut victim = Victim::start(&mut collected(&folder.0));
-    victim.ask("copy 1048576 2");
-    assert_eq!(victim.ask("exec"), "executing");
-    victim.ask("copy 1048576 3");
-    assert!(victim.end().success());
-    let mut counts: Vec<_> = files(&folder.0).iter().map(|path| counted(&read(path))).collect();
-    counts.sort_unstable();
-    assert_eq!(counts, [(2, 2 * MIB), (3, 3 * MIB)]);
+fn each_process_and_program_counts_in_a_file_of_its_own() {
+    // Orders, and the copies in each file. A child without large copies makes none, and one that
+    // ran no handler of ours counts nowhere.
+    let table: [(&[&str], &[u64]); 3] = [
+        (&["copy 1048576 2", "fork 3", "fork 0", "copy 1048576 1"], &[3, 3]),
+        (&["copy 1048576 2", "rawfork 5"], &[2]),
+        (&["copy 1048576 2", "exec", "copy 1048576 3"], &[2, 3]),
+    ];
+    for (orders, expected) in table {
+        let folder = Folder::new();
+        let mut victim = Victim::start(&mut collected(&folder.0));
+        let before = victim.ask("descriptor");
+        for order in orders {
+            victim.ask(order);
+        }
+        assert_eq!(victim.ask("descriptor"), before, "descriptors keep their numbers");
+        assert!(victim.end().success());
+        let mut counts: Vec<_> = files(&folder.0).iter().map(|path| counted(&read(path))).collect();
+        counts.sort_unstable();
+        let expected: Vec<_> = expected.iter().map(|copies| (*copies, copies * MIB)).collect();
+        assert_eq!(counts, expected, "{orders:?}");
+    }
 }
 
 /// Messages and bytes in each direction.
@@ -182,7 +153,7 @@ fn folder_that_is_not_private_is_not_used() {
     if common::is_root() {
         let foreign = folder.make("foreign");
         std::os::unix::fs::chown(&foreign, Some(12345), None).unwrap();
-        goes_on_without(&foreign, "somebody else's");
+        goes_on_without(&foreign, "another user's");
         assert!(files(&foreign).is_empty());
     }
     let disk = common::scratch("live-on-disk");

@@ -6,28 +6,13 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod files;
-#[path = "../../src/stats/histogram.rs"]
-#[allow(dead_code)]
-mod histogram;
-#[path = "../../src/stats/live.rs"]
-mod live;
-#[path = "../../src/ipc/counts.rs"]
-mod messages;
-#[path = "../../src/stats/samples.rs"]
-#[allow(dead_code)]
-mod samples;
-#[path = "../../src/stats/sites.rs"]
-#[allow(dead_code)]
-mod sites;
 mod terminal;
-#[path = "../../src/stats/timeline.rs"]
-#[allow(dead_code)]
-mod timeline;
 mod top;
 mod tree;
 
+use adma_record::Counters;
+use adma_record::live::{self, Live, NO_STATUS, ended};
 use common::{finish, found, number, plain, preloaded, skip, succeed, text, victim};
-use live::{Live, NO_STATUS, ended};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -82,14 +67,9 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 fn read(path: &Path) -> Box<Live> {
     let bytes = fs::read(path).unwrap();
     assert_eq!(bytes.len(), Live::SIZE, "{}", path.display());
-    // SAFETY: numbers only, of which any bytes are a value; aligned as numbers want it, since the
-    // `Box` is made of zeros first.
-    let live = unsafe {
-        let mut live: Box<Live> = Box::new(std::mem::zeroed());
-        std::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut *live).cast(), size_of::<Live>());
-        live
-    };
-    assert_eq!(live.fault(), None);
+    let mut live = Box::new(Live::ZERO);
+    live.bytes_mut().copy_from_slice(&bytes[..size_of::<Live>()]);
+    assert!(live.is_valid());
     live
 }
 

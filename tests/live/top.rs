@@ -95,7 +95,7 @@ fn top_shows_what_processes_have_copied() {
     for victim in [first, second, inside] {
         assert!(victim.end().success());
     }
-    // Who asks for one process is told that there is none.
+    // A process that is not there is an error.
     let mut command = plain(common::command());
     let done = finish(command.env("XDG_RUNTIME_DIR", &folder.0).args(["top", "4194305", "--once"]));
     assert_eq!((done.status.code(), text(&done.stdout)), (Some(1), String::new()));

@@ -43,6 +43,8 @@ fn report_of_one_process_is_as_ever_and_silence_stays_silence() {
     for part in ["beside the caller", "channel shares", "p50", "#####", "copied by stats_copies "] {
         assert!(err.contains(part), "{part} is missing: {err}");
     }
+    let done = finish(adma(&folder).arg(victim("stats_ends")).arg("kill"));
+    assert!(text(&done.stderr).contains("; killed by SIGKILL\n"), "{}", text(&done.stderr));
     let (out, err) = succeed(adma(&folder).args(["echo", "hello"]));
     assert_eq!((out.as_str(), err.as_str()), ("hello\n", ""));
     nothing_is_left(&folder);
@@ -141,36 +143,28 @@ fn profile_of_a_script_is_one_summed_report() {
 }
 
 #[test]
-fn signals_are_called_by_their_names() {
-    let folder = Folder::new();
-    let done = finish(adma(&folder).arg(victim("stats_ends")).arg("kill"));
-    assert!(text(&done.stderr).contains("; killed by SIGKILL\n"), "{}", text(&done.stderr));
-}
-
-#[test]
-fn card_without_a_driver_is_said_once() {
+fn engine_that_is_not_there_is_said_once_for_all_processes() {
+    let test = "engine_that_is_not_there_is_said_once_for_all_processes";
     // SAFETY: a terminated name.
-    if !unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY) }.is_null() {
-        return skip("card_without_a_driver_is_said_once", "there is a driver");
-    }
+    let has_driver = !unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY) }.is_null();
+    let table = [
+        ("gpu", has_driver, "no GPU: no libcuda.so.1 that could be opened; worker threads serve"),
+        (
+            "dma",
+            Path::new("/dev/adma").exists(),
+            "no /dev/adma (load the kernel helper, see adma(7)); using threads",
+        ),
+    ];
     let folder = Folder::new();
-    let (_, err) = succeed(adma(&folder).args(["-b", "gpu", "sh", "-c", "true; true"]));
-    assert!(err.starts_with("adma: warning: no GPU: no libcuda.so.1"), "{err}");
-    assert_eq!(err.lines().count(), 1, "{err}");
-}
-
-#[test]
-fn helper_that_is_not_there_is_said_once_for_all_processes() {
-    if std::path::Path::new("/dev/adma").exists() {
-        return skip("helper_that_is_not_there_is_said_once_for_all_processes", "it is there");
+    for (backend, is_there, said) in table {
+        if is_there {
+            skip(test, &format!("{backend} is there"));
+            continue;
+        }
+        let script = "/bin/true; /bin/true; exec /bin/true";
+        let (_, err) = succeed(adma(&folder).args(["-b", backend, "sh", "-c", script]));
+        assert_eq!(err, format!("adma: warning: {said}\n"));
     }
-    let folder = Folder::new();
-    let script = "/bin/true; /bin/true; exec /bin/true";
-    let (_, err) = succeed(adma(&folder).args(["-b", "dma", "sh", "-c", script]));
-    assert_eq!(
-        err,
-        "adma: warning: no /dev/adma (load the kernel helper, see adma(7)); using threads\n"
-    );
 }
 
 #[test]
@@ -193,17 +187,6 @@ fn children_of_multiprocessing_are_in_the_report() {
             .unwrap()
     });
     assert!(total.sum::<u64>() >= 8, "{err}");
-    nothing_is_left(&folder);
-}
-
-#[test]
-fn status_and_signals_are_the_programs() {
-    let folder = Folder::new();
-    let script = |line: &str| finish(adma(&folder).args(["sh", "-c", line])).status;
-    assert_eq!(script("exit 9").code(), Some(9));
-    assert_eq!(script("kill -TERM $$").signal(), Some(15));
-    assert_eq!(script("kill -KILL $$").signal(), Some(9));
-    assert_eq!(finish(adma(&folder).arg("/no/such/program")).status.code(), Some(127));
     nothing_is_left(&folder);
 }
 
@@ -314,7 +297,7 @@ fn programs_are_left_out_by_name() {
 #[test]
 fn program_that_is_left_out_starts_no_thread_and_copies_rightly() {
     let mut command = preloaded(victim("live"));
-    let mut victim = Victim::start(fixed(&mut command).env("ADMA_ONLY", "somebody-else"));
+    let mut victim = Victim::start(fixed(&mut command).env("ADMA_ONLY", "another-program"));
     victim.ask("copy 8388608 5");
     let pid = victim.child.id();
     assert_eq!(fs::read_dir(format!("/proc/{pid}/task")).unwrap().count(), 1);

@@ -68,25 +68,6 @@ fn program_whose_file_was_replaced_reports_under_its_name() {
 }
 
 #[test]
-fn children_of_multiprocessing_report() {
-    let test = "children_of_multiprocessing_report";
-    if !common::found("python3") {
-        return skip(test, "python3 is not installed");
-    }
-    let script = "import multiprocessing as m\n\
-        def copy(_): return len(bytes(bytearray(8 << 20)))\n\
-        if __name__ == '__main__':\n    \
-            with m.get_context('fork').Pool(2) as p: p.map(copy, range(8), 1); p.close(); p.join()";
-    let mut command = preloaded("python3");
-    command.args(["-c", script]).env("ADMA_MIN_BYTES", "1M").env("ADMA_CHANNELS", "1");
-    let reports = common::statistics(&mut command);
-    let calls = |path: &str| -> u64 {
-        reports.iter().map(|report| number(&report["paths"][path]["calls"])).sum()
-    };
-    assert!(calls("engine") + calls("libc") >= 8, "{reports:?}");
-}
-
-#[test]
 fn daemon_reports_its_own_copies_to_the_file() {
     let folder = Folder::new();
     let mut command = fixed("stats_ends", "daemon");
@@ -109,7 +90,7 @@ fn forked_children_report_their_own_copies_and_only_if_they_made_any() {
     let folder = Folder::new();
     let mut command = fixed("stats_forks", "2 0 3 0 1");
     command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", folder.join("%p"));
-    let (out, err) = succeed(command.env("ADMA_VERIFY", "1"));
+    let (out, err) = succeed(command.env("ADMA_VERIFY", "1").env("ADMA_PROFILE", "1"));
     assert_eq!(err, "");
     let mut expected = BTreeMap::new();
     for line in out.lines() {
@@ -131,22 +112,11 @@ fn forked_children_report_their_own_copies_and_only_if_they_made_any() {
         let engine = &json["paths"]["engine"];
         assert_eq!((number(&engine["calls"]), number(&engine["bytes"])), (copies, copies * MIB));
         assert_eq!(json["verify"]["checked"], copies);
+        // Of the child's profile too, the parent's copies are no part.
+        let bytes = number(&json["profile"]["functions"]["memcpy"]["bytes"]);
+        assert!((copies * MIB..(copies + 1) * MIB).contains(&bytes), "{json}");
         assert_eq!(channel_bytes(&json), copies * MIB, "{json}");
     }
-}
-
-#[test]
-fn forked_child_starts_its_profile_at_zero() {
-    let folder = Folder::new();
-    let mut command = fixed("stats_forks", "2");
-    command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", folder.join("%p"));
-    let (out, _) = succeed(command.env("ADMA_PROFILE", "1"));
-    let child = out.lines().last().unwrap().split(' ').nth(1).unwrap();
-    let json = parsed(&fs::read_to_string(folder.join(child)).unwrap());
-    check(&json);
-    assert_eq!(number(&json["profile"]["size"]["max"]), MIB);
-    let bytes = number(&json["profile"]["functions"]["memcpy"]["bytes"]);
-    assert!((2 * MIB..3 * MIB).contains(&bytes), "{json}");
 }
 
 #[test]

@@ -3,52 +3,37 @@
 use super::*;
 
 #[test]
-fn several_formats_get_a_file_each_and_one_format_the_name_as_given() {
-    let folder = Folder::new();
-    let run = |formats: &str, name: &str| {
+fn formats_get_files_of_their_own_by_names_with_codes() {
+    // Formats, what the file is called, and which files there are.
+    let table = [
+        ("text,json", "all", vec!["all.json", "all.text"]),
+        ("json", "one", vec!["one"]),
+        ("json", "%e-%p-100%%-%x-%", vec!["stats_copies-PID-100%-%x-%"]),
+    ];
+    for (formats, name, expected) in table {
+        let folder = Folder::new();
         let mut command = fixed("stats_copies", "memcpy 100000 5");
-        command.env("ADMA_STATS", formats).env("ADMA_STATS_FILE", folder.join(name));
-        let (_, err) = succeed(&mut command);
-        assert_eq!(err, "");
-    };
-    run("text,hlog,json", "all");
-    run("json", "one");
-    assert_eq!(folder.names(), ["all.hlog", "all.json", "all.text", "one"]);
-    let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
-    check(&parsed(&read("all.json")));
-    check(&parsed(&read("one")));
-    assert!(read("all.text").starts_with("adma: stats_copies"));
-    assert!(read("all.hlog").contains("Tag=engine.bytes,"));
-}
-
-#[test]
-fn several_formats_on_stderr_come_one_after_the_other() {
-    let mut command = fixed("stats_copies", "memcpy 100000 5");
-    let (out, err) = succeed(command.env("ADMA_STATS", "json,text"));
+        // A name without a folder is relative to the program's.
+        command.env("ADMA_STATS", formats).env("ADMA_STATS_FILE", name).current_dir(&folder.0);
+        let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+        assert!(child.wait().unwrap().success());
+        let pid = child.id().to_string();
+        let expected: Vec<_> = expected.iter().map(|name| name.replace("PID", &pid)).collect();
+        assert_eq!(folder.names(), expected);
+        for name in expected {
+            let report = fs::read_to_string(folder.join(&name)).unwrap();
+            match name.ends_with(".text") {
+                true => assert!(report.starts_with("adma: stats_copies"), "{report}"),
+                false => check(&parsed(&report)),
+            }
+        }
+    }
+    let (out, err) =
+        succeed(fixed("stats_copies", "memcpy 100000 5").env("ADMA_STATS", "json,text"));
     assert_eq!(out, "500000 bytes copied\n");
-    let (last, text) = err.trim_end().rsplit_once('\n').unwrap_or_default();
-    assert!(last.starts_with("adma: "), "{err}");
-    check(&parsed(text));
-}
-
-#[test]
-fn file_name_codes_are_expanded() {
-    let folder = Folder::new();
-    let mut command = fixed("stats_copies", "memcpy 100000 5");
-    command.env("ADMA_STATS", "json");
-    command.env("ADMA_STATS_FILE", folder.join("%e-%p-100%%-%x-%")).stdout(Stdio::null());
-    let mut child = command.spawn().unwrap();
-    assert!(child.wait().unwrap().success());
-    assert_eq!(folder.names(), [format!("stats_copies-{}-100%-%x-%", child.id())]);
-}
-
-#[test]
-fn file_name_without_folder_is_relative_to_the_program() {
-    let folder = Folder::new();
-    let mut command = fixed("stats_copies", "memcpy 100000 5");
-    command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", "here").current_dir(&folder.0);
-    succeed(&mut command);
-    assert_eq!(folder.names(), ["here"]);
+    let (first, last) = err.trim_end().rsplit_once('\n').unwrap_or_default();
+    assert!(first.starts_with("adma: "), "text comes first: {err}");
+    check(&parsed(last));
 }
 
 #[test]
@@ -128,7 +113,7 @@ fn file_that_cannot_be_written_costs_one_line_and_nothing_else() {
         (PathBuf::from("/dev/full"), "No space left"),
     ];
     for (file, reason) in files {
-        for format in ["json", "text", "hlog"] {
+        for format in ["json", "text"] {
             let mut command = fixed("stats_ends", "return");
             command.env("ADMA_STATS", format).env("ADMA_STATS_FILE", &file);
             let done = finish(&mut command);
@@ -169,7 +154,7 @@ fn pipe_without_reader_does_not_hold_the_program_up() {
 #[test]
 fn stderr_whose_reader_has_gone_does_not_kill_the_program() {
     // The program itself writes nothing and would never see SIGPIPE.
-    for format in ["text", "json", "hlog"] {
+    for format in ["text", "json"] {
         let script = "( sleep 0.1; \"$@\"; echo $? >&3 ) 2>&1 >/dev/null | :";
         let mut command = plain("sh");
         command.args(["-c", &format!("exec 3>&1; {script}"), "sh", "env"]);

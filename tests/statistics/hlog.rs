@@ -32,52 +32,33 @@ fn processed(log: &Path, tag: &str) -> (u64, BTreeMap<String, f64>) {
     (count, values)
 }
 
+/// Logs of two processes in one file, made of their JSON.
 #[test]
-fn hlog_is_read_by_the_tool_of_hdrhistogram() {
-    const NAME: &str = "hlog_is_read_by_the_tool_of_hdrhistogram";
-    if let Some(reason) = why_no_tool() {
-        return skip(NAME, reason);
-    }
+fn hlog_of_two_processes_is_read_by_the_tool_of_hdrhistogram() {
     let folder = Folder::new();
-    let log = folder.join("log");
+    let (json, log) = (folder.join("json"), folder.join("log"));
     let what = "memcpy 70000 900 memcpy 200000 90 memcpy 1000000 10 overlap 100000 5";
     let mut command = fixed("stats_copies", what);
-    command.env("ADMA_STATS", "hlog").env("ADMA_STATS_FILE", &log);
-    succeed(&mut command);
-
+    command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", &json);
+    succeed(command.env("ADMA_PROFILE", "1"));
+    succeed(command.env("ADMA_PROFILE", "0"));
+    succeed(plain(common::command()).arg("report").arg(&json).arg("--hlog").arg(&log));
+    let text = fs::read_to_string(&log).unwrap();
+    let tags: Vec<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("Tag=")?.split(',').next()).collect();
+    let tags_of_one = ["engine.bytes", "engine.ns", "libc.bytes", "libc.ns"];
+    assert_eq!(tags, [&tags_of_one[..], &["every.bytes"], &tags_of_one].concat());
+    if let Some(reason) = why_no_tool() {
+        return skip("hlog_of_two_processes_is_read_by_the_tool_of_hdrhistogram", reason);
+    }
     let (count, values) = processed(&log, "engine.bytes");
-    assert_eq!(count, 1000);
+    assert_eq!(count, 2000);
     // Buckets are a thirty-second wide, and the log's own a hundredth.
     let near = |found: f64, exact: f64| (exact..exact * 1.05).contains(&found);
     assert!(near(values["0.500000000000"], 70_000.0), "{values:?}");
     assert!(near(values["0.987500000000"], 200_000.0), "{values:?}");
     assert!(near(values["1.000000000000"], 1_000_000.0), "{values:?}");
-    assert_eq!(processed(&log, "engine.ns").0, 1000);
+    assert_eq!(processed(&log, "engine.ns").0, 2000);
     let (count, values) = processed(&log, "libc.bytes");
-    assert!(count == 5 && near(values["1.000000000000"], 100_000.0), "{values:?}");
-}
-
-#[test]
-fn hlog_of_two_processes_in_one_file_is_read_whole() {
-    const NAME: &str = "hlog_of_two_processes_in_one_file_is_read_whole";
-    if let Some(reason) = why_no_tool() {
-        return skip(NAME, reason);
-    }
-    let folder = Folder::new();
-    let log = folder.join("log");
-    let mut command = fixed("stats_copies", "memcpy 70000 10");
-    command.env("ADMA_STATS", "hlog").env("ADMA_STATS_FILE", &log);
-    succeed(&mut command);
-    succeed(&mut command);
-    assert_eq!(processed(&log, "engine.bytes").0, 20);
-}
-
-#[test]
-fn hlog_has_a_tagged_line_for_each_histogram_in_use() {
-    let mut command = fixed("stats_copies", "memcpy 100000 5");
-    let (_, err) = succeed(command.env("ADMA_STATS", "hlog").env("ADMA_PROFILE", "1"));
-    let tags: Vec<&str> =
-        err.lines().filter_map(|line| line.strip_prefix("Tag=")?.split(',').next()).collect();
-    assert_eq!(tags, ["engine.bytes", "engine.ns", "every.bytes"]);
-    assert!(err.contains("#[StartTime: "), "{err}");
+    assert!(count == 10 && near(values["1.000000000000"], 100_000.0), "{values:?}");
 }

@@ -18,7 +18,7 @@ use crate::say::{self, FAILED, fail, printable, say};
 use crate::{live, obstacle, program};
 use arm::Arm;
 use clap::ValueHint;
-use measure::{Interrupted, Run};
+use measure::{Run, Stop};
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -100,18 +100,6 @@ pub struct Measured {
     copies: Option<(u64, u64, u64)>,
 }
 
-/// Why no more runs are made.
-enum Stop {
-    Signal(i32),
-    Failed(String),
-}
-
-impl From<Interrupted> for Stop {
-    fn from(Interrupted(signal): Interrupted) -> Self {
-        Stop::Signal(signal)
-    }
-}
-
 pub fn command(options: Options) -> i32 {
     options.knobs.set();
     options::check_environment();
@@ -135,7 +123,7 @@ pub fn command(options: Options) -> i32 {
     let signals = Signals::held();
     let bench = Bench { options: &options, program: &found, signals: &signals };
     let stopped = bench.rounds(&mut result).err();
-    let cleaned = options.cleanup.as_ref().map_or(Ok(()), |line| bench.shell(line, "cleanup"));
+    let cleaned = bench.shell(options.cleanup.as_ref(), "cleanup");
     let report =
         if options.json { tell::json(&result) } else { say::in_locale(tell::text(&result)) };
     let interrupted = match stopped.or(cleaned.err()) {
@@ -170,9 +158,7 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn rounds(&self, result: &mut Measured) -> Result<(), Stop> {
         let options = self.options;
-        if let Some(line) = &options.setup {
-            self.shell(line, "setup")?;
-        }
+        self.shell(options.setup.as_ref(), "setup")?;
         for round in 0..options.warmup {
             progress(&format!("warm-up {} of {}", round + 1, options.warmup));
             for (at, arm) in result.arms.iter().enumerate() {
@@ -183,7 +169,7 @@ impl Bench<'_> {
                     result.copies = Some(arm::copies(&tree));
                     live::remove_tree(&tree);
                 }
-                self.check(arm, &run?, None)?;
+                self.check(arm, &run?, false)?;
             }
         }
         let begun = Instant::now();
@@ -193,19 +179,22 @@ impl Bench<'_> {
             let left = begun.elapsed().as_secs_f64() / round.max(1) as f64 * (total - round) as f64;
             let left = if round > 0 { format!(", about {left:.0} s left") } else { String::new() };
             progress(&format!("round {} of {total}{left}", round + 1));
-            let mut runs: Vec<Option<Run>> = result.arms.iter().map(|_| None).collect();
             // There and back, so that a machine that gets slower is unfair to none of them.
-            let mut order: Vec<usize> = (0..result.arms.len()).collect();
-            if round % 2 == 1 {
+            let mut order: Vec<&Arm> = result.arms.iter().collect();
+            let is_back = round % 2 == 1;
+            if is_back {
                 order.reverse();
             }
-            for at in order {
-                let run = self.one(&result.arms[at], None)?;
-                let other = runs[0].as_ref().filter(|_| at > 0);
-                self.check(&result.arms[at], &run, other)?;
-                runs[at] = Some(run);
+            let mut runs = Vec::new();
+            for (done, arm) in order.into_iter().enumerate() {
+                let run = self.one(arm, None)?;
+                self.check(arm, &run, done > 0 && !is_back)?;
+                runs.push(run);
             }
-            result.rounds.push(runs.into_iter().flatten().collect());
+            if is_back {
+                runs.reverse();
+            }
+            result.rounds.push(runs);
         }
         progress("");
         result.is_complete = true;
@@ -220,9 +209,7 @@ impl Bench<'_> {
     }
 
     fn one(&self, arm: &Arm, tree: Option<&Path>) -> Result<Run, Stop> {
-        if let Some(line) = &self.options.prepare {
-            self.shell(line, "prepare")?;
-        }
+        self.shell(self.options.prepare.as_ref(), "prepare")?;
         let invocation = measure::Invocation {
             program: self.program,
             words: &self.options.words,
@@ -231,19 +218,16 @@ impl Bench<'_> {
             arm,
             tree,
         };
-        measure::run(&invocation, self.signals).map_err(|error| match error {
-            measure::Error::Interrupted(interrupted) => interrupted.into(),
-            measure::Error::System(why) => Stop::Failed(why),
-        })
+        measure::run(&invocation, self.signals)
     }
 
     /// Stops at a failure, unless that is what is to be measured.
-    fn check(&self, arm: &Arm, run: &Run, without: Option<&Run>) -> Result<(), Stop> {
+    fn check(&self, arm: &Arm, run: &Run, ran_without: bool) -> Result<(), Stop> {
         if run.end == End::Exit(0) || self.options.ignore_failure {
             return Ok(());
         }
         let mut why = format!("the program fails {}: {}", arm.name, run.end);
-        if without.is_some() {
+        if ran_without {
             why += ", and not without adma";
         }
         why += "; --ignore-failure measures it all the same";
@@ -253,11 +237,8 @@ impl Bench<'_> {
         Err(Stop::Failed(why))
     }
 
-    fn shell(&self, line: &str, what: &str) -> Result<(), Stop> {
-        match measure::shell(line, self.signals)? {
-            End::Exit(0) => Ok(()),
-            end => Err(Stop::Failed(format!("the {what} command fails: {end}"))),
-        }
+    fn shell(&self, line: Option<&String>, what: &str) -> Result<(), Stop> {
+        line.map_or(Ok(()), |line| measure::shell(line, what, self.signals))
     }
 }
 
@@ -266,6 +247,6 @@ fn progress(what: &str) {
     let mut err = std::io::stderr();
     if err.is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb") {
         let what = if what.is_empty() { String::new() } else { format!("adma: {what}") };
-        let _ = write!(err, "\r\x1b[K{what}"); // nobody to tell if that fails
+        let _ = write!(err, "\r\x1b[K{what}"); // a failure cannot be told anywhere
     }
 }

@@ -4,14 +4,12 @@
 //! executed again. What the system tells is added here.
 
 use crate::library;
-use crate::options::set;
-use crate::program::execute;
 use crate::say::{self, FAILED, fail};
-use crate::stats::units::Bytes;
+use adma_record::units::Bytes;
 use serde_json::{Map, Value};
 use std::fs;
-use std::io::Read;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output, Stdio};
 
 /// Says what this machine offers: CPUs, the kernel helper, channels, what a copy
 /// gains by them, and what the system allows. Settings in the environment count,
@@ -53,34 +51,15 @@ fn of_library() -> (String, i32) {
     if std::env::var_os("ADMA_CHECK").is_some_and(|value| value == "1") {
         fail(FAILED, "the library could not be loaded");
     }
-    let preloaded = library::preloadable(library::find());
-    let mut ends = [0; 2];
-    // SAFETY: room for two descriptors.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        fail(FAILED, say::reason(&std::io::Error::last_os_error()));
+    let mut again = Command::new(library::myself());
+    again.arg0("adma").arg("check").env("ADMA_CHECK", "1").stderr(Stdio::inherit());
+    again.env("LD_PRELOAD", library::preloadable(library::find()));
+    match again.output() {
+        Ok(Output { status, stdout, .. }) => {
+            (String::from_utf8_lossy(&stdout).into_owned(), status.code().unwrap_or(FAILED))
+        }
+        Err(error) => fail(FAILED, format_args!("cannot start again: {error}")),
     }
-    // SAFETY: fresh descriptors, of nobody else.
-    let [mut from, to] = ends.map(|end| unsafe { fs::File::from_raw_fd(end) });
-    // SAFETY: this process has one thread.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        // SAFETY: open descriptors.
-        unsafe { libc::dup2(to.as_raw_fd(), libc::STDOUT_FILENO) };
-        set("ADMA_CHECK", "1".as_ref());
-        set("LD_PRELOAD", preloaded.as_os_str());
-        let error = execute(&library::myself(), vec!["adma".into(), "check".into()]);
-        fail(FAILED, format_args!("cannot start again: {error}"))
-    }
-    drop(to);
-    let (mut text, mut status) = (String::new(), 0);
-    let read = from.read_to_string(&mut text);
-    // SAFETY: a place for the answer.
-    let waited = unsafe { libc::waitpid(child, &mut status, 0) };
-    if read.is_err() || waited != child {
-        fail(FAILED, "cannot start again");
-    }
-    let is_exit = libc::WIFEXITED(status);
-    (text, if is_exit { libc::WEXITSTATUS(status) } else { FAILED })
 }
 
 /// What the system allows, as names and values.
@@ -96,14 +75,9 @@ fn of_system() -> Vec<(&'static str, String)> {
     let huge = word("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     let chosen = huge.split(['[', ']']).nth(1).unwrap_or("not known");
     let reserved = word("/proc/sys/vm/nr_hugepages").unwrap_or("0".to_owned());
-    let threads = match limit(libc::RLIMIT_NPROC) {
-        Some(threads) => threads.to_string(),
-        None => "unlimited".to_owned(),
-    };
-    let pinned = match limit(libc::RLIMIT_MEMLOCK) {
-        Some(bytes) => Bytes(bytes).to_string(),
-        None => "unlimited".to_owned(),
-    };
+    let unlimited = || "unlimited".to_owned();
+    let threads = limit(libc::RLIMIT_NPROC).map_or_else(unlimited, |number| number.to_string());
+    let pinned = limit(libc::RLIMIT_MEMLOCK).map_or_else(unlimited, |n| Bytes(n).to_string());
     vec![
         ("kernel", kernel),
         ("NUMA", format!("{nodes} node{plural}")),

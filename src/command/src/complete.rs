@@ -4,7 +4,8 @@
 //! the shell: `:files`, or `:command N` for the words of a program that begins at word N.
 
 use crate::options::{self, Options};
-use crate::{bench, check, knobs, live, report, say, top};
+use crate::{bench, check, live, report, say, top};
+use adma_record::knobs;
 use clap::{Arg, Command, ValueHint};
 use std::ffi::OsString;
 use std::fmt::Write;

@@ -12,10 +12,10 @@
 //! the program ends           this process ends so, by the same status or the same signal
 //! ```
 //!
-//! # Why nobody is left behind
+//! # Why no process stays stopped
 //!
 //! Stop signals stay blocked here: one that acted by itself, just when this process has looked at
-//! the program, would be followed by our own stop behind the continuation, and nobody would undo
+//! the program, would be followed by our own stop behind the continuation, and nothing would undo
 //! that. `SIGSTOP` acts where it is sent and nowhere else. A shell lets the group go on only after
 //! it has seen this process stopped, and the kernel reaches the youngest of a group first: when
 //! this process goes on, the program does already, or was not meant.
@@ -74,7 +74,7 @@ const JOB_CONTROL: [i32; 5] =
     [libc::SIGCHLD, libc::SIGCONT, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 
 impl Signals {
-    /// From now on signals wait until somebody asks for them.
+    /// Blocks signals: from now on they wait until `next` or `wait_for` takes them.
     pub fn held() -> Self {
         // SAFETY: sets of this function's own, filled before they are read; asking for the action
         // of a signal changes nothing.
@@ -174,16 +174,16 @@ enum News {
 }
 
 impl Program {
-    /// Does what the program has done; `None`: it goes on. `let_go_on`: somebody has let this
-    /// process go on.
+    /// Does what the program has done; `None`: it goes on. `let_go_on`: this
+    /// process was continued.
     fn follow(&mut self, mut let_go_on: bool) -> Option<End> {
         if let News::Ended(end) = self.look() {
             return Some(end);
         }
         while self.is_stopped {
             if let_go_on || has_come(libc::SIGCONT) {
-                // Whoever did that means the program.
-                // SAFETY: a signal to a child that nobody has waited for.
+                // The continuation was meant for the program.
+                // SAFETY: a signal to a child that was not waited for.
                 unsafe { libc::kill(self.child, libc::SIGCONT) };
                 self.is_stopped = false;
                 break;
@@ -253,7 +253,7 @@ fn action(signal: i32) -> libc::sighandler_t {
 /// Takes a signal that waits; whether there was one.
 fn has_come(signal: i32) -> bool {
     let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a set of one signal; nobody wants to know more of it.
+    // SAFETY: a set of one signal; no details are asked for.
     unsafe { libc::sigtimedwait(&only(signal), std::ptr::null_mut(), &at_once) == signal }
 }
 

@@ -1,13 +1,14 @@
 //! Live files as they are found: untrusted input.
 //!
 //! They are read, never mapped, and only as what they should be: regular files of this user, of
-//! exactly the right size, in a folder that nobody else can write to. A number in them may be any
+//! exactly the right size, in a folder that only this user can write to. A number in them may be any
 //! number. What is left of processes that have gone is removed on the way.
 
-use crate::stats::live::{LONGEST_COMMAND, Live, NO_STATUS, ended};
-use crate::stats::messages::Messages;
-use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use adma_record::Counters;
+use adma_record::live::{self, LONGEST_COMMAND, Live, NO_STATUS, ended};
+use adma_record::messages::Messages;
+use std::ffi::OsStr;
+use std::fs;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -54,7 +55,7 @@ impl LiveProcess {
     /// Its arguments, as they were at its start; the name of its program where they are not known.
     pub fn command_line(&self) -> String {
         let mut room = [0; LONGEST_COMMAND];
-        let words = self.live.head.command(&mut room);
+        let words = self.live.head.command.get(&mut room);
         let line = String::from_utf8_lossy(words).trim_end_matches('\0').replace('\0', " ");
         let (first, rest) = line.split_once(' ').unwrap_or((&line, ""));
         match first.rsplit('/').next().filter(|first| !first.is_empty()) {
@@ -65,7 +66,7 @@ impl LiveProcess {
 
     pub fn path_of_program(&self) -> String {
         let mut room = [0; 256];
-        crate::say::printable(&String::from_utf8_lossy(self.live.head.exe(&mut room)))
+        crate::say::printable(&String::from_utf8_lossy(self.live.head.exe.get(&mut room)))
     }
 
     /// Bytes of its large copies.
@@ -77,11 +78,6 @@ impl LiveProcess {
     /// Its messages to and from other processes; `None`: there were none.
     pub fn messages(&self) -> Option<Messages> {
         self.live.messages.told()
-    }
-
-    /// Bytes of its large copies and its messages.
-    pub fn all_bytes(&self) -> u64 {
-        self.bytes().saturating_add(self.messages().map_or(0, |told| told.total().1))
     }
 
     /// Whether it has counted anything.
@@ -111,38 +107,34 @@ impl LiveProcess {
         if (0.01..100.0).contains(&scale) { scale } else { 1.0 } // no such processor: nonsense
     }
 
-    /// Bytes by channel, as far as there are some.
-    pub fn channel_bytes(&self) -> Vec<u64> {
-        let facts = &self.live.facts;
-        let channels = facts.channels.load(Relaxed) as usize;
-        facts.channel_bytes.iter().take(channels).map(|bytes| bytes.load(Relaxed)).collect()
-    }
-
-    /// What its channels are called, in front of their number.
-    pub fn channel_name(&self) -> String {
-        let backend = self.backend();
-        if matches!(&*backend, "ioat" | "gpu") { backend } else { "adma".to_owned() }
-    }
-
     pub fn backend(&self) -> String {
-        let word = self.live.facts.backend.load(Relaxed).to_le_bytes();
-        let name = String::from_utf8_lossy(&word);
-        crate::say::printable(name.trim_end_matches('\0'))
+        backend(&self.live)
     }
 }
 
-/// The folders that live files of this user can be in; the library has the same list.
+/// The engine of a process, by name.
+pub fn backend(live: &Live) -> String {
+    let word = live.facts.backend.load(Relaxed).to_le_bytes();
+    let name = String::from_utf8_lossy(&word);
+    crate::say::printable(name.trim_end_matches('\0'))
+}
+
+/// Bytes by channel, as far as there are some.
+pub fn channel_bytes(live: &Live) -> Vec<u64> {
+    let channels = live.facts.channels.load(Relaxed) as usize;
+    live.facts.channel_bytes.iter().take(channels).map(|bytes| bytes.load(Relaxed)).collect()
+}
+
+/// What the channels of an engine are called, in front of their number.
+pub fn channel_name(backend: &str) -> &str {
+    if matches!(backend, "ioat" | "gpu") { backend } else { "adma" }
+}
+
+/// Folders in which live files of this user can be.
 pub fn places() -> Vec<PathBuf> {
-    let user = user();
-    let mut places = Vec::new();
-    if let Some(path) =
-        std::env::var_os("XDG_RUNTIME_DIR").filter(|p| p.as_bytes().starts_with(b"/"))
-    {
-        places.push(Path::new(&path).join("adma"));
-    }
-    places.push(format!("/run/user/{user}/adma").into());
-    places.push(format!("/dev/shm/adma-{user}").into());
-    places.push(format!("/tmp/adma-{user}").into());
+    let runtime = std::env::var("XDG_RUNTIME_DIR").ok();
+    let mut places: Vec<PathBuf> = Vec::new();
+    live::folders(user(), runtime.as_deref(), |path| places.push(path.to_string().into()));
     places.dedup();
     places
 }
@@ -162,7 +154,7 @@ pub fn make_tree() -> Option<PathBuf> {
 }
 
 /// Every process of this user that keeps a live file. Files of processes that have gone are
-/// removed, unless somebody is about to collect them.
+/// removed, unless a command is about to collect them.
 /// With `everybody` those of other users too, as far as this user may read them: root's right.
 pub fn all(everybody: bool, folder: Option<&Path>) -> Vec<LiveProcess> {
     let mut all = Vec::new();
@@ -177,7 +169,7 @@ pub fn all(everybody: bool, folder: Option<&Path>) -> Vec<LiveProcess> {
             remove_old_trees(&place);
         }
         all.extend(in_folder(&place, is_ours));
-        for tree in trees(&place) {
+        for (tree, _) in trees(&place) {
             all.extend(in_folder(&tree, false));
         }
     }
@@ -193,20 +185,17 @@ pub fn in_folder(folder: &Path, tidy: bool) -> Vec<LiveProcess> {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten().take(MOST) {
         let Some(pid) = pid_of(&entry.file_name()) else { continue };
         let path = entry.path();
-        match read(&path, owner) {
-            Ok(live) => {
-                let state = state(&live, pid);
-                if tidy && !matches!(state, State::Running | State::Elsewhere) {
-                    let _ = fs::remove_file(&path); // somebody else may have been quicker
-                    continue;
-                }
-                found.push(LiveProcess { path, owner, pid, live, state });
-            }
+        let live = read(&path, owner);
+        let state = live.as_ref().map(|live| state(live, pid));
+        let has_gone = match state {
+            Some(state) => !matches!(state, State::Running | State::Elsewhere),
             // Of a process that died while it made the file, or of another version.
-            Err(_) if tidy && !exists(pid) => {
-                let _ = fs::remove_file(&path);
-            }
-            Err(_) => {}
+            None => !exists(pid),
+        };
+        if tidy && has_gone {
+            let _ = fs::remove_file(&path); // another command may have been quicker
+        } else if let (Some(live), Some(state)) = (live, state) {
+            found.push(LiveProcess { path, owner, pid, live, state });
         }
     }
     // A process that executes another program keeps its number; the file made last counts.
@@ -229,41 +218,21 @@ fn pid_of(name: &OsStr) -> Option<i32> {
     (digits(pid, 10) && digits(unique, 16)).then(|| pid.parse().ok())?
 }
 
-fn read(path: &Path, owner: u32) -> io::Result<Box<Live>> {
-    let strange = || io::Error::from(io::ErrorKind::InvalidData);
+/// Opens a live file of this owner, and nothing that only has its name.
+pub fn open(path: &Path, owner: u32) -> io::Result<fs::File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
-    let mut file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let about = file.metadata()?;
-    if !about.is_file() || about.uid() != owner || about.len() != Live::SIZE as u64 {
-        return Err(strange());
-    }
-    let live = read_whole(&mut file)?;
-    match live.fault() {
-        None => Ok(live),
-        Some(_) => Err(strange()),
+    match about.is_file() && about.uid() == owner && about.len() == Live::SIZE as u64 {
+        true => Ok(file),
+        false => Err(io::Error::other("its live file is not what it was")),
     }
 }
 
-fn read_whole(file: &mut File) -> io::Result<Box<Live>> {
-    let layout = std::alloc::Layout::new::<Live>();
-    // SAFETY: of zeros, which are a `Live`, and made as a `Box` of it would be.
-    let mut live: Box<Live> = unsafe {
-        let at = std::alloc::alloc_zeroed(layout).cast::<Live>();
-        if at.is_null() {
-            std::alloc::handle_alloc_error(layout);
-        }
-        Box::from_raw(at)
-    };
-    // SAFETY: numbers without anything between them that could not be written: any bytes are a
-    // `Live`, and nobody else knows it yet.
-    let bytes = unsafe {
-        std::slice::from_raw_parts_mut(
-            std::ptr::from_mut(&mut *live).cast::<u8>(),
-            size_of::<Live>(),
-        )
-    };
-    file.read_exact(bytes)?;
-    Ok(live)
+fn read(path: &Path, owner: u32) -> Option<Box<Live>> {
+    let mut live = Box::new(Live::ZERO);
+    open(path, owner).ok()?.read_exact(live.bytes_mut()).ok()?;
+    live.is_valid().then_some(live)
 }
 
 fn state(live: &Live, pid: i32) -> State {
@@ -316,38 +285,31 @@ fn own_namespace() -> u64 {
     digits.parse().unwrap_or(0)
 }
 
-/// Folders of trees, whose name is that of a live file with `tree-` before it.
-fn trees(place: &Path) -> Vec<PathBuf> {
+/// Folders of trees, each with the process of its command. Their names are those of live files with
+/// `tree-` before them.
+fn trees(place: &Path) -> Vec<(PathBuf, i32)> {
     let entries = fs::read_dir(place).into_iter().flatten().flatten();
-    let tree = |name: OsString| pid_of(OsStr::new(name.to_str()?.strip_prefix("tree-")?));
-    entries
-        .filter(|entry| tree(entry.file_name()).is_some())
-        .map(|entry| entry.path())
-        .take(MOST)
-        .collect()
+    let tree = |entry: fs::DirEntry| {
+        let name = entry.file_name();
+        Some((entry.path(), pid_of(OsStr::new(name.to_str()?.strip_prefix("tree-")?))?))
+    };
+    entries.filter_map(tree).take(MOST).collect()
 }
 
 /// Trees whose command was killed, or has left while processes went on: when the last of these
-/// has gone nobody will collect anything.
+/// has gone nothing will be collected.
 fn remove_old_trees(place: &Path) {
-    for tree in trees(place) {
-        let name = tree.file_name().and_then(OsStr::to_str).unwrap_or_default();
-        let owner = name.strip_prefix("tree-").and_then(|name| pid_of(OsStr::new(name)));
-        // One that is just being made has a process of its own.
-        if owner.is_some_and(|owner| !exists(owner)) {
-            in_folder(&tree, true);
-            let _ = fs::remove_dir(&tree); // not empty: somebody is alive
-        }
-    }
+    let old = trees(place).into_iter().filter(|(_, command)| !exists(*command));
+    old.for_each(|(tree, _)| remove_tree(&tree));
 }
 
 /// Removes a tree's folder; what processes still use stays.
 pub fn remove_tree(tree: &Path) {
     in_folder(tree, true);
-    let _ = fs::remove_dir(tree); // as above
+    let _ = fs::remove_dir(tree); // not empty: a process lives
 }
 
-/// A folder of this user's that nobody else can look into, and no link.
+/// A folder of this user's that no other user can look into, and no link.
 fn is_private(path: &Path) -> bool {
     owner(path) == Some(user())
 }
@@ -437,14 +399,14 @@ mod tests {
         fs::DirBuilder::new().mode(0o700).create(&folder).unwrap();
         let path = folder.join("1-1");
         fs::write(&path, "short").unwrap();
-        assert!(read(&path, user()).is_err());
+        assert!(read(&path, user()).is_none());
         fs::write(&path, vec![0; Live::SIZE]).unwrap();
-        assert!(read(&path, user()).is_err(), "no magic");
+        assert!(read(&path, user()).is_none(), "no magic");
         fs::write(&path, vec![0xff; Live::SIZE]).unwrap();
-        assert!(read(&path, user()).is_err());
+        assert!(read(&path, user()).is_none());
         let link = folder.join("2-2");
         std::os::unix::fs::symlink("/proc/self/stat", &link).unwrap();
-        assert!(read(&link, user()).is_err());
+        assert!(read(&link, user()).is_none());
         assert!(in_folder(&folder, false).is_empty());
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
         assert!(!is_private(&folder));

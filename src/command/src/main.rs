@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! main        which subcommand
-//! options     what stands on the command line; knobs: the library's table of them
+//! options     what stands on the command line
 //! complete    what a shell offers for a word of it
 //! run         adma program: finds the program and becomes it; program: how
 //! tree        or runs it, and reports for all its processes; job: as its parent, unnoticed
 //! bench       adma bench: runs it with and without the library in turn
 //! top         adma top: live statistics
-//! live        the files they are in; stats: what the library and the command share
+//! live        the files they are in
 //! obstacle    why a program cannot be helped
 //! check       adma check: what this machine offers
 //! library     where the library is
@@ -17,8 +17,7 @@
 //! say         messages of one line; standard output
 //! ```
 //!
-//! What the library and the command both need is one pure file of the library's sources, included
-//! here by its path: the library is a shared object only, nothing can be linked with it.
+//! What the library and the command both need is the crate `adma-record`.
 
 // Rust's own start-up would ignore SIGPIPE and open closed standard descriptors, and the program
 // that this process becomes would inherit both.
@@ -30,8 +29,6 @@ mod bench;
 mod check;
 mod complete;
 mod job;
-#[path = "../../config/knobs.rs"]
-mod knobs;
 mod library;
 mod live;
 mod obstacle;
@@ -40,7 +37,6 @@ mod program;
 mod report;
 mod run;
 mod say;
-mod stats;
 mod symbols;
 mod top;
 mod tree;
@@ -81,7 +77,7 @@ fn command(arguments: Vec<OsString>) -> i32 {
                 options::check_environment();
                 return check::command(false);
             } else if options.words.is_empty() {
-                // Nobody else to tell if that fails.
+                // A failure cannot be told anywhere.
                 let _ = std::io::stderr().write_all(options::help().as_bytes());
                 return say::FAILED;
             } else {

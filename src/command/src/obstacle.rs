@@ -1,6 +1,6 @@
 //! Why a program cannot be helped: read from its file before it is executed.
 //!
-//! What cannot be read is believed to be fine: the loader says it then, or nobody.
+//! What cannot be read is taken to be fine: the loader complains, if need be.
 
 use crate::program;
 use crate::say::printable;

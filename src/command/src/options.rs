@@ -2,8 +2,8 @@
 //!
 //! Options and knobs are checked here, once, before anything runs.
 
-use crate::knobs::{self, Form, KNOBS};
 use crate::say::{self, FAILED, fail, printable};
+use adma_record::knobs::{self, Form, KNOBS};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Args, CommandFactory, Parser, ValueHint};
 use std::ffi::{OsStr, OsString};

@@ -12,7 +12,7 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-/// What the library writes at exit if nobody has said anything.
+/// What the library writes at exit where nothing else was asked for.
 const REPORT: &str = "text";
 
 pub fn run(options: Options) -> ! {
@@ -42,7 +42,7 @@ pub fn run(options: Options) -> ! {
     program::become_program(&found, options.words)
 }
 
-/// One report for all processes, where nobody wants something else. Returns where each process
+/// One report for all processes, where nothing else was asked for. Returns where each process
 /// reports for itself, or none does.
 fn report(options: &Options, program: &Path) {
     let is_set = |knob| std::env::var_os(knob).is_some();

@@ -15,8 +15,8 @@ mod screen;
 mod set;
 
 use crate::live::{self, LiveProcess, State};
-use crate::stats::live::Recorder;
-use crate::stats::worth;
+use adma_record::live::Recorder;
+use adma_record::worth;
 use clap::ValueHint;
 use std::collections::HashMap;
 use std::io::IsTerminal;
@@ -66,12 +66,6 @@ pub struct Wish {
 
 fn pid(text: &str) -> Result<i32, &'static str> {
     text.parse().ok().filter(|pid| *pid > 0).ok_or("want a process number")
-}
-
-impl Wish {
-    fn shows_users(&self) -> bool {
-        self.all
-    }
 }
 
 pub fn command(wish: Wish) -> i32 {
@@ -129,7 +123,8 @@ impl Row {
     /// Part of the shared bytes that callers have copied themselves.
     fn caller(&self) -> Option<f64> {
         let caller = self.process.live.facts.caller_bytes.load(Relaxed) as f64;
-        let channels: f64 = self.process.channel_bytes().iter().map(|&bytes| bytes as f64).sum();
+        let channels: f64 =
+            live::channel_bytes(&self.process.live).iter().map(|&bytes| bytes as f64).sum();
         (caller + channels > 0.0).then(|| caller / (caller + channels))
     }
 }
@@ -153,7 +148,7 @@ impl Sampler {
     fn sample(&mut self, wish: &Wish) -> Vec<Row> {
         let pid = wish.pid;
         let mut processes = live::all(wish.all, wish.folder.as_deref());
-        // Who has become another program is shown as what it is now.
+        // A process that has executed another program is shown as what it is now.
         processes.retain(|process| {
             pid.is_none_or(|pid| process.pid == pid) && process.state != State::Replaced
         });

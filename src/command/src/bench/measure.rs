@@ -35,28 +35,27 @@ pub struct Run {
     pub complaint: String,
 }
 
-/// By this signal.
-pub struct Interrupted(pub i32);
-
-pub enum Error {
-    Interrupted(Interrupted),
-    System(String),
+/// Why no more runs are made.
+pub enum Stop {
+    Signal(i32),
+    Failed(String),
 }
 
-impl From<io::Error> for Error {
+impl From<io::Error> for Stop {
     fn from(error: io::Error) -> Self {
-        Error::System(say::reason(&error))
+        Stop::Failed(say::reason(&error))
     }
 }
 
 /// What is told of a failure.
 const LAST_LINES: usize = 5;
 
-pub fn run(invocation: &Invocation<'_>, signals: &Signals) -> Result<Run, Error> {
+pub fn run(invocation: &Invocation<'_>, signals: &Signals) -> Result<Run, Stop> {
     let input = invocation.input.unwrap_or(Path::new("/dev/null"));
-    let named = |error| Error::System(format!("{}: {}", input.display(), say::reason(&error)));
+    let named = |error| Stop::Failed(format!("{}: {}", input.display(), say::reason(&error)));
     let input = File::open(input).map_err(named)?;
-    let mut out = if invocation.keeps_output { memory()? } else { writable("/dev/null")? };
+    let null = || File::options().write(true).open("/dev/null");
+    let mut out = if invocation.keeps_output { memory()? } else { null()? };
     let mut err = memory()?;
     let begun = Instant::now();
     let (status, usage) = child(signals, || {
@@ -87,19 +86,18 @@ pub fn run(invocation: &Invocation<'_>, signals: &Signals) -> Result<Run, Error>
 }
 
 /// A command line for sh, with our own input and output.
-pub fn shell(line: &str, signals: &Signals) -> Result<End, Interrupted> {
+pub fn shell(line: &str, what: &str, signals: &Signals) -> Result<(), Stop> {
     let words = ["sh", "-c", line].map(OsString::from).to_vec();
-    let done = child(signals, || program::become_program(Path::new("/bin/sh"), words.clone()));
-    match done {
-        Ok((status, _)) => Ok(End::of(status)),
-        Err(Error::Interrupted(interrupted)) => Err(interrupted),
-        Err(Error::System(_)) => Ok(End::Exit(say::FAILED)),
+    let run = || program::become_program(Path::new("/bin/sh"), words.clone());
+    match End::of(child(signals, run)?.0) {
+        End::Exit(0) => Ok(()),
+        end => Err(Stop::Failed(format!("the {what} command fails: {end}"))),
     }
 }
 
 /// Waits for a child that does this. A signal for us ends it: a terminal has sent it to the child
 /// as well, others are passed on, and the second one kills.
-fn child(signals: &Signals, become_program: impl Fn()) -> Result<(c_int, libc::rusage), Error> {
+fn child(signals: &Signals, become_program: impl Fn()) -> Result<(c_int, libc::rusage), Stop> {
     // SAFETY: this process has one thread.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -117,7 +115,7 @@ fn child(signals: &Signals, become_program: impl Fn()) -> Result<(c_int, libc::r
             libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT => {
                 let again = interrupted.replace(signal).is_some();
                 if again || is_sent {
-                    // SAFETY: a signal to a child that nobody has waited for.
+                    // SAFETY: a signal to a child that was not waited for.
                     unsafe { libc::kill(child, if again { libc::SIGKILL } else { signal }) };
                 }
             }
@@ -135,7 +133,7 @@ fn child(signals: &Signals, become_program: impl Fn()) -> Result<(c_int, libc::r
         };
         if done == child {
             return match interrupted {
-                Some(signal) => Err(Error::Interrupted(Interrupted(signal))),
+                Some(signal) => Err(Stop::Signal(signal)),
                 None => Ok((status, usage)),
             };
         }
@@ -151,10 +149,6 @@ fn memory() -> io::Result<File> {
             descriptor => Ok(File::from_raw_fd(descriptor)),
         }
     }
-}
-
-fn writable(path: &str) -> io::Result<File> {
-    File::options().write(true).open(path)
 }
 
 fn hash(file: &mut File) -> io::Result<u64> {

@@ -3,7 +3,7 @@
 use super::Measured;
 use super::compare::{Output, Ratio, Spread, Verdict};
 use crate::report::{chart, html, page, units};
-use crate::stats::units::Bytes;
+use adma_record::units::Bytes;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -173,20 +173,17 @@ pub fn page(result: &Measured) -> String {
         .collect();
     let head = ["run", "wall, median", "quartiles", "range", "CPU", "peak memory", "verdict"];
     let table = html::table("Wall time, CPU time and memory", &head, &rows);
-    let names: Vec<String> =
-        arms().map(|(_, arm)| chart::cut(arm.name.trim_start_matches("with ADMA_"), 14)).collect();
     let bars: Vec<_> = arms()
-        .map(|(at, _)| {
+        .map(|(at, arm)| {
             let median = result.spread(at).median;
             let filling = if at == 0 { "libc" } else { "engine" };
-            (names[at].as_str(), vec![(median * 1e9, filling)], time(median))
+            let name = chart::cut(arm.name.trim_start_matches("with ADMA_"), 14);
+            (name, vec![(median * 1e9, filling)], time(median))
         })
         .collect();
     let most = arms().map(|(at, _)| result.spread(at).median).fold(0.0, f64::max);
-    let told: Vec<String> = bars.iter().map(|bar| format!("{} {}", bar.0, bar.2)).collect();
     let scale = units::Scale::nanoseconds((most * 1e9) as u64);
-    let picture =
-        chart::rows("Wall time", &format!("{}.", told.join(", ")), "wall time", &scale, &bars);
+    let picture = chart::rows("Wall time", "wall time", &scale, &bars);
     let notes: String =
         notes(result).iter().map(|note| format!("<li>{}</li>\n", html::escaped(note))).collect();
     let name = result.words.join(" ");

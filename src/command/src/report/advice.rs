@@ -3,15 +3,15 @@
 use super::Report;
 use super::figures::{Figures, TimeSaved};
 use super::units::{bytes, percent};
-use crate::stats::live::Fallback;
+use adma_record::live::{Fallback, Flow};
 
 /// Reasons for less than this part of the bytes need no advice.
 const LEAST: u64 = 10; // percent
 
 /// Whether it helped, in a few words.
-pub fn verdict(total: &Figures) -> String {
-    let Some(TimeSaved { interval, of_seconds }) = &total.saved else {
-        return match total.bytes() {
+pub fn verdict(report: &Report) -> String {
+    let Some(TimeSaved { interval, of_seconds }) = &report.saved else {
+        return match report.total.bytes() {
             0 => "No large copies: nothing to help with".to_owned(),
             _ => "Every copy stayed with libc: no difference".to_owned(),
         };
@@ -32,7 +32,7 @@ pub fn verdict(total: &Figures) -> String {
 pub fn advice(report: &Report) -> Vec<String> {
     let total = &report.total;
     let mut advice = Vec::new();
-    if let Some(TimeSaved { interval, .. }) = &total.saved {
+    if let Some(TimeSaved { interval, .. }) = &report.saved {
         match interval {
             Err(why) => advice.push(format!(
                 "Not known, because {why}. adma bench runs the program with and without in turn, \
@@ -47,46 +47,42 @@ pub fn advice(report: &Report) -> Vec<String> {
             Ok(_) => {}
         }
     }
-    let mut reasons: Vec<_> = total.fallbacks.iter().collect();
-    reasons.sort_by_key(|reason| std::cmp::Reverse(reason.2));
-    for (name, _, sum) in reasons {
-        if sum.saturating_mul(100 / LEAST) < total.bytes() || *sum == 0 {
+    let mut reasons: Vec<_> = total.live.recorder.fallback_bytes().collect();
+    reasons.sort_by_key(|reason| std::cmp::Reverse(reason.1));
+    for (why, sum) in reasons {
+        if sum.saturating_mul(100 / LEAST) < total.bytes() || sum == 0 {
             break;
         }
-        if let Some(remedy) = Fallback::named(name).and_then(remedy) {
-            let part = percent(*sum, total.bytes());
-            advice.push(format!("{} ({part}) {remedy}", bytes(*sum)));
+        if let Some(remedy) = remedy(why) {
+            let part = percent(sum, total.bytes());
+            advice.push(format!("{} ({part}) {remedy}", bytes(sum)));
         }
     }
-    if let Some(profile) = &total.profile {
-        let small = |bucket: &&(u64, u64, u64)| (64 << 10..256 << 10).contains(&bucket.0);
-        let sum = |all: &mut dyn Iterator<Item = &(u64, u64, u64)>| {
-            all.fold(0u64, |sum, bucket| sum.saturating_add(bucket.0.saturating_mul(bucket.2)))
-        };
-        let (all, small) = (
-            sum(&mut profile.sizes.buckets.iter()),
-            sum(&mut profile.sizes.buckets.iter().filter(small)),
-        );
-        if all > 0 && small > all / 2 {
-            advice.push(format!(
-                "{} of the bytes are in copies of 64 to 256 KiB, which are left to libc unless \
-                 ADMA_MIN_BYTES=64K is set: try it with adma bench --with ADMA_MIN_BYTES=64K.",
-                percent(small, all)
-            ));
-        }
+    let sum = |sizes: std::ops::Range<u64>| {
+        let buckets = total.live.recorder.every_size.buckets();
+        let buckets = buckets.filter(|bucket| sizes.contains(&bucket.0));
+        buckets.fold(0u64, |sum, bucket| sum.saturating_add(bucket.0.saturating_mul(bucket.2)))
+    };
+    let (all, small) = (sum(0..u64::MAX), sum(64 << 10..256 << 10));
+    if small > all / 2 {
+        advice.push(format!(
+            "{} of the bytes are in copies of 64 to 256 KiB, which are left to libc unless \
+             ADMA_MIN_BYTES=64K is set: try it with adma bench --with ADMA_MIN_BYTES=64K.",
+            percent(small, all)
+        ));
     }
     advice
 }
 
 /// The size from which on the engine was faster than libc, by a tenth at least.
 fn pays_from(total: &Figures) -> Option<String> {
-    let speed = |all: &[(u32, u64, u64)], class: u32| {
-        let found = all.iter().find(|speed| speed.0 == class && speed.2 > 0)?;
-        Some(found.1 as f64 / found.2 as f64)
+    let speed = |flow: &Flow, class: u32| {
+        let (_, bytes, ticks) = flow.speeds().find(|speed| speed.0 == class && speed.2 > 0)?;
+        Some(bytes as f64 / ticks as f64)
     };
+    let recorder = &total.live.recorder;
     let pays = |class: u32| -> Option<bool> {
-        let [engine, libc] = [&total.engine, &total.libc].map(|flow| speed(&flow.speeds, class));
-        Some(engine? > 1.1 * libc?)
+        Some(speed(&recorder.engine, class)? > 1.1 * speed(&recorder.libc, class)?)
     };
     let class = (18..40).find(|&class| pays(class) == Some(true))?;
     (class..40).all(|class| pays(class) != Some(false)).then(|| (1u64 << class).to_string())
@@ -122,24 +118,20 @@ fn remedy(why: Fallback) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::figures::Traffic;
-    use crate::stats::worth::Interval;
+    use adma_record::live::Path;
+    use adma_record::worth::Interval;
 
-    fn report(saved: Option<Result<Interval, String>>, reason: &str) -> Report {
-        let traffic = |speed| Traffic {
-            calls: 1,
-            bytes: 1000,
-            speeds: vec![(20, 1000, 1000), (24, 1000, speed)],
-            ..Traffic::default()
-        };
-        let total = Figures {
-            saved: saved.map(|interval| TimeSaved { interval, of_seconds: 1.0 }),
-            engine: traffic(100),
-            libc: traffic(1000),
-            fallbacks: vec![(reason.to_owned(), 1, 1000)],
-            ..Figures::default()
-        };
-        Report { processes: Vec::new(), total, run: None }
+    fn report(saved: Option<Result<Interval, String>>, reason: Fallback) -> Report {
+        let mut report = Report::new(None);
+        report.saved = saved.map(|interval| TimeSaved { interval, of_seconds: 1.0 });
+        let recorder = &report.total.live.recorder;
+        recorder.record(Path::Engine, 1000, 1);
+        recorder.record(Path::Libc(reason), 1000, 1);
+        for (flow, ticks) in [(&recorder.engine, 100), (&recorder.libc, 1000)] {
+            flow.note_speed(20, 1000, 1000);
+            flow.note_speed(24, 1000, ticks);
+        }
+        report
     }
 
     #[test]
@@ -147,18 +139,18 @@ mod tests {
         let known =
             |seconds: f64| Some(Ok(Interval { seconds, low: seconds - 0.1, high: seconds + 0.1 }));
         let cases = [
-            (known(1.0), "busy", "It helped: about 50 % less time", "ADMA_CHANNELS=1"),
-            (known(0.05), "off", "No difference", "ADMA_BACKEND=auto"),
-            (known(-0.5), "one_cpu", "It cost time", "ADMA_MIN_BYTES=16777216"),
-            (Some(Err("the machine was busy".into())), "early", "not known", "adma bench"),
-            (None, "unsupported", "stayed with libc", "ADMA_BACKEND=threads"),
+            (known(1.0), Fallback::Busy, "It helped: about 50 % less time", "ADMA_CHANNELS=1"),
+            (known(0.05), Fallback::Off, "No difference", "ADMA_BACKEND=auto"),
+            (known(-0.5), Fallback::OneCpu, "It cost time", "ADMA_MIN_BYTES=16777216"),
+            (Some(Err("the machine was busy".into())), Fallback::Early, "not known", "adma bench"),
+            (None, Fallback::Unsupported, "stayed with libc", "ADMA_BACKEND=threads"),
         ];
         for (saved, reason, expected, knob) in cases {
             let report = report(saved, reason);
-            assert!(verdict(&report.total).contains(expected), "{}", verdict(&report.total));
+            assert!(verdict(&report).contains(expected), "{}", verdict(&report));
             let advice = advice(&report).join(" ");
-            assert!(advice.contains(knob), "{reason}: {advice}");
+            assert!(advice.contains(knob), "{reason:?}: {advice}");
         }
-        assert!(verdict(&Figures::default()).contains("No large copies"));
+        assert!(verdict(&Report::new(None)).contains("No large copies"));
     }
 }

@@ -2,9 +2,10 @@
 //! and a description for those who do not see them. Everything a picture shows stands in the
 //! table beside it too.
 
-use super::figures::{Distribution, PARTS, Timeline};
 use super::html::escaped;
 use super::units::{Scale, bytes, nanoseconds};
+use adma_record::tables::PARTS;
+use hdrhistogram::Histogram;
 use std::fmt::Write;
 
 const WIDTH: f64 = 640.0;
@@ -63,19 +64,18 @@ fn names(out: &mut String, height: f64, across: &str, up: &str) {
     );
 }
 
-/// One bar for each power of two from `first` on; `values[series][bar]` are stacked.
-pub fn bars(
-    title: &str,
-    description: &str,
-    up: &str,
+/// Bars beside each other, of which the parts are stacked: `values[series][bar]`. `marks`: where on
+/// the axis below, from 0 to 1, something stands.
+fn stacked(
+    [title, description, across, up]: [&str; 4],
     scale: &Scale,
     series: &[Series<'_>],
-    first: u32,
     values: &[Vec<f64>],
+    marks: &[(f64, String)],
 ) -> String {
-    const HEIGHT: f64 = 300.0;
+    const HEIGHT: f64 = 290.0;
     let (floor, plot) = (HEIGHT - BOTTOM, HEIGHT - BOTTOM - TOP);
-    let count = values.first().map_or(0, Vec::len).max(1);
+    let count = values.iter().map(Vec::len).max().unwrap_or(0).max(1);
     let step = (WIDTH - LEFT - RIGHT) / count as f64;
     let mut out = begin(HEIGHT, title, description);
     for (value, label) in &scale.marks {
@@ -83,13 +83,10 @@ pub fn bars(
         line(&mut out, "grid", (LEFT, y), (WIDTH - RIGHT, y));
         text(&mut out, LEFT - 8.0, y + 4.0, "tick end", label);
     }
-    // Labels stand at the edges between bars, and as close as they can be read.
-    let every = (72.0 / step).ceil().max(1.0) as usize;
-    for edge in (0..=count).step_by(every) {
-        let x = LEFT + step * edge as f64;
+    for (at, label) in marks {
+        let x = LEFT + (WIDTH - LEFT - RIGHT) * at;
         line(&mut out, "mark", (x, floor), (x, floor + 5.0));
-        let label = 1u64.checked_shl(first + edge as u32).map_or("16 EiB".to_owned(), bytes);
-        text(&mut out, x, floor + 19.0, "tick middle", &label);
+        text(&mut out, x, floor + 19.0, "tick middle", label);
     }
     for bar in 0..count {
         let mut y = floor;
@@ -113,66 +110,50 @@ pub fn bars(
     if series.len() > 1 {
         legend(&mut out, series);
     }
-    names(&mut out, HEIGHT, "size of a copy", up);
+    names(&mut out, HEIGHT, across, up);
     out + "</svg>\n"
 }
 
-/// Bytes by step of time, the engine's below.
-pub fn over_time(title: &str, description: &str, scale: &Scale, line_of: &Timeline) -> String {
-    const HEIGHT: f64 = 260.0;
-    let (floor, plot) = (HEIGHT - BOTTOM, HEIGHT - BOTTOM - TOP);
-    let steps = line_of.bytes.iter().map(Vec::len).max().unwrap_or(0).max(1);
-    let width = (WIDTH - LEFT - RIGHT) / steps as f64;
-    let mut out = begin(HEIGHT, title, description);
-    for (value, label) in &scale.marks {
-        let y = floor - plot * value / scale.end;
-        line(&mut out, "grid", (LEFT, y), (WIDTH - RIGHT, y));
-        text(&mut out, LEFT - 8.0, y + 4.0, "tick end", label);
-    }
-    let length = line_of.step * steps as f64;
-    let across = Scale::nanoseconds((length * 1e9) as u64);
-    for (value, label) in across.marks.iter().filter(|mark| mark.0 <= length * 1e9) {
-        let x = LEFT + (WIDTH - LEFT - RIGHT) * value / (length * 1e9).max(1.0);
-        line(&mut out, "mark", (x, floor), (x, floor + 5.0));
-        text(&mut out, x, floor + 19.0, "tick middle", label);
-    }
-    for step in 0..steps {
-        let mut y = floor;
-        for ((_, class), bytes) in [ENGINE, LIBC].into_iter().zip(&line_of.bytes) {
-            let bytes = bytes.get(step).copied().unwrap_or(0);
-            if bytes > 0 {
-                let height = (plot * bytes as f64 / scale.end).max(1.0);
-                y -= height;
-                let _ = writeln!(
-                    out,
-                    "<rect class=\"{class}\" x=\"{:.1}\" y=\"{y:.1}\" width=\"{:.1}\" \
-                     height=\"{height:.1}\"/>",
-                    LEFT + width * step as f64,
-                    width.max(1.0)
-                );
-            }
-        }
-    }
-    line(&mut out, "base", (LEFT, floor), (WIDTH - RIGHT, floor));
-    legend(&mut out, &[ENGINE, LIBC]);
-    names(&mut out, HEIGHT, "time since the first large copy", "bytes");
-    out + "</svg>\n"
+/// One bar for each power of two from `first` on.
+pub fn by_size(
+    [title, description, up]: [&str; 3],
+    scale: &Scale,
+    series: &[Series<'_>],
+    first: u32,
+    values: &[Vec<f64>],
+) -> String {
+    let count = values.first().map_or(0, Vec::len).max(1);
+    // Labels stand at the edges between bars, as close as they can be read.
+    let every = (72.0 * count as f64 / (WIDTH - LEFT - RIGHT)).ceil().max(1.0) as usize;
+    let label =
+        |edge: usize| 1u64.checked_shl(first + edge as u32).map_or("16 EiB".to_owned(), bytes);
+    let marks = (0..=count).step_by(every);
+    let marks: Vec<_> = marks.map(|edge| (edge as f64 / count as f64, label(edge))).collect();
+    stacked([title, description, "size of a copy", up], scale, series, values, &marks)
+}
+
+/// Bytes by step of time, the engine's below. `length`: nanoseconds of all steps.
+pub fn over_time(description: &str, scale: &Scale, length: f64, bytes: &[Vec<f64>]) -> String {
+    let across = Scale::nanoseconds(length as u64).marks.into_iter();
+    let marks = across.filter(|mark| mark.0 <= length);
+    let marks: Vec<_> = marks.map(|(at, label)| (at / length.max(1.0), label)).collect();
+    let words = ["Bytes by time", description, "time since the first large copy", "bytes"];
+    stacked(words, scale, &[ENGINE, LIBC], bytes, &marks)
 }
 
 /// How long copies took: time over the part of the copies that took no longer.
-pub fn curves(title: &str, description: &str, flows: &[(Series<'_>, &Distribution)]) -> String {
+pub fn curves(title: &str, description: &str, flows: &[(Series<'_>, &Histogram<u64>)]) -> String {
     const HEIGHT: f64 = 300.0;
     let (floor, plot) = (HEIGHT - BOTTOM, HEIGHT - BOTTOM - TOP);
-    let most = flows.iter().map(|(_, times)| times.count()).max().unwrap_or(1).max(10);
+    let most = flows.iter().map(|(_, times)| times.len()).max().unwrap_or(1).max(10);
     // Each nine more is one step to the right; the last step is behind the last copy.
     let right = (most as f64).log10() + 0.15;
     let x = |part: f64| {
         let nines = if part < 1.0 { -(1.0 - part).log10() } else { right };
         LEFT + (WIDTH - LEFT - RIGHT) * nines.min(right) / right
     };
-    let lowest =
-        flows.iter().filter_map(|(_, times)| times.buckets.first()).map(|b| b.1.max(1)).min();
-    let highest = flows.iter().map(|(_, times)| times.max.max(1)).max().unwrap_or(1);
+    let lowest = flows.iter().map(|(_, times)| times.min().max(1)).min();
+    let highest = flows.iter().map(|(_, times)| times.max().max(1)).max().unwrap_or(1);
     let first = lowest.unwrap_or(1).min(highest).ilog10();
     let last = (highest.ilog10() + 1).max(first + 1);
     let y = |time: u64| {
@@ -194,22 +175,17 @@ pub fn curves(title: &str, description: &str, flows: &[(Series<'_>, &Distributio
         }
     }
     for ((_, class), times) in flows {
-        let all = times.count();
-        if all == 0 {
-            continue;
-        }
-        let (mut seen, mut path) = (0u64, String::new());
-        for (index, (_, highest, count)) in times.buckets.iter().enumerate() {
-            let (from, height) = (x(seen as f64 / all as f64), y((*highest).min(times.max)));
-            seen = seen.saturating_add(*count);
-            let to = x((seen as f64 / all as f64).min(1.0));
-            let start = if index == 0 { 'M' } else { 'L' };
-            let _ = write!(path, "{start}{from:.1} {height:.1}H{to:.1}");
+        let (mut from, mut path) = (0.0, String::new());
+        for step in times.iter_recorded() {
+            let height = y(step.value_iterated_to().min(times.max()));
+            let (start, to) = (if path.is_empty() { 'M' } else { 'L' }, step.quantile());
+            let _ = write!(path, "{start}{:.1} {height:.1}H{:.1}", x(from), x(to));
+            from = to;
         }
         let _ = writeln!(out, "<path class=\"line {class}-line\" d=\"{path}\"/>");
-        for (_, part, enough) in PARTS {
-            if all >= enough {
-                let (x, y) = (x(part), y(times.quantile(part)));
+        for (part, _, enough) in PARTS {
+            if times.len() >= enough {
+                let (x, y) = (x(part), y(times.value_at_quantile(part)));
                 let _ = match *class {
                     "engine" => writeln!(
                         out,
@@ -239,21 +215,16 @@ fn whole(time: u64) -> String {
 
 /// A bar to the right: its name, its parts with the class of their pattern, and what stands at
 /// its end.
-pub type Bar<'a> = (&'a str, Vec<(f64, &'a str)>, String);
+pub type Bar<'a> = (String, Vec<(f64, &'a str)>, String);
 
-pub fn rows(
-    title: &str,
-    description: &str,
-    across: &str,
-    scale: &Scale,
-    rows: &[Bar<'_>],
-) -> String {
+pub fn rows(title: &str, across: &str, scale: &Scale, rows: &[Bar<'_>]) -> String {
     const ROW: f64 = 30.0;
     const NAME: f64 = 150.0;
     const ROOM: f64 = 84.0;
     let height = 8.0 + ROW * rows.len() as f64 + BOTTOM;
     let (floor, plot) = (height - BOTTOM, WIDTH - NAME - ROOM);
-    let mut out = begin(height, title, description);
+    let told: Vec<_> = rows.iter().map(|(name, _, end)| format!("{name} {end}")).collect();
+    let mut out = begin(height, title, &format!("{}.", told.join(", ")));
     for (value, label) in &scale.marks {
         let x = NAME + plot * value / scale.end;
         line(&mut out, "grid", (x, 4.0), (x, floor + 5.0));

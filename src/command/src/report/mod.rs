@@ -4,7 +4,7 @@
 //! ```text
 //! process   one process's JSON, checked
 //! figures   its numbers, and the sum of many
-//! text      the report for terminals
+//! text      the report for terminals; hlog: for HdrHistogram's tools
 //! advice    did it help, and what should be changed
 //! page      the report for browsers; sections: what it shows of one process or of all;
 //!           chart: pictures; html: tags and escaping
@@ -16,10 +16,11 @@ mod advice;
 pub mod chart;
 mod diff;
 pub mod figures;
+mod hlog;
 pub mod html;
 pub mod live;
 pub mod page;
-mod process;
+pub mod process;
 mod sections;
 pub mod text;
 pub mod units;
@@ -27,14 +28,15 @@ pub mod units;
 #[cfg(test)]
 mod tests;
 
-use crate::live::LiveProcess;
 use crate::say::{self, FAILED, fail, printable, say};
-use figures::Figures;
-use process::ProcessReport;
+use adma_record::live::Live;
+use figures::{Figures, TimeSaved};
+use std::cmp::Reverse;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Reads reports in JSON, of one process or of many, and prints one report of all
 /// of them; - is standard input.
@@ -43,7 +45,7 @@ use std::path::{Path, PathBuf};
 #[command(
     name = "report",
     verbatim_doc_comment,
-    override_usage = "adma report FILE... [--html PAGE]\n       adma report --diff BEFORE AFTER"
+    override_usage = "adma report FILE... [--html PAGE] [--hlog LOG]\n       adma report --diff BEFORE AFTER"
 )]
 pub struct Options {
     /// Reports in JSON; - is standard input.
@@ -52,18 +54,94 @@ pub struct Options {
     /// also make a page for a browser
     #[arg(long, value_name = "PAGE", value_hint = clap::ValueHint::FilePath)]
     html: Option<PathBuf>,
+    /// also write the histograms as a log for HdrHistogram
+    #[arg(long, value_name = "LOG", value_hint = clap::ValueHint::FilePath)]
+    hlog: Option<PathBuf>,
     /// compare two files with each other
-    #[arg(long, conflicts_with = "html")]
+    #[arg(long, conflicts_with_all = ["html", "hlog"])]
     diff: bool,
 }
 
 /// More than a thousand full reports.
 const LONGEST_FILE: u64 = 256 << 20;
+/// Processes that are shown one by one; of the others only the rows of tables are kept.
+const PICTURED: usize = 24;
+
+/// One process, from its live file or from its JSON.
+#[derive(Default)]
+pub struct Process {
+    pub version: String,
+    pub pid: u64,
+    /// The path of the program, or what the system tells instead.
+    pub exe: String,
+    /// The words of the command line, with blanks between them; empty: not known.
+    pub command: String,
+    /// Seconds since the epoch.
+    pub started: f64,
+    pub seconds: f64,
+    /// How it ended; empty: not known.
+    pub end: String,
+    pub backend: String,
+    /// Besides the caller.
+    pub channels: usize,
+    /// The smallest copy that was carried, if that was fixed or learned.
+    pub threshold: Option<u64>,
+    pub saved: Option<TimeSaved>,
+    /// Seconds of its first large call and of the end of its last one.
+    pub span: (f64, f64),
+    pub calls: u64,
+    pub bytes: u64,
+    pub engine_bytes: u64,
+    /// Of copies and messages.
+    pub all_bytes: u64,
+    /// `None`: it is one of many.
+    pub figures: Option<Figures>,
+}
+
+/// Where the times of the calls are not known, they may have been at any time.
+fn span(live: &Live, seconds: impl Fn(u64) -> f64) -> (f64, f64) {
+    let line = &live.recorder.timeline;
+    match line.start.load(Relaxed) {
+        0 => (f64::NEG_INFINITY, f64::INFINITY),
+        start => (seconds(start), seconds(line.end.load(Relaxed))),
+    }
+}
+
+impl Process {
+    /// What the numbers tell.
+    fn of(figures: Figures) -> Self {
+        let messages = figures.live.messages.told().map_or(0, |told| told.total().1);
+        Self {
+            backend: crate::live::backend(&figures.live),
+            channels: figures.live.facts.channels.load(Relaxed) as usize,
+            calls: figures.calls(),
+            bytes: figures.bytes(),
+            engine_bytes: figures.engine_bytes(),
+            all_bytes: figures.bytes().saturating_add(messages),
+            figures: Some(figures),
+            ..Self::default()
+        }
+    }
+
+    /// The program without its folders.
+    pub fn name(&self) -> &str {
+        self.exe.rsplit('/').next().unwrap_or(&self.exe)
+    }
+
+    /// The command line where it is known, the program otherwise; both without folders in front.
+    pub fn program(&self) -> &str {
+        let line = if self.command.is_empty() { &self.exe } else { &self.command };
+        let program = line.split(' ').next().unwrap_or(line);
+        &line[program.rfind('/').map_or(0, |slash| slash + 1)..]
+    }
+}
 
 /// Processes in the order of what they copied, most first, and their sum.
 pub struct Report {
-    processes: Vec<ProcessReport>,
-    pub total: Figures,
+    processes: Vec<Process>,
+    total: Figures,
+    /// What the run would have taken without; `None`: nothing was shared.
+    saved: Option<TimeSaved>,
     run: Option<Run>,
 }
 
@@ -76,9 +154,43 @@ pub struct Run {
 }
 
 impl Report {
-    /// Of what is known of processes without their help.
-    pub fn of_live(processes: &[LiveProcess], run: Run) -> Self {
-        Self::new(processes.iter().map(ProcessReport::from).collect(), Some(run))
+    pub fn new(run: Option<Run>) -> Self {
+        Self { processes: Vec::new(), total: Figures::new(1.0), saved: None, run }
+    }
+
+    pub fn add(&mut self, process: Process) {
+        if let Some(figures) = &process.figures {
+            self.total.scale = figures.scale;
+            self.total.add(figures);
+        }
+        self.processes.push(process);
+        if self.processes.len().is_multiple_of(2 * PICTURED) {
+            self.sort();
+            self.processes.iter_mut().skip(PICTURED).for_each(|process| process.figures = None);
+        }
+    }
+
+    fn sort(&mut self) {
+        self.processes.sort_by_key(|process| Reverse(process.all_bytes));
+    }
+
+    /// When all processes were added.
+    pub fn finish(mut self) -> Self {
+        self.sort();
+        self.saved = figures::saved(&self.processes, self.seconds());
+        self
+    }
+
+    /// Wall time of the run; where it was not timed, from the first start to the last end.
+    pub fn seconds(&self) -> f64 {
+        let begun = self.processes.iter().map(|process| process.started);
+        let ended = self.processes.iter().map(|process| process.started + process.seconds);
+        let passed = ended.fold(0.0, f64::max) - begun.fold(f64::INFINITY, f64::min);
+        self.run.as_ref().map_or(passed.max(0.0), |run| run.seconds)
+    }
+
+    fn seconds_of_all(&self) -> f64 {
+        self.processes.iter().map(|process| process.seconds).sum()
     }
 
     /// Makes the page anew.
@@ -86,42 +198,35 @@ impl Report {
         let cannot = |error| format!("{}: {}", path.display(), say::reason(&error));
         std::fs::write(path, page::of(self)).map_err(cannot)
     }
-
-    fn new(mut processes: Vec<ProcessReport>, run: Option<Run>) -> Self {
-        processes.sort_by_key(|process| std::cmp::Reverse(process.figures.bytes()));
-        let mut total = Figures::default();
-        processes.iter().for_each(|process| total.add(&process.figures));
-        // From the first start to the last end, where the run itself was not timed.
-        let begun = processes.iter().map(|process| process.started).fold(f64::INFINITY, f64::min);
-        let end = processes.iter().map(|process| process.started + process.figures.seconds);
-        let passed = (end.fold(0.0, f64::max) - begun).max(0.0);
-        let seconds = run.as_ref().map_or(passed, |run| run.seconds);
-        let all: Vec<_> = processes.iter().map(|process| &process.figures).collect();
-        total.saved = figures::saved(&all, seconds);
-        Self { processes, total, run }
-    }
 }
 
-pub fn command(Options { files, html, diff }: Options) -> i32 {
+pub fn command(Options { files, html, hlog, diff }: Options) -> i32 {
     if diff {
         return compare(&files);
     }
-    let mut processes = Vec::new();
-    let mut status = 0;
+    let (mut report, mut status, mut log) = (Report::new(None), 0, hlog::header());
     for file in &files {
-        match read(file).and_then(|text| all_in(&text, &mut processes)) {
-            Ok(()) => {}
-            // The others are still worth a look.
-            Err(why) => {
-                say(format_args!("{}: {why}", printable(&file.to_string_lossy())));
-                status = 1;
+        let mut add = |process: Process| {
+            if hlog.is_some() {
+                hlog::append(&mut log, &process);
             }
+            report.add(process);
+        };
+        // The others are still worth a look.
+        if let Err(why) = read(file).and_then(|text| all_in(&text, &mut add)) {
+            say(format_args!("{}: {why}", printable(&file.to_string_lossy())));
+            status = 1;
         }
     }
-    if processes.is_empty() {
+    if report.processes.is_empty() {
         return 1;
     }
-    let report = Report::new(processes, None);
+    if let Some(path) = hlog
+        && let Err(error) = std::fs::write(&path, &log)
+    {
+        fail(1, format_args!("{}: {}", path.display(), say::reason(&error)));
+    }
+    let report = report.finish();
     if let Some(Err(why)) = html.map(|path| report.write_page(&path)) {
         fail(1, why);
     }
@@ -134,11 +239,12 @@ fn compare(files: &[OsString]) -> i32 {
         fail(FAILED, "report --diff wants two files; see adma report --help")
     };
     let [before, after] = [before, after].map(|file| {
-        let mut processes = Vec::new();
-        if let Err(why) = read(file).and_then(|text| all_in(&text, &mut processes)) {
+        let mut report = Report::new(None);
+        let read = read(file).and_then(|text| all_in(&text, &mut |process| report.add(process)));
+        if let Err(why) = read {
             fail(1, format_args!("{}: {why}", printable(&file.to_string_lossy())));
         }
-        Report::new(processes, None)
+        report.finish()
     });
     say::out(format_args!("{}", say::in_locale(diff::of(&before, &after))));
     0
@@ -161,7 +267,7 @@ fn read(file: &OsStr) -> Result<Vec<u8>, String> {
 
 /// A file holds the reports of as many processes as have written to it. Those before a bad one
 /// are kept.
-fn all_in(text: &[u8], processes: &mut Vec<ProcessReport>) -> Result<(), String> {
+fn all_in(text: &[u8], add: &mut dyn FnMut(Process)) -> Result<(), String> {
     let reports = serde_json::Deserializer::from_slice(text).into_iter::<serde_json::Value>();
     let mut number = 0;
     for value in reports {
@@ -170,7 +276,7 @@ fn all_in(text: &[u8], processes: &mut Vec<ProcessReport>) -> Result<(), String>
             true => format!("report {number} is cut off: the file ends inside it"),
             false => format!("not JSON: {error}"),
         })?;
-        processes.push(ProcessReport::new(&value).map_err(|why| match number {
+        add(process::of_json(&value).map_err(|why| match number {
             1 => why,
             _ => format!("report {number}: {why}"),
         })?);

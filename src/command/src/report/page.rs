@@ -5,16 +5,12 @@
 
 use super::advice;
 use super::chart;
-use super::figures::{Figures, TimeSaved};
+use super::figures::TimeSaved;
 use super::html::escaped;
-use super::process::ProcessReport;
 use super::sections;
 use super::units::{Scale, bytes, count, date, percent, seconds};
-use super::{Report, Run};
+use super::{PICTURED, Process, Report, Run};
 use std::fmt::Write;
-
-/// So many processes have pictures of their own; the table has all of them.
-const PICTURED: usize = 24;
 
 pub fn of(report: &Report) -> String {
     let Report { processes, total, .. } = report;
@@ -25,7 +21,8 @@ pub fn of(report: &Report) -> String {
     };
     let mut out = String::new();
     let several = processes.len() > 1;
-    sections::all(&mut out, total, if several { "all processes" } else { "this process" }, 2);
+    let whose = if several { "all processes" } else { "this process" };
+    sections::all(&mut out, total, report.saved.as_ref(), whose, 2);
     if several {
         list(&mut out, processes);
         out.push_str("<h2 id=\"each\">Each process</h2>\n");
@@ -37,15 +34,16 @@ pub fn of(report: &Report) -> String {
         }
     }
     let mut head = String::new();
-    if let Some(saved) = &total.saved {
-        let _ = writeln!(head, "<p class=\"sentence\">{}</p>", escaped(&saved.sentence()));
+    if let Some(saved) = &report.saved {
+        let _ =
+            writeln!(head, "<p class=\"sentence\">{}</p>", escaped(&saved.sentence().to_string()));
     }
     for advice in advice::advice(report) {
         let _ = writeln!(head, "<p class=\"advice\">{}</p>", escaped(&advice));
     }
     let _ = writeln!(head, "<p class=\"faint\">{}</p>", escaped(&subject(report)));
     head += &cards(report);
-    document(&name, &advice::verdict(total), &head, &out)
+    document(&name, &advice::verdict(report), &head, &out)
 }
 
 /// A whole page. `head` and `main` are tags, the others text.
@@ -131,21 +129,24 @@ fn subject(report: &Report) -> String {
 fn cards(report: &Report) -> String {
     let total = &report.total;
     let mut cards = Vec::new();
-    if let Some(TimeSaved { interval: Ok(saved), of_seconds }) = &total.saved {
+    if let Some(TimeSaved { interval: Ok(saved), of_seconds }) = &report.saved {
         let share = 100.0 * saved.seconds / (of_seconds + saved.seconds).max(f64::MIN_POSITIVE);
         let what = if saved.seconds < 0.0 { "lost" } else { "saved" };
         let share = format!("{:.0} % of the time without", share.abs());
         cards.push((format!("{what} about {}", seconds(saved.seconds.abs())), share));
     }
     cards.push((
-        percent(total.engine.bytes, total.bytes()),
-        format!("of the bytes carried by the engine: {}", bytes(total.engine.bytes)),
+        percent(total.engine_bytes(), total.bytes()),
+        format!("of the bytes carried by the engine: {}", bytes(total.engine_bytes())),
     ));
     cards.push((count(total.calls()), format!("large copies, {} in all", bytes(total.bytes()))));
-    cards.push((count(total.libc.calls), "of them stayed with libc".to_owned()));
-    if total.saved.is_none() {
+    cards.push((
+        count(total.live.recorder.libc.sizes.count()),
+        "of them stayed with libc".to_owned(),
+    ));
+    if report.saved.is_none() {
         cards.push((
-            seconds(total.seconds),
+            seconds(report.seconds_of_all()),
             match report.processes.len() {
                 1 => "the process ran".to_owned(),
                 many => format!("{many} processes ran, together"),
@@ -161,32 +162,19 @@ fn cards(report: &Report) -> String {
 }
 
 /// All processes, most bytes first.
-fn list(out: &mut String, processes: &[ProcessReport]) {
-    let top: Vec<_> =
-        processes.iter().take(10).filter(|process| process.figures.bytes() > 0).collect();
-    let most = top.iter().map(|process| process.figures.bytes()).max().unwrap_or(1);
-    let names: Vec<_> = top
-        .iter()
-        .map(|process| format!("{} {}", chart::cut(process.program(), 12), process.pid))
-        .collect();
+fn list(out: &mut String, processes: &[Process]) {
+    let top = processes.iter().take(10).filter(|process| process.bytes > 0);
     let bars: Vec<_> = top
-        .iter()
-        .zip(&names)
-        .map(|(process, name)| {
-            let Figures { engine, libc, .. } = &process.figures;
-            let parts = vec![(engine.bytes as f64, "engine"), (libc.bytes as f64, "libc")];
-            (name.as_str(), parts, bytes(process.figures.bytes()))
+        .map(|process| {
+            let name = format!("{} {}", chart::cut(process.program(), 12), process.pid);
+            let (engine, all) = (process.engine_bytes, process.bytes);
+            let parts = vec![(engine as f64, "engine"), ((all - engine) as f64, "libc")];
+            (name, parts, bytes(all))
         })
         .collect();
-    let told: Vec<_> =
-        names.iter().zip(&bars).map(|(name, bar)| format!("{name}: {}", bar.2)).collect();
-    let picture = chart::rows(
-        "Bytes by process",
-        &format!("{}.", told.join(", ")),
-        "bytes in large copies",
-        &Scale::bytes(most),
-        &bars,
-    );
+    let most = processes.first().map_or(1, |process| process.bytes.max(1));
+    let picture =
+        chart::rows("Bytes by process", "bytes in large copies", &Scale::bytes(most), &bars);
     let mut table = String::from(
         "<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"All processes\"><table>\
          <caption>All processes, those that copied most first</caption><thead><tr>\
@@ -195,22 +183,21 @@ fn list(out: &mut String, processes: &[ProcessReport]) {
          <th scope=\"col\">saved</th></tr></thead><tbody>\n",
     );
     for (index, process) in processes.iter().enumerate() {
-        let figures = &process.figures;
         let name = escaped(&chart::cut(process.program(), 40));
         let name = if index < PICTURED {
             format!("<a href=\"#process-{index}\">{name}</a>")
         } else {
             name
         };
-        let saved = super::text::saved(figures).unwrap_or("–".to_owned());
+        let saved = super::text::saved(process).unwrap_or("–".to_owned());
         let _ = writeln!(
             table,
             "<tr><th scope=\"row\">{name}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{saved}</td></tr>",
             process.pid,
-            seconds(figures.seconds),
-            count(figures.calls()),
-            bytes(figures.bytes()),
-            escaped(&super::text::engine_share(figures).replace('-', "–")),
+            seconds(process.seconds),
+            count(process.calls),
+            bytes(process.bytes),
+            escaped(&super::text::engine_share(process).replace('-', "–")),
         );
     }
     table.push_str("</tbody></table></div>\n");
@@ -222,38 +209,33 @@ fn list(out: &mut String, processes: &[ProcessReport]) {
     );
 }
 
-fn one(out: &mut String, index: usize, process: &ProcessReport) {
-    let figures = &process.figures;
-    let mut summary = format!("{} ({})", chart::cut(process.program(), 40), process.pid);
-    let _ = write!(summary, " · {}", bytes(figures.bytes()));
-    if figures.bytes() > 0 {
-        let _ =
-            write!(summary, " · {} by the engine", percent(figures.engine.bytes, figures.bytes()));
+fn one(out: &mut String, index: usize, process: &Process) {
+    let Some(figures) = &process.figures else { return };
+    let whose = format!("{} ({})", chart::cut(process.program(), 40), process.pid);
+    let mut summary = format!("{whose} · {}", bytes(process.bytes));
+    if process.bytes > 0 {
+        summary += &format!(" · {} by the engine", percent(process.engine_bytes, process.bytes));
     }
-    let _ = writeln!(out, "<details><summary>{}</summary>", escaped(&summary));
     let _ = writeln!(
         out,
-        "<p class=\"faint\" id=\"process-{index}\"><code>{}</code> · {}</p>",
+        "<details><summary>{}</summary>\n\
+         <p class=\"faint\" id=\"process-{index}\"><code>{}</code> · {}</p>",
+        escaped(&summary),
         escaped(&process.exe),
         escaped(&facts(process))
     );
-    sections::all(
-        out,
-        figures,
-        &format!("{} ({})", chart::cut(process.program(), 40), process.pid),
-        3,
-    );
+    sections::all(out, figures, process.saved.as_ref(), &whose, 3);
     out.push_str("</details>\n");
 }
 
-fn facts(process: &ProcessReport) -> String {
+fn facts(process: &Process) -> String {
     let plural = if process.channels == 1 { "" } else { "s" };
     let mut facts = format!("{}, {} channel{plural}", process.backend, process.channels);
-    let _ = write!(facts, " · ran {}", seconds(process.figures.seconds));
+    let _ = write!(facts, " · ran {}", seconds(process.seconds));
     if let Some(threshold) = process.threshold {
         let _ = write!(facts, " · carries copies from {} up", bytes(threshold));
     }
-    if let Some(saved) = &process.figures.saved {
+    if let Some(saved) = &process.saved {
         let _ = write!(facts, " · {}", saved.sentence());
     }
     facts

@@ -1,32 +1,19 @@
 //! The JSON of one process, looked at key by key: it may be cut off, of another version, or
-//! written by somebody who means harm.
+//! written to do harm.
 //!
 //! Keys that are not known are left alone. Names are kept short and without control characters;
-//! whoever shows them still escapes what his format needs.
+//! what shows them still escapes what its format needs.
 
-use super::figures::{Distribution, Figures, Named, Profile, Site, TimeSaved, Timeline, Traffic};
+use super::figures::{Figures, Named, Site, TimeSaved};
+use super::{Process, span};
 use crate::say::printable;
-use crate::stats::worth::Interval;
 use crate::symbols::Symbols;
+use adma_record::histogram::Histogram;
+use adma_record::knobs::OPS;
+use adma_record::live::{Fallback, Flow, Live, MOST_CHANNELS, REASONS, word};
+use adma_record::worth::Interval;
 use serde_json::Value;
-
-#[derive(Clone, Debug)]
-pub struct ProcessReport {
-    pub version: String,
-    pub pid: u64,
-    /// The path of the program, or what the system tells instead.
-    pub exe: String,
-    /// The words of the command line, with blanks between them; empty: not known.
-    pub command: String,
-    /// Seconds since the epoch.
-    pub started: f64,
-    pub backend: String,
-    /// Besides the caller.
-    pub channels: u64,
-    /// The smallest copy that was carried, if that was fixed or learned.
-    pub threshold: Option<u64>,
-    pub figures: Figures,
-}
+use std::sync::atomic::Ordering::Relaxed;
 
 /// More than the library's histograms have.
 const MOST_BUCKETS: usize = 4096;
@@ -34,120 +21,129 @@ const MOST_BUCKETS: usize = 4096;
 const MOST_NAMES: usize = 256;
 const LONGEST_NAME: usize = 64;
 const LONGEST_PATH: usize = 4096;
+/// Smaller copies are not considered, unless a threshold is set.
+pub const FLOOR: u64 = 256 << 10;
 
 type Parsed<T> = Result<T, String>;
 
-impl ProcessReport {
-    pub fn new(value: &Value) -> Parsed<Self> {
-        let top = Key { value, path: String::new() };
-        if !value.is_object() {
-            return Err("not a report of adma: want an object".to_owned());
-        }
-        let paths = top.key("paths")?;
-        let started = top.optional("started").map_or(Ok(0.0), |key| key.seconds())?;
-        let exe = top.key("exe")?.text(LONGEST_PATH)?;
-        Ok(Self {
-            command: top.optional("command").map_or(Ok(String::new()), |key| command(&key))?,
-            version: top.key("version")?.text(LONGEST_NAME)?,
-            pid: top.key("pid")?.number()?,
-            exe,
-            started,
-            backend: top.key("backend")?.text(LONGEST_NAME)?,
-            channels: top.key("channels")?.number()?,
-            threshold: top.optional("threshold").map(|key| key.number()).transpose()?,
-            figures: Figures {
-                seconds: top.optional("seconds").map_or(Ok(0.0), |key| key.seconds())?,
-                engine: paths.key("engine")?.flow()?,
-                libc: paths.key("libc")?.flow()?,
-                timeline: timeline(&top, started)?,
-                ..rest(&top)?
-            },
-        })
+/// Times in JSON are nanoseconds, so they are ticks of this record.
+pub fn of_json(value: &Value) -> Parsed<Process> {
+    let top = Key { value, path: String::new() };
+    if !value.is_object() {
+        return Err("not a report of adma: want an object".to_owned());
     }
-
-    /// The program without its folders.
-    pub fn name(&self) -> &str {
-        self.exe.rsplit('/').next().unwrap_or(&self.exe)
-    }
-
-    /// The command line where it is known, the program otherwise; both without folders in front.
-    pub fn program(&self) -> &str {
-        let line = if self.command.is_empty() { &self.exe } else { &self.command };
-        let program = line.split(' ').next().unwrap_or(line);
-        &line[program.rfind('/').map_or(0, |slash| slash + 1)..]
-    }
-}
-
-/// All that older versions may not have told.
-fn rest(top: &Key<'_>) -> Parsed<Figures> {
-    let named = |key: Option<Key<'_>>| key.map_or(Ok(Vec::new()), |key| key.named());
-    let reasons = named(top.optional("fallbacks"))?;
-    let bytes = named(top.optional("fallback_bytes"))?;
-    let of = |all: &Named, wanted: &str| {
-        all.iter().find(|(name, _)| name == wanted).map_or(0, |(_, value)| *value)
+    let started = top.optional("started").map_or(Ok(0.0), |key| key.seconds())?;
+    let seconds = top.optional("seconds").map_or(Ok(0.0), |key| key.seconds())?;
+    let exe = top.key("exe")?.text(LONGEST_PATH)?;
+    let named = |outer: &str, inner: &str| match top.optional(outer) {
+        Some(key) => key.optional(inner).map_or(Ok(Vec::new()), |key| key.named()),
+        None => Ok(Vec::new()),
     };
-    let faults = of(&reasons, "fault");
-    let told = reasons.iter().filter(|(name, count)| name != "fault" && *count > 0);
-    let fallbacks = told.map(|(name, count)| (name.clone(), *count, of(&bytes, name))).collect();
-    let channels = named(top.optional("channel_bytes"))?;
-    let number = |key: Option<Key<'_>>| key.map_or(Ok(0), |key| key.number());
-    let inside = |outer: &str, inner: &str| top.optional(outer).and_then(|key| key.optional(inner));
-    Ok(Figures {
-        fallbacks,
-        faults,
-        taken_back: number(top.optional("taken_back"))?,
-        mismatched: number(inside("verify", "mismatched"))?,
-        channels: in_order(channels),
-        costs: named(inside("ioat", "costs_ns"))?,
-        registrations: named(inside("gpu", "registrations"))?,
-        reads: top
-            .optional("reads")
-            .map_or(Ok(Vec::new()), |key| counted(&key, ["engine", "libc"], "calls"))?,
-        messages: top
-            .optional("messages")
-            .map_or(Ok(Vec::new()), |key| counted(&key, ["sent", "received"], "messages"))?,
-        profile: top.optional("profile").map(|key| profile(&key)).transpose()?,
-        saved: top.optional("saved").map_or(Ok(None), |key| saved(top, &key))?,
-        sites: top.optional("sites").map_or(Ok(Vec::new()), |key| sites(&key))?,
-        ..Figures::default()
+    let mut figures = Figures {
+        costs: named("ioat", "costs_ns")?,
+        registrations: named("gpu", "registrations")?,
+        ..Figures::new(1.0)
+    };
+    let backend = top.key("backend")?.text(LONGEST_NAME)?;
+    figures.live.facts.backend.store(word(&backend), Relaxed);
+    counts(&top, &figures.live)?;
+    facts(&top, &figures.live)?;
+    if let Some(key) = top.optional("timeline") {
+        timeline(&key, started, &figures.live)?;
+    }
+    if let Some(key) = top.optional("sites") {
+        sites(&key, &mut figures)?;
+    }
+    let number = |name: &str| top.optional(name).map(|key| key.number()).transpose();
+    Ok(Process {
+        command: top.optional("command").map_or(Ok(String::new()), |key| command(&key))?,
+        version: top.key("version")?.text(LONGEST_NAME)?,
+        pid: top.key("pid")?.number()?,
+        exe,
+        started,
+        seconds,
+        threshold: number("threshold")?,
+        saved: top.optional("saved").map_or(Ok(None), |key| saved(&key, seconds))?,
+        span: span(&figures.live, |ticks| ticks as f64 / 1e9),
+        channels: top.key("channels")?.number()?.min(MOST_CHANNELS as u64) as usize,
+        backend,
+        ..Process::of(figures)
     })
 }
 
-/// The caller, then the channels by their numbers: JSON keeps no order.
-fn in_order(mut channels: Named) -> Named {
-    let number = |name: &str| name.rsplit('-').next().and_then(|digits| digits.parse::<u64>().ok());
-    channels.sort_by_key(|(name, _)| (name != "caller", number(name), name.clone()));
-    channels
-}
-
-/// The number and the bytes of each of `names` that there were some of.
-fn counted(key: &Key<'_>, names: [&str; 2], what: &str) -> Parsed<Vec<(String, u64, u64)>> {
-    let mut all = Vec::new();
-    for name in names {
-        if let Some(of) = key.optional(name) {
-            all.push((name.to_owned(), of.key(what)?.number()?, of.key("bytes")?.number()?));
+/// Copies, messages and the profile.
+fn counts(top: &Key<'_>, live: &Live) -> Parsed<()> {
+    let recorder = &live.recorder;
+    let paths = top.key("paths")?;
+    let engine = paths.key("engine")?.flow(&recorder.engine)?;
+    recorder.carried.store(engine, Relaxed);
+    let libc = paths.key("libc")?.flow(&recorder.libc)?;
+    let named = |name: &str| top.optional(name).map_or(Ok(Vec::new()), |key| key.named());
+    let slot = |name: &str| {
+        let known = Fallback::ALL.iter().find(|why| why.name() == name);
+        &recorder.fallbacks[known.map_or(REASONS - 1, |why| *why as usize)]
+    };
+    for (name, count) in named("fallbacks")? {
+        match name.as_str() {
+            "fault" => live.facts.faults.store(count, Relaxed),
+            name => slot(name).add(count, 0),
         }
     }
-    if what == "calls" {
-        all.retain(|(_, calls, _)| *calls > 0);
+    let mut left = libc;
+    for (name, bytes) in named("fallback_bytes")? {
+        slot(&name).add(0, bytes.min(left));
+        left -= bytes.min(left);
     }
-    Ok(all)
-}
-
-fn profile(key: &Key<'_>) -> Parsed<Profile> {
-    let mut functions = Vec::new();
-    for (name, function) in key.key("functions")?.entries()? {
-        let (calls, bytes) = (function.key("calls")?.number()?, function.key("bytes")?.number()?);
-        if calls > 0 {
-            functions.push((name, calls, bytes));
+    recorder.fallbacks[REASONS - 1].add(0, left); // older versions tell none by reason
+    let reads = top.optional("reads").map_or(Ok(Vec::new()), |key| key.counted("calls"))?;
+    for (name, calls, bytes) in reads {
+        recorder.reads[usize::from(name != "engine")].add(calls, bytes);
+    }
+    let verify = top.optional("verify").and_then(|key| key.optional("mismatched"));
+    recorder.mismatched.store(verify.map_or(Ok(0), |key| key.number())?, Relaxed);
+    if let Some(key) = top.optional("messages") {
+        for name in ["sent", "received"] {
+            let of = key.key(name)?;
+            let (count, bytes) = (of.key("messages")?.number()?, of.key("bytes")?.number()?);
+            live.messages.add(name, count, bytes);
         }
     }
-    Ok(Profile { sizes: key.key("size")?.histogram()?, functions })
+    if let Some(key) = top.optional("profile") {
+        key.key("size")?.histogram(&recorder.every_size)?;
+        for (name, calls, bytes) in key.key("functions")?.counted("calls")? {
+            if let Some(at) = OPS.iter().position(|op| *op == name) {
+                recorder.by_function[at].add(calls, bytes);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn facts(top: &Key<'_>, live: &Live) -> Parsed<()> {
+    let facts = &live.facts;
+    let number = |name: &str| top.optional(name).map_or(Ok(0), |key| key.number());
+    facts.taken_back.store(number("taken_back")?, Relaxed);
+    facts.threshold.store(number("threshold")?, Relaxed);
+    // A fixed threshold is a number, a learned one a word.
+    let fixed = top.optional("min_bytes").and_then(|key| key.value.as_u64());
+    facts.floor.store(fixed.unwrap_or(FLOOR), Relaxed);
+    let mut channels = 0;
+    for (name, bytes) in top.optional("channel_bytes").map_or(Ok(Vec::new()), |key| key.named())? {
+        let number = name.rsplit('-').next().and_then(|digits| digits.parse::<usize>().ok());
+        match number.filter(|number| *number < MOST_CHANNELS) {
+            Some(number) => {
+                channels = channels.max(number + 1);
+                facts.channel_bytes[number].store(bytes, Relaxed);
+            }
+            None => facts.caller_bytes.store(bytes, Relaxed),
+        }
+    }
+    facts.channels.store(channels as u32, Relaxed);
+    Ok(())
 }
 
 /// `None`: nothing was shared, so nothing was saved.
-fn saved(top: &Key<'_>, told: &Key<'_>) -> Parsed<Option<TimeSaved>> {
-    let of_seconds = top.optional("seconds").map_or(Ok(0.0), |key| key.seconds())?;
+fn saved(told: &Key<'_>, of_seconds: f64) -> Parsed<Option<TimeSaved>> {
     let number = |name: &str| {
         // Negative where the engine has cost time.
         let number = |key: Key<'_>| {
@@ -173,9 +169,8 @@ fn command(key: &Key<'_>) -> Parsed<String> {
     Ok(words?.join(" "))
 }
 
-fn sites(key: &Key<'_>) -> Parsed<Vec<Site>> {
+fn sites(key: &Key<'_>, figures: &mut Figures) -> Parsed<()> {
     let mut symbols = Symbols::default();
-    let mut all = Figures::default();
     for site in key.list(MOST_NAMES)? {
         let number = |name: &str| site.key(name)?.number();
         let name = match site.optional("module") {
@@ -183,9 +178,10 @@ fn sites(key: &Key<'_>) -> Parsed<Vec<Site>> {
             None => unknown_code(number("offset")?).to_owned(),
         };
         let (calls, bytes, nanoseconds) = (number("calls")?, number("bytes")?, number("ns")?);
-        all.add_sites(&[Site { name: shortened(&name, LONGEST_NAME), calls, bytes, nanoseconds }]);
+        let name = shortened(&name, LONGEST_NAME);
+        figures.add_sites(&[Site { name, calls, bytes, nanoseconds }]);
     }
-    Ok(all.sites)
+    Ok(())
 }
 
 /// What sites are called that belong to no file.
@@ -193,18 +189,18 @@ pub fn unknown_code(offset: u64) -> &'static str {
     if offset == 0 { "other places" } else { "code without a file" }
 }
 
-fn timeline(top: &Key<'_>, started: f64) -> Parsed<Option<Timeline>> {
-    let Some(key) = top.optional("timeline") else { return Ok(None) };
-    let steps = |name: &str| -> Parsed<Vec<u64>> {
-        key.key(name)?.list(MOST_NAMES)?.iter().map(Key::number).collect()
-    };
-    let bytes = [steps("engine")?, steps("libc")?];
-    if bytes.iter().all(Vec::is_empty) {
-        return Ok(None);
-    }
+/// Bytes by time, in ticks since the epoch.
+fn timeline(key: &Key<'_>, started: f64, live: &Live) -> Parsed<()> {
     let at = |name: &str| Ok::<_, String>(started + key.key(name)?.seconds()?);
-    let step = key.key("step")?.seconds()?;
-    Ok(Some(Timeline { start: at("start")?, end: at("end")?, step, bytes }))
+    let (start, end, step) = (at("start")?, at("end")?, key.key("step")?.seconds()?);
+    for (way, name) in ["engine", "libc"].into_iter().enumerate() {
+        for (number, bytes) in key.key(name)?.list(MOST_NAMES)?.iter().enumerate() {
+            let begun = (start + step * number as f64) * 1e9;
+            let bytes = bytes.number()?;
+            live.recorder.timeline.note(begun as u64, (end * 1e9) as u64, way == 1, bytes);
+        }
+    }
+    Ok(())
 }
 
 /// A value, and how one came to it.
@@ -265,49 +261,49 @@ impl<'a> Key<'a> {
         self.entries()?.into_iter().map(number).collect()
     }
 
-    fn flow(&self) -> Parsed<Traffic> {
-        Ok(Traffic {
-            calls: self.key("calls")?.number()?,
-            bytes: self.key("bytes")?.number()?,
-            sizes: self.key("size")?.histogram()?,
-            times: self.key("latency_ns")?.histogram()?,
-            speeds: self.optional("by_size").map_or(Ok(Vec::new()), |key| key.speeds())?,
-        })
-    }
-
     fn list(&self, most: usize) -> Parsed<Vec<Self>> {
         let list = self.want(self.value.as_array(), "a list")?;
         let list = self.want((list.len() <= most).then_some(list), &format!("at most {most}"))?;
         Ok(list.iter().map(|value| self.below("", value)).collect())
     }
 
-    fn speeds(&self) -> Parsed<Vec<(u32, u64, u64)>> {
-        let speed = |key: &Self| -> Parsed<(u32, u64, u64)> {
-            let numbers = key.list(3)?.iter().map(Self::number).collect::<Parsed<Vec<_>>>()?;
-            let known = match numbers[..] {
-                [class @ 0..64, bytes, nanoseconds] => Some((class as u32, bytes, nanoseconds)),
-                _ => None,
-            };
-            key.want(known, "exponent of two, bytes and nanoseconds")
+    /// Names with the number of `what` and the bytes of each.
+    fn counted(&self, what: &str) -> Parsed<Vec<(String, u64, u64)>> {
+        let row = |(name, of): (String, Self)| {
+            Ok((name, of.key(what)?.number()?, of.key("bytes")?.number()?))
         };
-        self.list(64)?.iter().map(speed).collect()
+        self.entries()?.into_iter().map(row).collect()
     }
 
-    fn histogram(&self) -> Parsed<Distribution> {
-        let key = self.key("buckets")?;
-        let list = key.want(key.value.as_array(), "a list")?;
-        let few = (list.len() <= MOST_BUCKETS).then_some(list);
-        let list = key.want(few, &format!("at most {MOST_BUCKETS} buckets"))?;
-        let bucket = |value: &Value| -> Option<(u64, u64, u64)> {
-            let [lowest, highest, count] = value.as_array()?.as_slice() else { return None };
-            let bucket = (lowest.as_u64()?, highest.as_u64()?, count.as_u64()?);
-            (bucket.0 <= bucket.1).then_some(bucket)
-        };
-        let buckets = list.iter().map(bucket).collect::<Option<Vec<_>>>();
-        let mut buckets = key.want(buckets, "lists of lowest value, highest value and count")?;
-        buckets.retain(|bucket| bucket.2 > 0);
-        buckets.sort_unstable();
-        Ok(Distribution { buckets, max: self.key("max")?.number()? })
+    /// Fills one way's numbers. Returns its bytes.
+    fn flow(&self, flow: &Flow) -> Parsed<u64> {
+        self.key("calls")?.number()?;
+        self.key("size")?.histogram(&flow.sizes)?;
+        self.key("latency_ns")?.histogram(&flow.ticks)?;
+        for speed in self.optional("by_size").map_or(Ok(Vec::new()), |key| key.list(64))? {
+            let numbers = speed.list(3)?.iter().map(Self::number).collect::<Parsed<Vec<_>>>()?;
+            match numbers[..] {
+                [class @ 0..64, bytes, ns] => flow.note_speed(class as u32, bytes, ns),
+                _ => return speed.want(None, "exponent of two, bytes and nanoseconds"),
+            }
+        }
+        self.key("bytes")?.number()
+    }
+
+    fn histogram(&self, into: &Histogram) -> Parsed<()> {
+        let max = self.key("max")?.number()?;
+        for bucket in self.key("buckets")?.list(MOST_BUCKETS)? {
+            let numbers = bucket.value.as_array().map_or(&[][..], Vec::as_slice);
+            let numbers: Vec<u64> = numbers.iter().filter_map(Value::as_u64).collect();
+            match numbers[..] {
+                [lowest, highest, count] if lowest <= highest => {
+                    into.record_n(highest.min(max).max(lowest), count);
+                }
+                _ => return bucket.want(None, "lowest value, highest value and count"),
+            }
+        }
+        into.record_n(max, 0);
+        Ok(())
     }
 }
 

@@ -1,8 +1,7 @@
 //! Numbers as people read them.
 
-use crate::stats::units::{Bytes, Time};
+use adma_record::units::{Bytes, Time, UNITS};
 
-const BYTES: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 /// Nanoseconds, and what a thousand of each is called.
 const TIMES: [&str; 4] = ["ns", "µs", "ms", "s"];
 
@@ -28,14 +27,9 @@ pub fn seconds(value: f64) -> String {
 /// With a narrow space between thousands.
 pub fn count(value: u64) -> String {
     let digits = value.to_string();
-    let mut grouped = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            grouped.push('\u{202f}');
-        }
-        grouped.push(digit);
-    }
-    grouped
+    let first = (digits.len() - 1) % 3 + 1;
+    let rest = digits.as_bytes()[first..].chunks(3).map(String::from_utf8_lossy);
+    rest.fold(digits[..first].to_owned(), |sum, three| sum + "\u{202f}" + &three)
 }
 
 pub fn percent(part: u64, whole: u64) -> String {
@@ -52,18 +46,14 @@ pub fn percent(part: u64, whole: u64) -> String {
 /// Day and minute of the epoch's second, in UTC.
 pub fn date(epoch: f64) -> String {
     const LAST: f64 = 253_402_300_799.0; // of the year 9999
-    let second = epoch.clamp(0.0, LAST) as u64;
-    let (days, minute) = ((second / 86_400) as i64, second / 60 % 1440);
-    // Years begin in March, so that leap days come last; 400 years have 146097 days.
-    let shifted = days + 719_468;
-    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", minute / 60, minute % 60)
+    // SAFETY: all zeros is a valid `tm`, which is filled; the year fits.
+    let time = unsafe {
+        let mut time: libc::tm = std::mem::zeroed();
+        libc::gmtime_r(&(epoch.clamp(0.0, LAST) as libc::time_t), &mut time);
+        time
+    };
+    let (year, month, day) = (time.tm_year + 1900, time.tm_mon + 1, time.tm_mday);
+    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", time.tm_hour, time.tm_min)
 }
 
 /// Where an axis has its marks, and what stands there; the last is its end.
@@ -80,7 +70,7 @@ impl Scale {
     pub fn bytes(most: u64) -> Self {
         let unit = (most.max(1).ilog2() / 10) as usize;
         let size = (1u64 << (10 * unit)) as f64;
-        Self::new(most as f64, size, unit == 0, |value| short(value / size, BYTES[unit]))
+        Self::new(most as f64, size, unit == 0, |value| short(value / size, UNITS[unit]))
     }
 
     pub fn nanoseconds(most: u64) -> Self {

@@ -3,8 +3,8 @@
 use super::columns::Layout;
 use super::{INTERVAL, Row, Sampler, Wish, metrics};
 use crate::say::{self, fail, say};
-use crate::stats::live::Flow;
-use crate::stats::messages::Messages;
+use adma_record::live::Flow;
+use adma_record::messages::Messages;
 use serde_json::{Map, Value, json};
 use std::io::Write as _;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,7 +23,7 @@ pub fn run(wish: &Wish) -> i32 {
         };
         let mut out = std::io::stdout().lock();
         if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
-            return 1; // nobody reads any more
+            return 1; // the reader has gone
         }
         if wish.once || wish.metrics {
             if rows.is_empty() && !wish.json && !wish.metrics {
@@ -36,7 +36,7 @@ pub fn run(wish: &Wish) -> i32 {
 }
 
 fn table(rows: &[Row], wish: &Wish) -> String {
-    let layout = Layout::new(rows, width(), wish.shows_users());
+    let layout = Layout::new(rows, width(), wish.all);
     let line = |cells: Vec<String>| format!("{}\n", cells.join(" ").trim_end());
     let mut text = line(layout.titles());
     rows.iter().for_each(|row| text += &line(layout.cells(row)));
@@ -73,7 +73,7 @@ fn messages(told: Option<Messages>) -> Value {
 fn json(rows: &[Row]) -> Value {
     let process = |row: &Row| {
         let (facts, recorder) = (&row.process.live.facts, row.recorder());
-        let channels = row.process.channel_bytes();
+        let channels = crate::live::channel_bytes(&row.process.live);
         let path = |flow: &Flow, bytes: u64| json!({ "calls": flow.sizes.count(), "bytes": bytes });
         let fallbacks: Map<String, Value> =
             recorder.fallbacks().map(|(why, count)| (why.to_owned(), count.into())).collect();

@@ -3,15 +3,16 @@
 use super::columns::{self, Layout as Columns};
 use super::set::{self, Setting};
 use super::{INTERVAL, Row, Sampler, Wish};
+use crate::live::{channel_bytes, channel_name};
 use crate::say::{FAILED, fail};
-use crate::stats::live::{Control, MOST_CHANNELS};
-use crate::stats::{tables, worth};
-use ratatui::Frame;
+use adma_record::live::{Control, MOST_CHANNELS};
+use adma_record::{tables, worth};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Style, Stylize};
 use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Row as Cells, Table, TableState};
+use ratatui::{DefaultTerminal, Frame};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
@@ -26,44 +27,17 @@ h, ?                this help                 q, Esc                  leave
 BECAUSE: why libc copies    FROM: copies from this size up are carried
 CALLER: part of shared copies that the caller made itself";
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Order {
-    Bytes,
-    Copies,
-    Saved,
-    Pid,
-}
+type Key = fn(&Row) -> f64;
 
-impl Order {
-    fn next(self) -> Self {
-        match self {
-            Order::Bytes => Order::Copies,
-            Order::Copies => Order::Saved,
-            Order::Saved => Order::Pid,
-            Order::Pid => Order::Bytes,
-        }
-    }
+/// Columns to sort by, each with a key of which the greatest comes first.
+const ORDERS: [(&str, Key); 4] = [
+    (columns::BYTES, |row| row.bytes_per_second),
+    (columns::COPIES, |row| row.copies_per_second),
+    (columns::SAVED, |row| row.saved.unwrap_or(f64::MIN)),
+    (columns::PID, |row| -f64::from(row.process.pid)),
+];
 
-    fn column(self) -> &'static str {
-        match self {
-            Order::Pid => columns::PID,
-            Order::Copies => columns::COPIES,
-            Order::Bytes => columns::BYTES,
-            Order::Saved => columns::SAVED,
-        }
-    }
-
-    fn sort(self, rows: &mut [Row]) {
-        let descending = |a: f64, b: f64| b.total_cmp(&a);
-        rows.sort_by(|a, b| match self {
-            Order::Pid => a.process.pid.cmp(&b.process.pid),
-            Order::Bytes => descending(a.bytes_per_second, b.bytes_per_second),
-            Order::Copies => descending(a.copies_per_second, b.copies_per_second),
-            Order::Saved => descending(a.saved.unwrap_or(f64::MIN), b.saved.unwrap_or(f64::MIN)),
-        });
-    }
-}
-
+#[derive(Default)]
 struct Screen {
     rows: Vec<Row>,
     /// Processes, also those that the filter leaves out.
@@ -76,7 +50,8 @@ struct Screen {
     shows_users: bool,
     /// Rows that fit on the screen.
     page: usize,
-    order: Order,
+    /// Index into `ORDERS`.
+    order: usize,
     /// The process that was chosen; it keeps the choice when rows move.
     chosen: Option<i32>,
     /// What went wrong with the last key.
@@ -84,51 +59,28 @@ struct Screen {
 }
 
 pub fn run(wish: &Wish) -> i32 {
-    let mut terminal = match ratatui::try_init() {
-        Ok(terminal) => terminal,
-        Err(error) => fail(FAILED, format_args!("top: the terminal cannot be used: {error}")),
-    };
-    let mut sampler = Sampler::new();
-    let mut screen = Screen {
-        rows: Vec::new(),
-        all: 0,
-        filter: String::new(),
-        is_typing: false,
-        shows_help: false,
-        shows_users: wish.shows_users(),
-        page: 1,
-        order: Order::Bytes,
-        chosen: wish.pid,
-        message: String::new(),
-    };
-    let result = loop {
-        screen.take(sampler.sample(wish));
-        let next = Instant::now() + INTERVAL;
-        // Keys are answered at once, the numbers change each second.
-        let left = loop {
-            if let Err(error) = terminal.draw(|frame| screen.draw(frame)) {
-                break Err(error);
-            }
-            match event::poll(next.saturating_duration_since(Instant::now())) {
-                Ok(false) => break Ok(false),
-                Ok(true) => match event::read() {
-                    Ok(event) if screen.leaves_on(&event) => break Ok(true),
-                    Ok(_) => {}
-                    Err(error) => break Err(error),
-                },
-                Err(error) => break Err(error),
-            }
-        };
-        match left {
-            Ok(false) => {}
-            Ok(true) => break Ok(()),
-            Err(error) => break Err(error),
-        }
-    };
+    let terminal = ratatui::try_init().unwrap_or_else(|error| {
+        fail(FAILED, format_args!("top: the terminal cannot be used: {error}"))
+    });
+    let result = show(terminal, wish);
     ratatui::restore();
-    match result {
-        Ok(()) => 0,
-        Err(error) => fail(FAILED, format_args!("top: {error}")),
+    result.map_or_else(|error| fail(FAILED, format_args!("top: {error}")), |()| 0)
+}
+
+fn show(mut terminal: DefaultTerminal, wish: &Wish) -> std::io::Result<()> {
+    let (mut sampler, mut next) = (Sampler::new(), Instant::now());
+    let mut screen = Screen { shows_users: wish.all, chosen: wish.pid, ..Screen::default() };
+    loop {
+        if next <= Instant::now() {
+            screen.take(sampler.sample(wish));
+            next = Instant::now() + INTERVAL;
+        }
+        terminal.draw(|frame| screen.draw(frame))?;
+        // Keys are answered at once, the numbers change each second.
+        let wait = next.saturating_duration_since(Instant::now());
+        if event::poll(wait)? && screen.leaves_on(&event::read()?) {
+            return Ok(());
+        }
     }
 }
 
@@ -137,7 +89,12 @@ impl Screen {
         self.all = rows.len();
         self.rows = rows;
         self.rows.retain(|row| row.command.contains(&self.filter));
-        self.order.sort(&mut self.rows);
+        self.sort();
+    }
+
+    fn sort(&mut self) {
+        let key = ORDERS[self.order].1;
+        self.rows.sort_by(|a, b| key(b).total_cmp(&key(a)));
     }
 
     /// Takes a key into the filter.
@@ -183,8 +140,8 @@ impl Screen {
             KeyCode::Up | KeyCode::Char('k') => self.choose(-1),
             KeyCode::Down | KeyCode::Char('j') => self.choose(1),
             KeyCode::Char('s') => {
-                self.order = self.order.next();
-                self.order.sort(&mut self.rows);
+                self.order = (self.order + 1) % ORDERS.len();
+                self.sort();
             }
             KeyCode::Char(' ') => self.change(|setting, _| setting.off = !setting.off),
             KeyCode::Char('+') => {
@@ -248,7 +205,7 @@ impl Screen {
         ])
         .areas(frame.area());
         let total: f64 = self.rows.iter().map(|row| row.bytes_per_second).sum();
-        let total = crate::stats::units::Bytes(total as u64);
+        let total = adma_record::units::Bytes(total as u64);
         let plural = if self.all == 1 { "" } else { "es" };
         self.page = usize::from(table.height.saturating_sub(1)).max(1);
         let shown = self.rows.len().min(self.page);
@@ -263,7 +220,7 @@ impl Screen {
 
         let columns = Columns::new(&self.rows, table.width.into(), self.shows_users);
         let header = columns.titles().into_iter().map(|title| {
-            let is_order = title.trim() == self.order.column();
+            let is_order = title.trim() == ORDERS[self.order].0;
             let title = Line::from(title);
             if is_order { title.reversed() } else { title }
         });
@@ -305,12 +262,15 @@ impl Screen {
         let facts = &process.live.facts;
         // A `String` takes everything.
         let _ = tables::paths(recorder, &mut text);
-        let caller = facts.caller_bytes.load(Relaxed);
-        let name = process.channel_name();
-        let _ = tables::channels(caller, &name, &process.channel_bytes(), &mut text);
-        let _ = worth::saved(recorder, process.scale(), process.seconds()).write(&mut text);
+        let (caller, backend) = (facts.caller_bytes.load(Relaxed), process.backend());
+        let channels = channel_bytes(&process.live);
+        let _ = tables::channels((caller, channel_name(&backend), &channels), &mut text);
+        let saved = worth::saved(recorder, process.scale(), process.seconds());
+        if let Some(sentence) = saved.sentence() {
+            text += &format!("  {sentence}\n");
+        }
         let _ = worth::not_helped(recorder, facts.floor.load(Relaxed), &mut text);
-        crate::report::text::sites(&mut text, &crate::report::live::sites(process));
+        let _ = crate::report::text::sites(&mut text, &crate::report::live::sites(process));
         if let Some(told) = process.messages() {
             let _ = tables::messages(&told, &mut text);
         }

@@ -1,18 +1,18 @@
 //! What the user wants of a running process goes into the control part of its live file.
 //!
-//! The file's mode is 0400, so that nobody cuts it off by mistake: it is opened for reading, made
+//! The file's mode is 0400, so that it is not cut off by mistake: it is opened for reading, made
 //! writable for a moment, and a few numbers of it are written in place. The library checks each
 //! of them. Nothing is said to the process; its next large copy sees it.
 
-use crate::knobs;
 use crate::live::{self, LiveProcess, State};
 use crate::say::{self, FAILED, fail};
-use crate::stats::live::{Control, Live, MOST_CHANNELS};
+use adma_record::knobs;
+use adma_record::live::{Control, Live, MOST_CHANNELS};
 use std::fs::{OpenOptions, Permissions};
 use std::io;
 use std::mem::offset_of;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Zeros: as configured.
@@ -86,14 +86,9 @@ pub fn command(pid: i32, wanted: &[String]) -> i32 {
 }
 
 pub fn write(process: &LiveProcess, setting: Setting) -> io::Result<()> {
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(&process.path)?;
-    let about = file.metadata()?;
-    if !about.is_file() || about.uid() != process.owner || about.len() != Live::SIZE as u64 {
-        return Err(io::Error::other("its live file is not what it was"));
-    }
+    let file = live::open(&process.path, process.owner)?;
     file.set_permissions(Permissions::from_mode(0o600))?;
-    // The same file, whatever stands under its name by now.
+    // By descriptor: another file may have the name by now.
     let writable =
         OpenOptions::new().write(true).open(format!("/proc/self/fd/{}", file.as_raw_fd()));
     let restored = file.set_permissions(Permissions::from_mode(0o400));

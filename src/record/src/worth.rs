@@ -5,13 +5,11 @@
 //! a table for each kind and size. The bounds are those of the mean (Student's, of winsorised
 //! samples), and a margin for what samples cannot show: a part of a call may cost less or more than
 //! the whole, and what follows a copy finds other caches.
-//!
-//! Pure, and without allocation; the command `adma` compiles this file too.
 #![forbid(unsafe_code)]
 
-use super::live::Recorder;
-use super::samples::{KEPT, Row};
-use super::units::{Bytes, Time};
+use crate::live::Recorder;
+use crate::samples::{KEPT, Row};
+use crate::units::{Bytes, Time};
 use core::fmt::{Display, Formatter, Result, Write};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -179,41 +177,39 @@ fn root(square: f64) -> f64 {
 }
 
 impl Saved {
-    /// One line; none where nothing was shared.
-    pub fn write(&self, out: &mut dyn Write) -> Result {
-        if !self.shared {
-            return Ok(());
-        }
-        out.write_str("  ")?;
-        match &self.interval {
-            Ok(interval) => sentence(out, self.wall, Ok(*interval))?,
-            Err(why) => sentence(out, self.wall, Err(why))?,
-        }
-        out.write_str("\n")
+    /// `None`: nothing was shared.
+    pub fn sentence(&self) -> Option<Sentence<'_>> {
+        let saved = self.interval.as_ref().map(|interval| *interval).map_err(|why| why as _);
+        self.shared.then_some(Sentence { wall: self.wall, saved })
     }
 }
 
 /// What a run of `wall` seconds would have taken: the one sentence of every report.
-pub fn sentence(
-    out: &mut dyn Write,
-    wall: f64,
-    saved: core::result::Result<Interval, &dyn Display>,
-) -> Result {
-    write!(out, "took {}, without adma ", Time((wall * 1e9) as u64))?;
-    let Interval { seconds, low, high } = match saved {
-        Ok(interval) => interval,
-        Err(why) => return write!(out, "not known: {why}"),
-    };
-    // All three in one unit.
-    let without = |saved: f64| (wall + saved).max(0.0);
-    let (unit, scale) = match without(seconds) {
-        1.0.. => ("s", 1.0),
-        1e-3.. => ("ms", 1e3),
-        _ => ("us", 1e6),
-    };
-    let digits = usize::from(without(seconds) * scale < 100.0);
-    let [about, low, high] = [seconds, low, high].map(|saved| without(saved) * scale);
-    write!(out, "about {about:.digits$} {unit} ({low:.digits$} to {high:.digits$})")
+pub struct Sentence<'a> {
+    pub wall: f64,
+    /// Or why that is not known.
+    pub saved: core::result::Result<Interval, &'a dyn Display>,
+}
+
+impl Display for Sentence<'_> {
+    fn fmt(&self, out: &mut Formatter<'_>) -> Result {
+        let wall = self.wall;
+        write!(out, "took {}, without adma ", Time((wall * 1e9) as u64))?;
+        let Interval { seconds, low, high } = match self.saved {
+            Ok(interval) => interval,
+            Err(why) => return write!(out, "not known: {why}"),
+        };
+        // All three in one unit.
+        let without = |saved: f64| (wall + saved).max(0.0);
+        let (unit, scale) = match without(seconds) {
+            1.0.. => ("s", 1.0),
+            1e-3.. => ("ms", 1e3),
+            _ => ("us", 1e6),
+        };
+        let digits = usize::from(without(seconds) * scale < 100.0);
+        let [about, low, high] = [seconds, low, high].map(|saved| without(saved) * scale);
+        write!(out, "about {about:.digits$} {unit} ({low:.digits$} to {high:.digits$})")
+    }
 }
 
 /// What libc has copied, and why: the greatest parts of all bytes, one line each. Of copies below
@@ -262,18 +258,19 @@ fn small_bytes(recorder: &Recorder, floor: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::live::{Fallback, Path};
     use super::*;
+    use crate::Counters;
+    use crate::live::{Fallback, Path};
+    use std::string::{String, ToString};
+    use std::vec::Vec;
 
     fn line(saved: Saved) -> String {
-        let mut out = String::new();
-        saved.write(&mut out).unwrap();
-        out
+        saved.sentence().map_or(String::new(), |sentence| sentence.to_string())
     }
 
     /// A recorder of shared calls that took a second, and of libc's times for parts of them.
     fn recorder(costs: &[u64], whole: bool) -> Recorder {
-        let recorder = Recorder::new();
+        let recorder = Recorder::ZERO;
         recorder.record(Path::Engine, 1 << 30, 1_000_000_000);
         let row = recorder.samples.row(0, 3);
         row.note_shared(1 << 30, 1_000_000_000);
@@ -283,14 +280,15 @@ mod tests {
 
     #[test]
     fn time_without_has_bounds_that_follow_the_samples() {
-        assert_eq!(line(saved(&Recorder::new(), 1.0, 1.0)), "");
+        let nothing = Recorder::ZERO;
+        assert_eq!(line(saved(&nothing, 1.0, 1.0)), "");
         // Parts of 1 MiB in 2 ms: 1 GiB would have taken two seconds.
         let even = [2_000_000; 8];
         let all = saved(&recorder(&even, false), 1.0, 1.2);
         let Interval { seconds, low, high } = all.interval.unwrap();
         assert!((seconds - 1.048).abs() < 1e-3, "{all:?}");
         assert!((low - 0.74).abs() < 0.02 && (high - 1.37).abs() < 0.02, "{all:?}");
-        assert_eq!(line(all), "  took 1.2 s, without adma about 2.2 s (1.9 to 2.6)\n");
+        assert_eq!(line(all), "took 1.2 s, without adma about 2.2 s (1.9 to 2.6)");
         let whole = saved(&recorder(&even, true), 1.0, 1.2).interval.unwrap();
         assert!(whole.high - whole.low < 0.6 * (high - low), "whole calls tell more: {whole:?}");
         // One sample that was held up makes no difference; a spread does.
@@ -305,7 +303,7 @@ mod tests {
     #[test]
     fn loss_is_told_as_less_time_without() {
         let text = line(saved(&recorder(&[500_000; 6], true), 1.0, 1.2));
-        assert_eq!(text, "  took 1.2 s, without adma about 712 ms (667 to 757)\n");
+        assert_eq!(text, "took 1.2 s, without adma about 712 ms (667 to 757)");
     }
 
     #[test]
@@ -316,7 +314,7 @@ mod tests {
         assert_eq!(why(&few), Unknown::FewSamples);
         assert_eq!(
             line(saved(&few, 1.0, 1.2)),
-            "  took 1.2 s, without adma not known: too few of its calls were timed by libc\n"
+            "took 1.2 s, without adma not known: too few of its calls were timed by libc"
         );
         let odd = [500_000, 9_000_000, 700_000, 6_000_000, 1_000_000, 8_000_000];
         assert_eq!(why(&recorder(&odd, true)), Unknown::Spread);
@@ -338,7 +336,7 @@ mod tests {
 
     #[test]
     fn reasons_are_told_by_their_bytes_greatest_first() {
-        let recorder = Recorder::new();
+        let recorder = Recorder::ZERO;
         recorder.record(Path::Engine, 500_000, 1);
         recorder.record(Path::Libc(Fallback::Overlap), 100_000, 1);
         recorder.record(Path::Libc(Fallback::Learned), 200_000, 1);

@@ -1,8 +1,6 @@
 //! When large calls were made: bytes by time, in a fixed number of steps that grow with the run.
-//!
-//! Pure, and without allocation; the command `adma` compiles this file too.
-#![forbid(unsafe_code)]
 
+use crate::Counters;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 pub const STEPS: usize = 64;
@@ -21,16 +19,10 @@ pub struct Timeline {
     bytes: [[AtomicU64; STEPS]; 2],
 }
 
-impl Timeline {
-    pub const fn new() -> Self {
-        Self {
-            start: AtomicU64::new(0),
-            end: AtomicU64::new(0),
-            doubled: AtomicU64::new(0),
-            bytes: [const { [const { AtomicU64::new(0) }; STEPS] }; 2],
-        }
-    }
+// SAFETY: atomic numbers of 64 bits.
+unsafe impl Counters for Timeline {}
 
+impl Timeline {
     /// Counts a call that began and ended then.
     pub fn note(&self, begun: u64, ended: u64, by_libc: bool, bytes: u64) {
         let start = match self.start.compare_exchange(0, begun, Relaxed, Relaxed) {
@@ -73,11 +65,6 @@ impl Timeline {
         [engine, libc].map(|steps| steps.iter().take(used).map(|bytes| bytes.load(Relaxed)))
     }
 
-    pub fn clear(&self) {
-        [&self.start, &self.end, &self.doubled].into_iter().for_each(|word| word.store(0, Relaxed));
-        self.bytes.iter().flatten().for_each(|bytes| bytes.store(0, Relaxed));
-    }
-
     /// Takes over what another one has counted.
     pub fn absorb(&self, from: &Self) {
         let (start, end, step) = (from.start.load(Relaxed), from.end.load(Relaxed), from.step());
@@ -93,10 +80,11 @@ impl Timeline {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::vec::Vec;
 
     #[test]
     fn steps_grow_with_the_run_and_keep_every_byte() {
-        let (line, day) = (Timeline::new(), 3_000_000_000u64 * 86_400);
+        let (line, day) = (Timeline::ZERO, 3_000_000_000u64 * 86_400);
         for hour in 0..24 {
             line.note(1 + hour * (day / 24), 2 + hour * (day / 24), hour % 4 == 3, 100);
         }
@@ -105,7 +93,7 @@ mod tests {
         assert!(engine.len() > STEPS / 2 - 2 && engine.len() == libc.len(), "{}", engine.len());
         assert!(engine[0] > 0 && libc[0] == 0 && libc.last() > Some(&0));
         assert_eq!((line.start.load(Relaxed), line.end.load(Relaxed)), (1, 2 + day / 24 * 23));
-        let other = Timeline::new();
+        let other = Timeline::ZERO;
         other.absorb(&line);
         assert_eq!(other.step(), line.step());
         assert_eq!(other.bytes().map(|steps| steps.collect::<Vec<_>>()), [engine, libc]);

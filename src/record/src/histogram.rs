@@ -1,8 +1,8 @@
 //! Counts of values in buckets that are never wider than a thirty-second of the value.
 //!
 //! The layout is HdrHistogram's: linear up to 64, then 32 buckets for each power of two.
-#![forbid(unsafe_code)]
 
+use crate::{Counters, absorb_all};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const HALF: usize = 32;
@@ -14,15 +14,20 @@ pub struct Histogram {
     max: AtomicU64,
 }
 
+// SAFETY: atomic numbers of 64 bits.
+unsafe impl Counters for Histogram {}
+
 impl Histogram {
-    pub const fn new() -> Self {
-        Self { counts: [const { AtomicU64::new(0) }; BUCKETS], max: AtomicU64::new(0) }
+    #[inline]
+    pub fn record(&self, value: u64) {
+        self.record_n(value, 1);
     }
 
-    pub fn record(&self, value: u64) {
+    #[inline]
+    pub fn record_n(&self, value: u64, n: u64) {
         // `bucket` is always inside; `get` because the hook has no panics.
         if let Some(count) = self.counts.get(bucket(value)) {
-            count.fetch_add(1, Relaxed);
+            count.fetch_add(n, Relaxed);
         }
         if value > self.max.load(Relaxed) {
             self.max.fetch_max(value, Relaxed);
@@ -60,26 +65,8 @@ impl Histogram {
 
     /// Takes over what another one has counted, and leaves that empty.
     pub fn absorb(&self, from: &Self) {
-        for (to, from) in self.counts.iter().zip(&from.counts) {
-            absorb(to, from);
-        }
+        absorb_all(&self.counts, &from.counts);
         self.max.fetch_max(from.max.swap(0, Relaxed), Relaxed);
-    }
-
-    pub fn clear(&self) {
-        for count in &self.counts {
-            if count.load(Relaxed) != 0 {
-                count.store(0, Relaxed);
-            }
-        }
-        self.max.store(0, Relaxed);
-    }
-}
-
-/// Moves a count.
-pub(super) fn absorb(to: &AtomicU64, from: &AtomicU64) {
-    if from.load(Relaxed) != 0 {
-        to.fetch_add(from.swap(0, Relaxed), Relaxed);
     }
 }
 
@@ -113,6 +100,7 @@ fn highest(bucket: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::vec::Vec;
 
     #[test]
     fn buckets_cover_all_values_without_gap() {
@@ -126,7 +114,7 @@ mod tests {
 
     #[test]
     fn quantiles_match_a_sorted_list() {
-        let histogram = Histogram::new();
+        let histogram = Histogram::ZERO;
         let mut values: Vec<u64> = (0..1000u64).map(|i| i * i * 37 + 5).collect();
         values.iter().for_each(|&value| histogram.record(value));
         values.sort_unstable();
@@ -136,11 +124,7 @@ mod tests {
             assert!(found >= exact && found as f64 <= exact as f64 * 1.04, "{part}");
         }
         assert_eq!(histogram.quantile(1.0), histogram.max());
-    }
-
-    #[test]
-    fn empty_histogram_answers_zero() {
-        let histogram = Histogram::new();
+        histogram.clear();
         assert_eq!((histogram.count(), histogram.quantile(0.5), histogram.max()), (0, 0, 0));
         assert_eq!(histogram.buckets().count(), 0);
     }

@@ -2,11 +2,9 @@
 //! from them `worth` estimates what the run would have taken without us.
 //!
 //! A sample is libc's cost for the caller's first bytes of a shared call, or for a whole call. One
-//! during which its thread was preempted is not kept. Pure, and without allocation; the command
-//! `adma` compiles this file too.
-#![forbid(unsafe_code)]
+//! during which its thread was preempted is not kept.
 
-use super::histogram::absorb;
+use crate::absorb_all;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Size classes of the learner, and one column for memory that was never written.
@@ -40,16 +38,6 @@ pub struct Row {
 }
 
 impl Samples {
-    pub const fn new() -> Self {
-        Self {
-            rows: [const { Row::new() }; KINDS * SIZES],
-            overlapped: AtomicU64::new(0),
-            background: AtomicU64::new(0),
-            timed: AtomicU64::new(0),
-            preempted: AtomicU64::new(0),
-        }
-    }
-
     /// Where calls of a kind and a size class are counted.
     pub fn row(&self, kind: usize, size: usize) -> &Row {
         &self.rows[kind.min(KINDS - 1) * SIZES + size.min(SIZES - 1)]
@@ -59,18 +47,10 @@ impl Samples {
         [&self.overlapped, &self.background, &self.timed, &self.preempted]
     }
 
-    pub fn clear(&self) {
-        self.sums().into_iter().for_each(|sum| sum.store(0, Relaxed));
-        for row in &self.rows {
-            [&row.bytes, &row.ticks, &row.count].into_iter().for_each(|sum| sum.store(0, Relaxed));
-        }
-    }
-
     pub fn absorb(&self, from: &Self) {
-        self.sums().into_iter().zip(from.sums()).for_each(|(to, from)| absorb(to, from));
+        absorb_all(self.sums(), from.sums());
         for (to, from) in self.rows.iter().zip(&from.rows) {
-            absorb(&to.bytes, &from.bytes);
-            absorb(&to.ticks, &from.ticks);
+            absorb_all([&to.bytes, &to.ticks], [&from.bytes, &from.ticks]);
             let kept = from.count.swap(0, Relaxed).min(KEPT as u64) as usize;
             from.costs.iter().take(kept).for_each(|cost| to.keep(cost.load(Relaxed)));
         }
@@ -78,15 +58,6 @@ impl Samples {
 }
 
 impl Row {
-    const fn new() -> Self {
-        Self {
-            bytes: AtomicU64::new(0),
-            ticks: AtomicU64::new(0),
-            count: AtomicU64::new(0),
-            costs: [const { AtomicU32::new(0) }; KEPT],
-        }
-    }
-
     /// Counts a call that was shared.
     pub fn note_shared(&self, bytes: u64, ticks: u64) {
         self.bytes.fetch_add(bytes, Relaxed);

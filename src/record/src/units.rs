@@ -1,15 +1,15 @@
-//! Bytes and times as people read them. Pure, and without allocation; the command `adma` compiles
-//! this file too.
+//! Bytes and times as people read them.
 #![forbid(unsafe_code)]
 
 use core::fmt::{Display, Formatter, Result, Write};
+
+pub const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
 /// A number of bytes as people read it.
 pub struct Bytes(pub u64);
 
 impl Display for Bytes {
     fn fmt(&self, out: &mut Formatter<'_>) -> Result {
-        const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
         let unit = (self.0.max(1).ilog2() / 10) as usize;
         let value = self.0 as f64 / (1u64 << (10 * unit)) as f64;
         let exact = self.0.is_multiple_of(1 << (10 * unit)) || value >= 100.0;
@@ -51,6 +51,8 @@ fn pad(out: &mut Formatter<'_>, value: f64, decimals: usize, unit: &str) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::format;
+    use std::string::ToString;
 
     #[test]
     fn units_are_short_and_right() {

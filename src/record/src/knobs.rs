@@ -1,9 +1,8 @@
 //! Every knob in one table: name, default, the form of its values, what it does.
 //!
-//! The library reads the environment by it; the command `adma`, which compiles this very file,
-//! checks options and knobs by it and prints it as help.
+//! The library reads the environment by it; the command `adma` checks options and knobs by it and
+//! prints it as help.
 #![forbid(unsafe_code)]
-#![allow(dead_code)] // library and command each use a part of it
 
 use core::fmt::{Display, Formatter, Result as Written};
 
@@ -52,7 +51,7 @@ pub enum Value<'a> {
 }
 
 const SWITCH: Form = Form::Word(&["0", "1"]);
-pub const MOST_CHANNELS: usize = 64;
+pub use crate::live::MOST_CHANNELS;
 const LONGEST_PATH: usize = 2048;
 
 macro_rules! knob {
@@ -104,7 +103,7 @@ pub const KNOBS: [Knob; 21] = [
         "what stays pinned for I/OAT or a GPU, as 64M"
     ),
     knob!("ADMA_OPS", "all", Form::List("all", &OPS), "intercepted functions, e.g. memcpy,memmove"),
-    knob!("ADMA_STATS", "off", Form::List("off", &FORMATS), "text, json, hlog (a comma list)"),
+    knob!("ADMA_STATS", "off", Form::List("off", &FORMATS), "text, json (a comma list)"),
     knob!("ADMA_STATS_FILE", "stderr", Form::Path, "path; %p process number, %e program"),
     knob!(
         "ADMA_LIVE",
@@ -133,7 +132,7 @@ pub const KNOBS: [Knob; 21] = [
         "auto",
         Form::Word(&["auto", "helper", "shm"]),
         "messages between processes: helper or shm, where",
-        "nobody reaches the memory of another process"
+        "no process reaches the memory of another"
     ),
     knob!("ADMA_IPC_PTRACER", "0", SWITCH, "1: let the other process in where Yama keeps it out"),
     knob!(
@@ -145,7 +144,7 @@ pub const KNOBS: [Knob; 21] = [
     knob!("ADMA_CHECK", "0", SWITCH,),
 ];
 
-pub const FORMATS: [&str; 3] = ["text", "json", "hlog"];
+pub const FORMATS: [&str; 2] = ["text", "json"];
 
 /// The functions that are intercepted, in the order of `functions::Op`.
 pub const OPS: [&str; 29] = [

@@ -1,12 +1,10 @@
 //! Call sites: which code has made the large calls, by return address, in a fixed table.
 //!
 //! An entry is claimed by one compare-and-swap and then only added to. The function's name is the
-//! command's to find, in the symbol table of the module's file. Pure, and without allocation; the
-//! command `adma` compiles this file too.
-#![forbid(unsafe_code)]
+//! command's to find, in the symbol table of the module's file.
 
-use super::histogram::absorb;
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::*};
+use crate::{Counters, Text, absorb_all};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 const SITES: usize = 64;
 const MODULES: usize = 16;
@@ -44,8 +42,8 @@ struct Sums {
 struct Module {
     /// 0: free; 1: being written; 2: can be read.
     state: AtomicU32,
-    /// Ended by a byte 0, where it is shorter; the program's own is empty.
-    name: [AtomicU8; NAME],
+    /// The program's own is empty.
+    name: Text<NAME>,
     base: AtomicU64,
 }
 
@@ -65,15 +63,10 @@ pub struct Counted<'a> {
     pub ticks: u64,
 }
 
-impl Sites {
-    pub const fn new() -> Self {
-        Self {
-            sites: [const { Site::new() }; SITES],
-            others: Sums::new(),
-            modules: [const { Module::new() }; MODULES],
-        }
-    }
+// SAFETY: atomic numbers.
+unsafe impl Counters for Sites {}
 
+impl Sites {
     /// Counts a call; `origin` is asked once for each address. Address 0: not known.
     pub fn note<'a>(
         &self,
@@ -117,9 +110,8 @@ impl Sites {
         for (number, module) in self.modules.iter().enumerate() {
             match module.state.compare_exchange(0, 1, Acquire, Acquire) {
                 Ok(_) => {
-                    let name = origin.name.get(..NAME).unwrap_or(origin.name);
                     module.base.store(origin.base, Relaxed);
-                    module.name.iter().zip(name).for_each(|(to, from)| to.store(*from, Relaxed));
+                    module.name.set(origin.name);
                     module.state.store(2, Release);
                     return Some(number);
                 }
@@ -135,22 +127,10 @@ impl Sites {
         for site in &self.sites {
             let mut room = [0; NAME];
             let number = site.module.load(Acquire).wrapping_sub(1) as usize;
-            let module = self.modules.get(number).map(|module| module.name(&mut room));
+            let module = self.modules.get(number).map(|module| module.name.get(&mut room));
             tell(&site.sums, module, site.offset.load(Relaxed), &mut use_it);
         }
         tell(&self.others, None, 0, &mut use_it);
-    }
-
-    pub fn clear(&self) {
-        self.others.clear();
-        for site in &self.sites {
-            [&site.address, &site.module].into_iter().for_each(|word| word.store(0, Relaxed));
-            site.sums.clear();
-        }
-        for module in &self.modules {
-            module.state.store(0, Relaxed);
-            module.name.iter().for_each(|byte| byte.store(0, Relaxed));
-        }
     }
 
     pub fn absorb(&self, from: &Self) {
@@ -163,7 +143,7 @@ impl Sites {
             let mut room = [0; NAME];
             let number = site.module.load(Acquire).wrapping_sub(1) as usize;
             let module = from.modules.get(number);
-            let name = module.map(|module| (module.base.load(Relaxed), module.name(&mut room)));
+            let name = module.map(|module| (module.base.load(Relaxed), module.name.get(&mut room)));
             let origin = || name.map(|(base, name)| Origin { base, name });
             self.sums(address, origin).absorb(&site.sums);
         }
@@ -177,22 +157,7 @@ fn tell(sums: &Sums, module: Option<&[u8]>, offset: u64, use_it: &mut impl FnMut
     }
 }
 
-impl Site {
-    const fn new() -> Self {
-        Self {
-            address: AtomicU64::new(0),
-            offset: AtomicU64::new(0),
-            module: AtomicU64::new(0),
-            sums: Sums::new(),
-        }
-    }
-}
-
 impl Sums {
-    const fn new() -> Self {
-        Self { calls: AtomicU64::new(0), bytes: AtomicU64::new(0), ticks: AtomicU64::new(0) }
-    }
-
     fn all(&self) -> [&AtomicU64; 3] {
         [&self.calls, &self.bytes, &self.ticks]
     }
@@ -203,34 +168,16 @@ impl Sums {
         });
     }
 
-    fn clear(&self) {
-        self.all().into_iter().for_each(|sum| sum.store(0, Relaxed));
-    }
-
     fn absorb(&self, from: &Self) {
-        self.all().into_iter().zip(from.all()).for_each(|(to, from)| absorb(to, from));
-    }
-}
-
-impl Module {
-    const fn new() -> Self {
-        Self {
-            state: AtomicU32::new(0),
-            name: [const { AtomicU8::new(0) }; NAME],
-            base: AtomicU64::new(0),
-        }
-    }
-
-    fn name<'a>(&self, room: &'a mut [u8; NAME]) -> &'a [u8] {
-        room.iter_mut().zip(&self.name).for_each(|(to, from)| *to = from.load(Relaxed));
-        let end = room.iter().position(|&byte| byte == 0).unwrap_or(NAME);
-        &room[..end]
+        absorb_all(self.all(), from.all());
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::string::String;
+    use std::vec::Vec;
 
     fn told(sites: &Sites) -> Vec<(Option<String>, u64, u64, u64)> {
         let mut all = Vec::new();
@@ -244,7 +191,7 @@ mod tests {
 
     #[test]
     fn sites_are_counted_by_address_and_asked_for_once() {
-        let (sites, mut asked) = (Sites::new(), 0);
+        let (sites, mut asked) = (Sites::ZERO, 0);
         for _ in 0..3 {
             sites.note(0x1234, 10, 1, || {
                 asked += 1;
@@ -256,7 +203,7 @@ mod tests {
         let expected =
             [(None, 0, 1, 5), (None, 0x99, 1, 7), (Some("/lib/a.so".into()), 0x234, 3, 30)];
         assert_eq!((asked, told(&sites)), (1, expected.to_vec()));
-        let other = Sites::new();
+        let other = Sites::ZERO;
         other.absorb(&sites);
         assert_eq!((told(&other), told(&sites)), (expected.to_vec(), Vec::new()));
         other.clear();
@@ -265,7 +212,7 @@ mod tests {
 
     #[test]
     fn sites_without_room_are_counted_together_and_nothing_is_lost() {
-        let sites = Sites::new();
+        let sites = Sites::ZERO;
         for number in 1..=200u64 {
             let base = number % 40 * 0x1000;
             sites.note(base + number, 1, 1, || Some(Origin { base, name: &[b'x'; 300] }));

@@ -1,9 +1,6 @@
 //! Counts of messages between processes, as they lie in live files.
-//!
-//! Pure; the command `adma` compiles this file too.
-#![forbid(unsafe_code)]
-#![allow(dead_code)] // library and command each use a part of it
 
+use crate::{Counters, absorb_all};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// How a message has travelled.
@@ -58,17 +55,24 @@ impl Messages {
     }
 }
 
-impl MessageCounts {
-    pub const fn new() -> Self {
-        Self([const { AtomicU64::new(0) }; NUMBERS])
-    }
+// SAFETY: atomic numbers of 64 bits.
+unsafe impl Counters for MessageCounts {}
 
+impl MessageCounts {
     /// Counts a message that is over.
     #[inline]
     pub fn note_message(&self, received: bool, regime: Regime, bytes: usize) {
         for kind in [usize::from(received), DIRECTIONS.len() + regime as usize] {
             self.0[2 * kind].fetch_add(1, Relaxed);
             self.0[2 * kind + 1].fetch_add(bytes as u64, Relaxed);
+        }
+    }
+
+    /// Adds messages and bytes of the direction of this name.
+    pub fn add(&self, direction: &str, messages: u64, bytes: u64) {
+        if let Some(at) = DIRECTIONS.iter().position(|name| *name == direction) {
+            self.0[2 * at].fetch_add(messages, Relaxed);
+            self.0[2 * at + 1].fetch_add(bytes, Relaxed);
         }
     }
 
@@ -93,17 +97,6 @@ impl MessageCounts {
     /// Takes over what was counted elsewhere, and leaves zeros there. Nothing is lost or counted
     /// twice, also where threads go on counting there meanwhile.
     pub fn absorb(&self, from: &Self) {
-        for (to, from) in self.0.iter().zip(&from.0) {
-            if from.load(Relaxed) != 0 {
-                to.fetch_add(from.swap(0, Relaxed), Relaxed);
-            }
-        }
-    }
-
-    /// Touches no page that was never used.
-    pub fn clear(&self) {
-        for count in self.0.iter().filter(|count| count.load(Relaxed) != 0) {
-            count.store(0, Relaxed);
-        }
+        absorb_all(&self.0, &from.0);
     }
 }

@@ -1,0 +1,97 @@
+//! What the library counts, and the words that every report has for it. Library, command and tests
+//! use this crate, so a layout or a word exists once.
+//!
+//! ```text
+//! live        layout of a live file: head, control, facts, recorder, messages; reasons for libc
+//! histogram   counts by value; samples: times of libc; sites: who copies; timeline: when;
+//!             messages: between processes
+//! worth       what the run would have taken without adma, and what was not helped
+//! tables      the text report; units: bytes and times
+//! knobs       every setting in one table
+//! ```
+//!
+//! Counting is lock-free and async-signal-safe. Nothing here allocates, or knows the system.
+#![no_std]
+
+#[cfg(test)]
+extern crate std;
+
+pub mod histogram;
+pub mod knobs;
+pub mod live;
+pub mod messages;
+pub mod samples;
+pub mod sites;
+pub mod tables;
+pub mod timeline;
+pub mod units;
+pub mod worth;
+
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+
+/// A struct of atomic numbers.
+///
+/// # Safety
+/// All zeros is a value, and so are any other bytes; the size is a multiple of eight.
+pub unsafe trait Counters: Sized {
+    const ZERO: Self = {
+        assert!(size_of::<Self>().is_multiple_of(8) && align_of::<Self>() == 8);
+        // SAFETY: by this trait's promise.
+        unsafe { MaybeUninit::zeroed().assume_init() }
+    };
+
+    /// The bytes of all numbers, to be filled from a file.
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        let bytes = core::ptr::from_mut(self).cast::<u8>();
+        // SAFETY: any bytes are a value, by this trait's promise.
+        unsafe { core::slice::from_raw_parts_mut(bytes, size_of::<Self>()) }
+    }
+
+    /// A copy. Not beside other threads.
+    fn copy(&self) -> Self {
+        // SAFETY: numbers, which own nothing.
+        unsafe { core::ptr::read(self) }
+    }
+
+    /// Sets all to zero. Writes to no page that was never used. Not beside other threads.
+    fn clear(&self) {
+        let words = core::ptr::from_ref(self).cast::<AtomicU64>();
+        // SAFETY: aligned words of `self`, which are atomic numbers.
+        let words = unsafe { core::slice::from_raw_parts(words, size_of::<Self>() / 8) };
+        words.iter().filter(|word| word.load(Relaxed) != 0).for_each(|word| word.store(0, Relaxed));
+    }
+}
+
+/// A text of at most N bytes, with zeros behind it.
+#[repr(C)]
+pub struct Text<const N: usize>([AtomicU8; N]);
+
+impl<const N: usize> Text<N> {
+    /// Takes the beginning of a text. Only once: a shorter one would leave the end of a longer.
+    pub fn set(&self, text: &[u8]) {
+        self.0.iter().zip(text).for_each(|(to, from)| to.store(*from, Relaxed));
+    }
+
+    /// The text, in `room`.
+    pub fn get<'a>(&self, room: &'a mut [u8; N]) -> &'a [u8] {
+        room.iter_mut().zip(&self.0).for_each(|(to, from)| *to = from.load(Relaxed));
+        let end = room.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+        &room[..end]
+    }
+}
+
+/// Moves a count.
+fn absorb(to: &AtomicU64, from: &AtomicU64) {
+    if from.load(Relaxed) != 0 {
+        to.fetch_add(from.swap(0, Relaxed), Relaxed);
+    }
+}
+
+/// Moves pairs of counts.
+fn absorb_all<'a>(
+    to: impl IntoIterator<Item = &'a AtomicU64>,
+    from: impl IntoIterator<Item = &'a AtomicU64>,
+) {
+    to.into_iter().zip(from).for_each(|(to, from)| absorb(to, from));
+}

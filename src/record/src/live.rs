@@ -1,0 +1,431 @@
+//! The live file: what one process has counted so far, laid out so that its user can read it
+//! while the process runs and after it was killed.
+//!
+//! The library counts in a shared mapping of such a file; the command `adma` looks at copies that it
+//! has read. Every field is an atomic number, so that any bytes are a value: a reader asks
+//! `Live::is_valid` before it believes one. Numbers of one moment need not fit each other exactly, for
+//! no thread is stopped while they are read.
+
+use crate::histogram::Histogram;
+use crate::messages::MessageCounts;
+use crate::samples::Samples;
+use crate::sites::Sites;
+use crate::timeline::Timeline;
+use crate::{Counters, Text, absorb_all};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+pub const MAGIC: u64 = u64::from_le_bytes(*b"adma-liv");
+/// Changes with the layout; the command reads files of its own version only.
+pub const VERSION: u32 = 4;
+
+/// A name is the process number, a dash, and what makes it unique when the process executes
+/// another program: `4711-1f0a33b2c4`.
+pub const LONGEST_NAME: usize = 40;
+
+pub const MOST_CHANNELS: usize = 64;
+/// Room for more reasons and functions than there are; the last is for reasons of other versions.
+pub const REASONS: usize = 16;
+pub const FUNCTIONS: usize = 32;
+pub const LONGEST_EXE: usize = 256;
+pub const LONGEST_COMMAND: usize = 256;
+
+#[repr(C)]
+pub struct Live {
+    pub head: Head,
+    pub control: Control,
+    pub facts: Facts,
+    pub recorder: Recorder,
+    /// Between processes.
+    pub messages: MessageCounts,
+}
+
+/// The process that counts here. Written once, but for how the process has ended.
+#[repr(C)]
+pub struct Head {
+    /// Stored last: without it the file is still being made.
+    pub magic: AtomicU64,
+    pub version: AtomicU32,
+    /// Of the whole layout.
+    pub size: AtomicU32,
+    pub pid: AtomicU32,
+    /// One of `ended`.
+    pub ended: AtomicU32,
+    /// The exit status, where the process has told it.
+    pub status: AtomicU32,
+    reserved: AtomicU32,
+    /// The inode of the namespace that `pid` belongs to; 0: unknown.
+    pub pid_namespace: AtomicU64,
+    /// When the file was made, by CLOCK_BOOTTIME: a process that started later is another one.
+    pub made: AtomicU64,
+    /// When the process started: the time stamp counter, CLOCK_MONOTONIC, and since the epoch.
+    pub start_ticks: AtomicU64,
+    pub start_nanoseconds: AtomicU64,
+    pub start_wall: AtomicU64,
+    /// When it has ended, by CLOCK_MONOTONIC; 0: not yet, or it was killed.
+    pub end_nanoseconds: AtomicU64,
+    /// The program's file; of a longer path the end.
+    pub exe: Text<LONGEST_EXE>,
+    /// The words of the command line, each with a byte 0 behind it; of a longer one the beginning.
+    pub command: Text<LONGEST_COMMAND>,
+}
+
+/// How a process has ended.
+pub mod ended {
+    /// Not at all, or not known.
+    pub const NOT: u32 = 0;
+    /// By returning from main or calling exit.
+    pub const EXIT: u32 = 1;
+    /// By `_exit`, `quick_exit` or the like.
+    pub const AT_ONCE: u32 = 2;
+    pub const ABORT: u32 = 3;
+}
+
+/// `Head::status` where the status is not known.
+pub const NO_STATUS: u32 = u32::MAX;
+
+/// What the user wants of the running process. All zeros: what its environment says. The command
+/// writes, the library reads, checks and obeys at the next large copy.
+#[repr(C)]
+pub struct Control {
+    /// Another number with every change, stored last.
+    pub change: AtomicU32,
+    /// 1: every copy is libc's.
+    pub off: AtomicU32,
+    /// A fixed threshold in bytes; 0: as before.
+    pub min_bytes: AtomicU64,
+    /// Channels that one copy may use; 0: as before.
+    pub channels: AtomicU32,
+    /// The last change that was obeyed.
+    pub obeyed: AtomicU32,
+}
+
+impl Control {
+    /// Thresholds that are obeyed: sharing less would only cost, and no copy is larger.
+    pub const BYTES: core::ops::RangeInclusive<u64> = 4096..=1 << 40;
+}
+
+/// What is counted elsewhere and put here now and then, at the latest when the process ends.
+#[repr(C)]
+pub struct Facts {
+    /// The engine that is up, as `word` writes it.
+    pub backend: AtomicU64,
+    pub channels: AtomicU32,
+    /// 1: switched off through `Control`.
+    pub off: AtomicU32,
+    /// The fixed threshold; 0: learned.
+    pub min_bytes: AtomicU64,
+    /// Smaller copies are never considered.
+    pub floor: AtomicU64,
+    /// What learning has found; 0: nothing yet.
+    pub threshold: AtomicU64,
+    /// When this was written, by the time stamp counter.
+    pub ticks: AtomicU64,
+    pub faults: AtomicU64,
+    pub taken_back: AtomicU64,
+    pub caller_bytes: AtomicU64,
+    pub channel_bytes: [AtomicU64; MOST_CHANNELS],
+}
+
+/// Sizes and times of the copies that went one way.
+#[repr(C)]
+pub struct Flow {
+    pub sizes: Histogram,
+    /// In ticks; reports turn them into nanoseconds.
+    pub ticks: Histogram,
+    /// By power of two of the size, from `FIRST_SPEED` up.
+    speeds: [Speed; SPEEDS],
+}
+
+/// Bytes and ticks of the copies of one size class.
+#[repr(C)]
+struct Speed {
+    bytes: AtomicU64,
+    ticks: AtomicU64,
+}
+
+const FIRST_SPEED: u32 = 12;
+const SPEEDS: usize = 28;
+
+/// Calls of one function, or copies that stayed with libc for one reason.
+#[repr(C)]
+pub struct Calls {
+    pub calls: AtomicU64,
+    pub bytes: AtomicU64,
+}
+
+#[repr(C)]
+pub struct Recorder {
+    pub engine: Flow,
+    /// Bytes by the engine.
+    pub carried: AtomicU64,
+    pub libc: Flow,
+    pub fallbacks: [Calls; REASONS],
+    /// Of all those, reads of files: by the engine, by libc.
+    pub reads: [Calls; 2],
+    pub verified: AtomicU64,
+    pub mismatched: AtomicU64,
+    pub samples: Samples,
+    pub sites: Sites,
+    pub timeline: Timeline,
+    /// Every copy, also the small ones; only with ADMA_PROFILE.
+    pub every_size: Histogram,
+    pub by_function: [Calls; FUNCTIONS],
+}
+
+/// Which way a large copy went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    Engine,
+    Libc(Fallback),
+}
+
+/// Reasons, each with its name in JSON and with words that can follow "because".
+macro_rules! reasons {
+    ($($(#[$about:meta])* $reason:ident = $name:literal, $words:literal;)*) => {
+        /// Why a large copy stayed with libc.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        pub enum Fallback { $($(#[$about])* $reason,)* }
+
+        impl Fallback {
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$reason),*];
+            const TEXTS: [(&str, &str); Self::ALL.len()] = [$(($name, $words)),*];
+        }
+    };
+}
+
+reasons! {
+    /// ADMA_BACKEND=libc, switched off, or a copy failed verification.
+    Off = "off", "sharing was switched off";
+    Overlap = "overlap", "source and destination overlap";
+    /// Measuring has shown that libc is at least as fast here.
+    Learned = "learned", "libc was as fast";
+    Compared = "compared", "libc had its turn, to be compared with";
+    /// As many copies are in flight as there is help for.
+    Busy = "busy", "other copies had the CPUs";
+    /// The system refused threads or futexes, or what the helper needs.
+    Refused = "refused", "the system refused help";
+    OneCpu = "one_cpu", "there was one CPU";
+    /// The engine is being started, or this is a child that shares its parent's memory.
+    Starting = "starting", "the engine was just starting";
+    /// Every I/OAT channel has failed and was put aside.
+    NoChannels = "no_channels", "every channel has failed";
+    Unaligned = "unaligned", "the engine cannot copy such addresses";
+    /// The engine that is up only copies within one process.
+    Unsupported = "unsupported", "the engine cannot do such calls";
+    /// Two ranges differ in their first bytes, which the caller compares before it asks for help.
+    Early = "early", "a comparison ended with its first bytes";
+    RealTime = "real_time", "real-time threads do not wait for workers";
+    BelowMin = "below_min", "they are below the threshold set by adma top";
+    /// The first bytes of the file are not in the page cache.
+    NotCached = "not_cached", "files were not in the page cache";
+}
+
+impl Fallback {
+    pub fn name(self) -> &'static str {
+        Self::TEXTS[self as usize].0
+    }
+
+    pub fn words(self) -> &'static str {
+        Self::TEXTS[self as usize].1
+    }
+}
+
+const _: () = assert!(Fallback::ALL.len() < REASONS);
+
+/// Folders in which a user's live files may be, tried in turn. `runtime`: XDG_RUNTIME_DIR.
+pub fn folders(user: u32, runtime: Option<&str>, mut add: impl FnMut(core::fmt::Arguments<'_>)) {
+    if let Some(runtime) = runtime.filter(|path| path.starts_with('/')) {
+        add(format_args!("{runtime}/adma"));
+    }
+    add(format_args!("/run/user/{user}/adma"));
+    add(format_args!("/dev/shm/adma-{user}"));
+    add(format_args!("/tmp/adma-{user}"));
+}
+
+impl Live {
+    pub const SIZE: usize = size_of::<Self>().next_multiple_of(4096);
+
+    /// Whether what was read from a file can be believed, as far as its numbers go: it is complete, of
+    /// this version, and no number is impossible.
+    pub fn is_valid(&self) -> bool {
+        let head = &self.head;
+        head.magic.load(Relaxed) == MAGIC
+            && head.version.load(Relaxed) == VERSION
+            && head.size.load(Relaxed) as usize == size_of::<Self>()
+            && self.facts.channels.load(Relaxed) as usize <= MOST_CHANNELS
+            && head.pid.load(Relaxed) <= i32::MAX as u32
+    }
+}
+
+/// A name of at most eight bytes as a number.
+pub fn word(name: &str) -> u64 {
+    name.bytes().take(8).rev().fold(0, |word, byte| word << 8 | u64::from(byte))
+}
+
+impl Flow {
+    fn record(&self, len: u64, ticks: u64) {
+        self.sizes.record(len);
+        self.ticks.record(ticks);
+        self.note_speed(len.max(1).ilog2(), len, ticks);
+    }
+
+    /// Counts bytes and ticks of copies of a size class.
+    pub fn note_speed(&self, class: u32, bytes: u64, ticks: u64) {
+        let class = class.saturating_sub(FIRST_SPEED) as usize;
+        if let Some(speed) = self.speeds.get(class.min(SPEEDS - 1)) {
+            speed.bytes.fetch_add(bytes, Relaxed);
+            speed.ticks.fetch_add(ticks, Relaxed);
+        }
+    }
+
+    /// Exponent of the size class, bytes and ticks of each that is in use.
+    pub fn speeds(&self) -> impl Iterator<Item = (u32, u64, u64)> {
+        let of = |(class, speed): (usize, &Speed)| {
+            (class as u32 + FIRST_SPEED, speed.bytes.load(Relaxed), speed.ticks.load(Relaxed))
+        };
+        self.speeds.iter().enumerate().map(of).filter(|speed| speed.1 > 0)
+    }
+
+    fn absorb(&self, from: &Self) {
+        self.sizes.absorb(&from.sizes);
+        self.ticks.absorb(&from.ticks);
+        for (to, from) in self.speeds.iter().zip(&from.speeds) {
+            absorb_all([&to.bytes, &to.ticks], [&from.bytes, &from.ticks]);
+        }
+    }
+}
+
+impl Calls {
+    pub fn add(&self, calls: u64, bytes: u64) {
+        self.calls.fetch_add(calls, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// Calls and bytes.
+    pub fn get(&self) -> (u64, u64) {
+        (self.calls.load(Relaxed), self.bytes.load(Relaxed))
+    }
+
+    fn absorb(&self, from: &Self) {
+        absorb_all([&self.calls, &self.bytes], [&from.calls, &from.bytes]);
+    }
+}
+
+// SAFETY: atomic numbers.
+unsafe impl Counters for Live {}
+
+// SAFETY: atomic numbers.
+unsafe impl Counters for Recorder {}
+
+impl Recorder {
+    #[inline]
+    pub fn record(&self, path: Path, len: usize, ticks: u64) {
+        let flow = match path {
+            Path::Engine => {
+                self.carried.fetch_add(len as u64, Relaxed);
+                &self.engine
+            }
+            Path::Libc(fallback) => {
+                self.fallbacks[fallback as usize].add(1, len as u64);
+                &self.libc
+            }
+        };
+        flow.record(len as u64, ticks);
+    }
+
+    /// Counts a large read of a file, which `record` has counted among all.
+    pub fn note_read(&self, path: Path, len: usize) {
+        self.reads[usize::from(path != Path::Engine)].add(1, len as u64);
+    }
+
+    /// Calls and bytes of reads of files, by the engine and by libc.
+    pub fn read_counts(&self) -> [(&'static str, u64, u64); 2] {
+        let [engine, libc] = &self.reads;
+        [("engine", engine), ("libc", libc)]
+            .map(|(name, of)| (name, of.calls.load(Relaxed), of.bytes.load(Relaxed)))
+    }
+
+    /// One call of the profile, of any size, of the function with this number.
+    pub fn profile(&self, function: usize, len: usize) {
+        self.every_size.record(len as u64);
+        if let Some(calls) = self.by_function.get(function) {
+            calls.add(1, len as u64);
+        }
+    }
+
+    /// Bytes that the engine has copied.
+    pub fn engine_bytes(&self) -> u64 {
+        self.carried.load(Relaxed)
+    }
+
+    /// Bytes of large copies that libc has made.
+    pub fn libc_bytes(&self) -> u64 {
+        let bytes = self.fallbacks.iter().map(|calls| calls.get().1);
+        bytes.fold(0, u64::saturating_add)
+    }
+
+    /// Calls for each reason.
+    pub fn fallbacks(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Fallback::ALL
+            .iter()
+            .map(|&why| (why.name(), self.fallbacks[why as usize].calls.load(Relaxed)))
+    }
+
+    /// Bytes for each reason.
+    pub fn fallback_bytes(&self) -> impl Iterator<Item = (Fallback, u64)> {
+        Fallback::ALL.iter().map(|&why| (why, self.fallbacks[why as usize].bytes.load(Relaxed)))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        [&self.engine.sizes, &self.libc.sizes, &self.every_size].iter().all(|h| h.count() == 0)
+    }
+
+    /// For the child of a fork: its report tells its own copies only.
+    pub fn clear_used(&self) {
+        if !self.is_empty() {
+            self.clear();
+        }
+    }
+
+    /// Moves everything that another one has counted. Nothing is lost or counted twice, also where
+    /// threads go on counting there meanwhile.
+    pub fn absorb(&self, from: &Self) {
+        if from.is_empty() {
+            return;
+        }
+        self.engine.absorb(&from.engine);
+        self.libc.absorb(&from.libc);
+        self.every_size.absorb(&from.every_size);
+        absorb_all(
+            [&self.carried, &self.verified, &self.mismatched],
+            [&from.carried, &from.verified, &from.mismatched],
+        );
+        self.samples.absorb(&from.samples);
+        self.sites.absorb(&from.sites);
+        self.timeline.absorb(&from.timeline);
+        self.fallbacks.iter().zip(&from.fallbacks).for_each(|(to, from)| to.absorb(from));
+        self.by_function.iter().zip(&from.by_function).for_each(|(to, from)| to.absorb(from));
+        self.reads.iter().zip(&from.reads).for_each(|(to, from)| to.absorb(from));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recorder_counts_paths_and_reasons_and_forgets_on_demand() {
+        let recorder = std::boxed::Box::new(Recorder::ZERO);
+        recorder.record(Path::Engine, 1 << 20, 500);
+        recorder.record(Path::Libc(Fallback::Overlap), 70_000, 10);
+        recorder.record(Path::Libc(Fallback::Overlap), 70_000, 10);
+        recorder.profile(3, 3);
+        assert_eq!(recorder.engine.sizes.count(), 1);
+        assert_eq!(recorder.libc_bytes(), 140_000);
+        assert!(recorder.fallbacks().any(|reason| reason == ("overlap", 2)));
+        recorder.clear_used();
+        assert!(recorder.is_empty());
+        assert!(recorder.fallbacks().all(|(_, count)| count == 0));
+    }
+}
