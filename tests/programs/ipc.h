@@ -181,7 +181,7 @@ static inline ssize_t send_with(int to, const void *bytes, size_t len, const int
 	return sendmsg(to, &message, MSG_NOSIGNAL | flags);
 }
 
-/* The same where only the other's end may keep it from being sent. */
+/* Like send_with; fails unless the other end has closed. */
 static inline void say(int to, const void *bytes, size_t len, const int *fds, int count)
 {
 	if (send_with(to, bytes, len, fds, count, 0) != (ssize_t)len && errno != EPIPE)
@@ -320,7 +320,7 @@ static inline pid_t fork_child(void)
 	return child;
 }
 
-/* Root becomes this user, without rights of its own; anybody else stays who it is. */
+/* Root becomes this user, without rights of its own; another user stays what it is. */
 static inline void become_user(uid_t user)
 {
 	if (user == getuid())

@@ -23,8 +23,8 @@ static void freed(void)
 	EXPECT(adma_free(block), -EINVAL);
 	EXPECT(adma_free(new_block(0)), 0);
 	errno = 12345;
-	if (adma_alloc(SIZE_MAX) || adma_alloc(SIZE_MAX / 2))
-		fail("a block larger than the address space");
+	if (adma_alloc(SIZE_MAX) || adma_alloc(SIZE_MAX / 2) || adma_alloc(1ul << 46))
+		fail("a block larger than the machine");
 	EXPECT(errno, 12345);
 }
 
@@ -202,7 +202,7 @@ static void interrupted(void)
 	EXPECT(adma_free((void *)block), 0);
 }
 
-/* Limits of the system are answers, and nobody is killed. */
+/* A limit of the system is an error, not a kill. */
 static void limited(void)
 {
 	int pair[2], ends[2];
@@ -246,7 +246,7 @@ static int echo_without_descriptors(int connection)
 	return 0;
 }
 
-/* Who cannot take the descriptor of a block copies all the same. */
+/* A block that cannot be opened for want of a descriptor is copied another way. */
 static void no_descriptors(void)
 {
 	pid_t child;

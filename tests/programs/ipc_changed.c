@@ -8,7 +8,7 @@
 #include "ipc_inside.h"
 
 static byte *room; /* 8 MiB */
-static int told[2]; /* a pipe from who has changed */
+static int told[2]; /* a pipe from the process that has changed */
 
 /* Becomes another user, and says so not by the connection. */
 static void change(int connection)

@@ -46,7 +46,7 @@ static void trap_pairs(void)
 	put_filter(filter, sizeof(filter) / sizeof(filter[0]));
 }
 
-/* Who has left something to a thread hears that it is done, while there is time for greetings. */
+/* A greeting that has left a call to a thread hears of its end within the limit. */
 static void thread_is_done(void)
 {
 	int pair[2];

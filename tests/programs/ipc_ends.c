@@ -7,7 +7,6 @@
 #include "ipc_echo.h"
 #include <fcntl.h>
 #include <sys/syscall.h>
-#include <sys/syscall.h>
 
 /* ---- the first thread leaves ------------------------------------------------------------- */
 
@@ -214,7 +213,7 @@ static void expect_open(const int files[FILES])
 			fail("a file of the program was closed: %d", files[i]);
 }
 
-/* Nobody has said anything there, and one can. */
+/* Nothing was sent there, and it can be used. */
 static void expect_quiet(const int files[FILES])
 {
 	for (int i = 0; i < FILES; i++) {

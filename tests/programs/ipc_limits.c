@@ -36,7 +36,7 @@ static void full(void)
 	finish(connection, child);
 }
 
-/* A cookie that nobody waits for holds up the 256th message after it. */
+/* A cookie that is not waited for holds up the 256th message after it. */
 static void late_cookie(void)
 {
 	pid_t child;
@@ -103,7 +103,7 @@ static void table(void)
 	}
 }
 
-/* ---- eager messages that nobody reads ------------------------------------------------------ */
+/* ---- unread eager messages ------------------------------------------------------------------ */
 
 static int write_first(int connection)
 {
@@ -258,7 +258,7 @@ static void *wait_too(void *connection)
 	return NULL;
 }
 
-/* Whoever waits goes on: long sleeps, with threads and with other connections. */
+/* Waiting goes on: long sleeps, with threads and with other connections. */
 static void no_heap(void)
 {
 	struct rlimit none = { 0, 0 };
@@ -268,7 +268,7 @@ static void no_heap(void)
 
 	for (int i = 0; i < 3; i++)
 		connections[i] = with_child(write_later, &children[i]);
-	/* What another thread waits with, and a connection that nobody waits on. */
+	/* What another thread waits with, and a connection that no thread waits on. */
 	pthread_create(&thread, NULL, wait_too, (void *)(long)connections[1]);
 	adma_cookie_t later = adma_iread(connections[2], (void *)(room + 9 * MIB), 100);
 	char name[40];

@@ -62,7 +62,7 @@ static void listened(void)
 	EXPECT(adma_accept(0), -ENOTSOCK);
 	EXPECT(adma_attach(-1), -EBADF);
 	EXPECT(adma_attach(1000000), -EBADF);
-	/* Somebody who speaks another language. */
+	/* A client of another protocol. */
 	int pair[2];
 
 	make_pair(SOCK_STREAM, pair);
@@ -72,7 +72,7 @@ static void listened(void)
 	close(pair[1]);
 	int gone = adma_attach(pair[0]);
 	if (gone != -ECONNRESET && gone != -EPIPE && gone != -EPROTO)
-		fail("attach to nobody: %d", gone);
+		fail("attach to a closed end: %d", gone);
 }
 
 struct contest {
@@ -93,7 +93,7 @@ static void *compete(void *argument)
 	return NULL;
 }
 
-/* Of two who listen at one path at the same time one does; also where a file was left over. */
+/* Of two processes that listen at one path one does; also where a file was left over. */
 static void together(void)
 {
 	static struct contest contest = { "/tmp/adma-together-XXXXXX", .listeners = { 0 } };
@@ -130,7 +130,7 @@ static void nothing(int signal)
 	(void)signal;
 }
 
-/* With nobody there, or with a client that says nothing. */
+/* Without a client, or with one that says nothing. */
 static void interrupted(void)
 {
 	struct sigaction action = { .sa_handler = nothing };
@@ -150,7 +150,7 @@ static void *accept_one(void *listener)
 	return (void *)(long)adma_accept((int)(long)listener);
 }
 
-/* Who accepts does not go on with another file of the same number. */
+/* Accepting does not go on with another file of that number. */
 static void closed_meanwhile(void)
 {
 	char other_name[70];

@@ -13,7 +13,7 @@ enum { SIZES = sizeof(sizes) / sizeof(sizes[0]), MARGIN = 4096, ORDERS = 4 };
 
 static size_t largest = 64 * MIB;
 
-/* Who is late: nobody, the reader, the writer; or both post before either waits. */
+/* Which side is late: none, the reader, the writer; or both post before either waits. */
 static const char *const orders[ORDERS] = { "at once", "writer first", "reader first",
 					    "both posted" };
 

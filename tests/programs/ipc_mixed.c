@@ -57,7 +57,7 @@ static void renew(struct memory *memory, size_t least, uint64_t *state)
 		fail("no memory");
 }
 
-/* Room for so many bytes, with some beside it, in memory that is often not new. */
+/* Room for len bytes, with some beside it, in memory that is often not new. */
 static byte *some_room(struct memory *kept, size_t len, uint64_t *state)
 {
 	struct memory *memory = &kept[chance(state, KEPT)];

@@ -216,7 +216,7 @@ static void two_children(void (*prepare)(int which), const char *engine, const c
 		int connection = adma_attach(pair[i]);
 		char text[300];
 
-		if (!engine) { /* the one who hears of it second may only see the end */
+		if (!engine) { /* the second to hear of it may only see the end */
 			if (connection != -EACCES && connection != -ECONNRESET && connection != -EPIPE)
 				fail("another user is not refused: %d", connection);
 			exit(0);
@@ -253,7 +253,7 @@ static void two_children(void (*prepare)(int which), const char *engine, const c
 
 /* ---- process namespaces ---------------------------------------------------------------- */
 
-/* In a new process namespace is only who is born there: its maker stays and waits. */
+/* Only children are in a new process namespace: its maker stays and waits. */
 static void enter_process_namespace(int which)
 {
 	pid_t child;
@@ -275,7 +275,7 @@ static void second_enters_process_namespace(int which)
 
 /* ---- processes that must not be traced -------------------------------------------------- */
 
-/* A user without special rights, who may be traced by its own processes. */
+/* A user without special rights, traceable by its own processes. */
 static void become_nobody(bool dumpable)
 {
 	become_user(NOBODY);

@@ -29,7 +29,7 @@ static int post_and_stop(int connection)
 	raise(SIGSTOP);
 	EXPECT(adma_wait(written), 8 * MIB);
 	EXPECT(adma_wait(read), 8 * MIB);
-	expect_content(room + 8 * MIB, 8 * MIB, 9, "read by who was stopped");
+	expect_content(room + 8 * MIB, 8 * MIB, 9, "read by the stopped process");
 	return 0;
 }
 
@@ -43,7 +43,7 @@ static void stopped(void)
 	expect_stop(child);
 	fill(room + 8 * MIB, 8 * MIB, 9);
 	EXPECT(adma_read(connection, (void *)room, 8 * MIB), 8 * MIB);
-	expect_content(room, 8 * MIB, 7, "written by who is stopped");
+	expect_content(room, 8 * MIB, 7, "written by the stopped process");
 	EXPECT(adma_write(connection, (void *)(room + 8 * MIB), 8 * MIB), 8 * MIB);
 	/* It may be asked for small things too. */
 	EXPECT(adma_write(connection, (void *)room, 10), 10);
@@ -66,7 +66,7 @@ static int stop_in_piece(int connection)
 	long got = adma_read(connection, (void *)room, 8 * MIB);
 
 	if (got == 8 * MIB)
-		expect_content(room, 8 * MIB, 4, "read by who was stopped in a piece");
+		expect_content(room, 8 * MIB, 4, "read by a process stopped in a piece");
 	_exit(got == 8 * MIB ? 8 : got == -EPIPE ? 0 : 1);
 }
 

@@ -178,7 +178,7 @@ static int greet_with_page(byte *page)
 	return client;
 }
 
-/* Memory that blocks who reads it: nothing of a client without proof is read at all. */
+/* Memory that blocks its reader: nothing of a client without proof is read at all. */
 static void stuck_page(void)
 {
 	int listener, tell[2];
@@ -246,7 +246,7 @@ static void idle(void)
 	char byte;
 
 	if (setrlimit(RLIMIT_NOFILE, &limit))
-		cannot_be_shown("not so many descriptors");
+		cannot_be_shown("too few descriptors");
 	int listener = adma_listen(name), last = 0;
 	pid_t child = fork_child();
 

@@ -27,7 +27,7 @@ static int sleep_on(int connection)
 	return 0;
 }
 
-/* Also where there is another connection, with a message that nobody reads. */
+/* Also where there is another connection, with an unread message. */
 static void quiet(void)
 {
 	struct rusage before, after;
@@ -91,7 +91,7 @@ static int post_and_sleep(int connection)
 	return 0;
 }
 
-/* A limit holds also for who copies all the time, but for the piece it is at. */
+/* A limit holds also for a caller that copies all the time, but for the piece it is at. */
 static void limit(void)
 {
 	int waits = 0;
@@ -115,7 +115,7 @@ static void limit(void)
 
 static int go_on[2], posted[2];
 
-/* Its buffer has pages only when somebody brings them, and nobody does until it is told so. */
+/* Its buffer gets pages only when it is told so. */
 static int without_pages(int connection)
 {
 	byte *data = pages_between_guards(MIB);

@@ -204,7 +204,7 @@ class Request:
             return self._result() if self._over else max(0, lib.adma_copied(self._cookies[0]))
 
     def wait(self, timeout: Optional[float] = None) -> int:
-        """Wait for the end, at most so many seconds, and return the bytes of a message, or 0.
+        """Wait for the end, at most timeout seconds, and return the bytes of a message, or 0.
 
         After TimeoutError and KeyboardInterrupt it is still under way.
         """

@@ -90,7 +90,7 @@ async def finish(request: Request) -> int:
     connection = request._connection
     if connection is None:
         if not request.done():
-            # In a thread, for who waits for a copy does a part of it.
+            # In a thread, because waiting for a copy does a part of it.
             await asyncio.get_running_loop().run_in_executor(None, request.wait)
         return request.wait()
     await _until(connection, lambda: request.done() or None)
