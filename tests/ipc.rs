@@ -97,6 +97,7 @@ programs! {
     of_two_that_listen_at_one_path_one_does: "ipc_listen" "together";
     memory_that_must_not_be_executed_will_do: "ipc_sockets" "noexec";
     child_forked_during_greetings_has_none_of_the_sockets: "ipc_sockets" "forked";
+    child_forked_while_connect_waits_has_not_its_socket: "ipc_sockets" "waiting";
     threads_that_only_wait_never_find_the_table_full: "ipc_threads" "crowd";
     more_readers_than_places_wait_for_those_before_them: "ipc_threads" "many_readers";
     cookie_that_is_late_holds_up_the_256th_message_after_it: "ipc_limits" "late_cookie";
@@ -262,14 +263,10 @@ fn look_at_a_cookie_costs_the_same_with_a_thousand_idle_connections() {
     shows(test, ipc("ipc_trust", "idle").env("ADMA_IPC_ENGINE", "shm"));
 }
 
-programs! {
-    child_forked_while_connect_waits_has_not_its_socket: "ipc_waiting_connect" "";
-}
-
 #[test]
 fn child_forked_while_a_socket_is_closed_does_not_hide_the_end() {
     let test = "child_forked_while_a_socket_is_closed_does_not_hide_the_end";
-    shows(test, ipc("ipc_end_forked", "thread").env("ADMA_IPC_TIMEOUT", "3"));
+    shows(test, ipc("ipc_sockets", "thread").env("ADMA_IPC_TIMEOUT", "3"));
 }
 
 #[test]

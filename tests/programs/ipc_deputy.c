@@ -175,8 +175,7 @@ static int post_and_end(int connection)
 
 static void reused(void)
 {
-	pid_t child;
-	int connection = with_child(post_and_end, &child), status, pipes[2];
+	int connection = with_child(post_and_end), status, pipes[2];
 
 	memset((void *)room, 1, SECRET_LEN);
 	make_pipe(pipes);

@@ -174,14 +174,6 @@ static void closed_meanwhile(void)
 	EXPECT(adma_close(other), 0);
 }
 
-int main(int argc, char **argv)
-{
-	static const struct mode all[] = {
-		{ "listen", listened }, { "together", together }, { "interrupted", interrupted },
-		{ "closed_meanwhile", closed_meanwhile }, { 0 }
-	};
-
-	make_room();
-	snprintf(name, sizeof(name), "@adma-listen-%d", getpid());
-	return run_mode(argc, argv, all);
-}
+PROGRAM(make_room(); snprintf(name, sizeof(name), "@adma-listen-%d", getpid()),
+	{ "listen", listened }, { "together", together }, { "interrupted", interrupted },
+	{ "closed_meanwhile", closed_meanwhile })

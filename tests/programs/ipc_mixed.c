@@ -188,11 +188,9 @@ static int talk_as_the_other(int with)
 
 int main(int argc, char **argv)
 {
-	pid_t child;
-
 	seed = argc > 1 ? atoi(argv[1]) : 1;
 	alarm(200);
-	connection = with_child(talk_as_the_other, &child);
+	connection = with_child(talk_as_the_other);
 	talk(connection);
 	expect_good_end(child);
 	EXPECT(adma_close(connection), 0);

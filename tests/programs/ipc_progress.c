@@ -116,8 +116,8 @@ static void asleep_for(long pause_ms)
 	pthread_t thread;
 
 	make_pipe(told);
-	int large = with_child(read_and_tell, &reader);
-	int small = with_child(answer_when_told, &answerer);
+	int large = with_process(read_and_tell, &reader);
+	int small = with_process(answer_when_told, &answerer);
 
 	fill(room, 8 * MIB, 3);
 	pthread_create(&thread, NULL, wait_for_answer, (void *)(long)small);
@@ -171,9 +171,9 @@ static void handed_on(void)
 	pthread_t threads[2];
 
 	make_pipe(told);
-	int large = with_child(read_and_tell, &reader);
-	int ends = with_child(write_three, &first);
-	int stays = with_child(say_nothing, &second);
+	int large = with_process(read_and_tell, &reader);
+	int ends = with_process(write_three, &first);
+	int stays = with_process(say_nothing, &second);
 
 	fill(room, 8 * MIB, 3);
 	/* Both are asleep when it is posted, so either may have taken it. */
@@ -360,13 +360,6 @@ static void cancelled(void)
 	}
 }
 
-int main(int argc, char **argv)
-{
-	static const struct mode all[] = {
-		{ "ring", ring }, { "asleep", asleep }, { "handed_on", handed_on },
-		{ "neighbours", neighbours }, { "cancelled", cancelled }, { 0 }
-	};
-
-	alarm(200); /* a standstill ends the test */
-	return run_mode(argc, argv, all);
-}
+PROGRAM((void)0,
+	{ "ring", ring }, { "asleep", asleep }, { "handed_on", handed_on },
+	{ "neighbours", neighbours }, { "cancelled", cancelled })

@@ -36,8 +36,7 @@ static int post_and_stop(int connection)
 /* Both have posted, so we need nothing of it: we pull its message and push ours. */
 static void stopped(void)
 {
-	pid_t child;
-	int connection = with_child(post_and_stop, &child);
+	int connection = with_child(post_and_stop);
 
 	expect_engine(connection, getenv("ENGINE") ?: "process_vm");
 	expect_stop(child);
@@ -111,9 +110,8 @@ static void expect_waiter(void)
 /* What can be done with a peer that is stopped in a piece; ADMA_IPC_TIMEOUT is 1. */
 static void stopped_in_piece(int signal, bool closes, bool threaded)
 {
-	pid_t child;
 	pthread_t thread;
-	int status, connection = with_child(stop_in_piece, &child);
+	int status, connection = with_child(stop_in_piece);
 
 	expect_engine(connection, "process_vm");
 	fill(room, 8 * MIB, 4);
@@ -203,10 +201,8 @@ static int linger_in_piece(int connection)
 /* The buffer is ours again when closing returns, also if the other side closes just then. */
 static void both_close(void)
 {
-	pid_t child;
-
 	piece = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	int connection = with_child(linger_in_piece, &child);
+	int connection = with_child(linger_in_piece);
 
 	expect_engine(connection, "process_vm");
 	if (adma_iread(connection, (void *)room, 8 * MIB) < 0)
@@ -220,12 +216,5 @@ static void both_close(void)
 	expect_good_end(child);
 }
 
-int main(int argc, char **argv)
-{
-	static const struct mode all[] = {
-		{ "stopped", stopped }, { "frozen", frozen }, { "both_close", both_close }, { 0 }
-	};
-
-	make_room();
-	return run_mode(argc, argv, all);
-}
+PROGRAM(make_room(),
+	{ "stopped", stopped }, { "frozen", frozen }, { "both_close", both_close })

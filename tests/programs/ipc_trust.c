@@ -297,8 +297,7 @@ static int hide(int connection)
 
 static void not_dumpable(void)
 {
-	pid_t child;
-	int connection = with_child(hide, &child);
+	int connection = with_child(hide);
 	byte *data = adma_alloc(MIB), *more = adma_alloc(MIB);
 	long got;
 
@@ -328,8 +327,7 @@ static int read_without_blocks(int connection)
 
 static void lazy(void)
 {
-	pid_t child;
-	int connection = with_child(read_without_blocks, &child);
+	int connection = with_child(read_without_blocks);
 
 	for (int i = 0; i < 21; i++) {
 		byte *block = adma_alloc(MIB);
@@ -341,16 +339,8 @@ static void lazy(void)
 	finish(connection, child);
 }
 
-int main(int argc, char **argv)
-{
-	static const struct mode all[] = {
-		{ "refused", refused }, { "refused_by_server", refused_by_server },
-		{ "private", private_file }, { "silent", silent }, { "stuck_page", stuck_page },
-		{ "emfile", emfile }, { "idle", idle }, { "not_dumpable", not_dumpable },
-		{ "lazy", lazy }, { 0 }
-	};
-
-	alarm(200);
-	snprintf(name, sizeof(name), "@adma-trust-%d", getpid());
-	return run_mode(argc, argv, all);
-}
+PROGRAM(snprintf(name, sizeof(name), "@adma-trust-%d", getpid()),
+	{ "refused", refused }, { "refused_by_server", refused_by_server },
+	{ "private", private_file }, { "silent", silent }, { "stuck_page", stuck_page },
+	{ "emfile", emfile }, { "idle", idle }, { "not_dumpable", not_dumpable },
+	{ "lazy", lazy })
