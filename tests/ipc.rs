@@ -33,30 +33,23 @@ fn preloaded(name: &str, arguments: &str) -> Command {
     command
 }
 
-/// Whether a program has shown that it is right: not where it cannot.
-fn shows(test: &str, command: &mut Command) -> bool {
+/// Runs a program; returns what it has written to standard error, unless it cannot show anything here:
+/// then this test, whose name its thread has, is skipped.
+fn shows(command: &mut Command) -> Option<String> {
     let done = finish(command);
-    let err = String::from_utf8_lossy(&done.stderr);
+    let [out, err] = [done.stdout, done.stderr].map(|text| String::from_utf8(text).unwrap());
     if done.status.code() == Some(CANNOT_SHOW) {
-        skip(test, err.trim());
-        return false;
+        skip(std::thread::current().name().unwrap_or("ipc"), err.trim());
+        return None;
     }
-    assert!(done.status.success(), "{command:?}: {}\n{err}", done.status);
-    true
+    assert!(done.status.success(), "{command:?}: {}\n{out}{err}", done.status);
+    Some(err)
 }
 
 /// Without and with the library preloaded.
-fn passes(test: &str, name: &str, arguments: &str) {
+fn passes(name: &str, arguments: &str) {
     for mut command in [ipc(name, arguments), preloaded(name, arguments)] {
-        let done = finish(&mut command);
-        let (out, err) = (
-            String::from_utf8_lossy(&done.stdout).into_owned(),
-            String::from_utf8_lossy(&done.stderr).into_owned(),
-        );
-        if done.status.code() == Some(CANNOT_SHOW) {
-            return skip(test, err.trim());
-        }
-        assert!(done.status.success(), "{command:?}: {}\n{out}{err}", done.status);
+        let Some(err) = shows(&mut command) else { return };
         assert_eq!(err, "", "{command:?}: nothing is written unasked");
     }
 }
@@ -67,7 +60,7 @@ macro_rules! programs {
         $(
             #[test]
             fn $name() {
-                passes(stringify!($name), $program, $arguments);
+                passes($program, $arguments);
             }
         )*
     };
@@ -93,6 +86,7 @@ programs! {
     every_kind_of_unix_socket_will_do_and_is_left_as_it_was: "ipc_sockets" "kinds";
     other_descriptors_are_refused: "ipc_sockets" "other_sockets";
     accepting_can_be_interrupted: "ipc_listen" "interrupted";
+    client_greeted_by_another_thread_is_accepted_at_once: "ipc_listen" "beside";
     connection_info_keeps_to_its_room: "ipc_words" "about";
     of_two_that_listen_at_one_path_one_does: "ipc_listen" "together";
     memory_that_must_not_be_executed_will_do: "ipc_sockets" "noexec";
@@ -177,7 +171,7 @@ fn program_that_has_not_agreed_is_not_reached_into() {
             command.arg(&victim);
         }
         command.envs(knob).env("ADMA_IPC_TIMEOUT", "2");
-        shows("program_that_has_not_agreed_is_not_reached_into", &mut command);
+        shows(&mut command);
     }
 }
 
@@ -206,8 +200,7 @@ fn rights_that_one_side_has_or_loses_are_enough_for_blocks() {
         "dumpable",
     ];
     for arguments in cases {
-        let test = "rights_that_one_side_has_or_loses_are_enough_for_blocks";
-        shows(test, ipc("ipc_rights", arguments).env("BLOCKS", "1"));
+        shows(ipc("ipc_rights", arguments).env("BLOCKS", "1"));
     }
 }
 
@@ -228,8 +221,7 @@ fn is_quick() -> bool {
 
 #[test]
 fn process_stopped_in_the_middle_of_a_piece_holds_up_no_call_with_a_limit() {
-    let test = "process_stopped_in_the_middle_of_a_piece_holds_up_no_call_with_a_limit";
-    shows(test, ipc("ipc_stopped", "frozen").env("ADMA_IPC_TIMEOUT", "1"));
+    shows(ipc("ipc_stopped", "frozen").env("ADMA_IPC_TIMEOUT", "1"));
 }
 
 #[test]
@@ -251,22 +243,19 @@ fn silent_clients_keep_no_other_from_being_accepted() {
 fn crowd_of_silent_clients_holds_up_no_other_and_leaves_no_descriptor() {
     let programs = [("ipc_silent", "crowd"), ("ipc_silent", "closed"), ("ipc_silent", "limit")];
     for (program, scene) in programs.into_iter().chain([("ipc_listen", "interrupted silent")]) {
-        let test = "crowd_of_silent_clients_holds_up_no_other_and_leaves_no_descriptor";
-        shows(test, ipc(program, scene).env("ADMA_IPC_TIMEOUT", "2"));
+        shows(ipc(program, scene).env("ADMA_IPC_TIMEOUT", "2"));
     }
 }
 
 /// Streamed ones, which need the process: only those are looked at that were rung.
 #[test]
 fn look_at_a_cookie_costs_the_same_with_a_thousand_idle_connections() {
-    let test = "look_at_a_cookie_costs_the_same_with_a_thousand_idle_connections";
-    shows(test, ipc("ipc_trust", "idle").env("ADMA_IPC_ENGINE", "shm"));
+    shows(ipc("ipc_trust", "idle").env("ADMA_IPC_ENGINE", "shm"));
 }
 
 #[test]
 fn child_forked_while_a_socket_is_closed_does_not_hide_the_end() {
-    let test = "child_forked_while_a_socket_is_closed_does_not_hide_the_end";
-    shows(test, ipc("ipc_sockets", "thread").env("ADMA_IPC_TIMEOUT", "3"));
+    shows(ipc("ipc_sockets", "thread").env("ADMA_IPC_TIMEOUT", "3"));
 }
 
 #[test]
@@ -294,8 +283,7 @@ fn waiting_thread_makes_all_connections_of_the_process_go_on() {
 #[test]
 fn thread_that_ends_a_message_wakes_its_waiter() {
     for arguments in ["neighbours", "neighbours write"] {
-        let test = "thread_that_ends_a_message_wakes_its_waiter";
-        shows(test, &mut ipc("ipc_progress", arguments));
+        shows(&mut ipc("ipc_progress", arguments));
     }
 }
 
@@ -385,12 +373,7 @@ fn log_info_names_the_engine_and_why() {
     ];
     for (program, arguments, why) in cases {
         let mut command = ipc(program, arguments);
-        let done = finish(command.env("ADMA_LOG", "info"));
-        let err = String::from_utf8_lossy(&done.stderr);
-        if done.status.code() == Some(CANNOT_SHOW) {
-            skip("log_info_names_the_engine_and_why", err.trim());
-            continue;
-        }
+        let Some(err) = shows(command.env("ADMA_LOG", "info")) else { continue };
         let lines: Vec<&str> = err.lines().filter(|line| line.contains("connection:")).collect();
         assert_eq!(lines.len(), 2, "one line for each side: {err}");
         let says = |line: &&str| line.starts_with("adma: connection: ") && line.contains(why);

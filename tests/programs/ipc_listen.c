@@ -1,7 +1,7 @@
 /*
  * Tests listeners: paths and abstract names, two at one path, closed or interrupted in adma_accept.
  *
- * usage: ipc_listen listen|together|interrupted [silent]|closed_meanwhile; the last
+ * usage: ipc_listen listen|together|beside|interrupted [silent]|closed_meanwhile; the last
  * with ADMA_IPC_TIMEOUT=1
  */
 #include "ipc_echo.h"
@@ -174,6 +174,39 @@ static void closed_meanwhile(void)
 	EXPECT(adma_close(other), 0);
 }
 
+static volatile bool served;
+
+static void *arm_all_the_time(void *connection)
+{
+	while (!served)
+		EXPECT(adma_arm((int)(long)connection), 0);
+	return NULL;
+}
+
+/* A thread that serves another connection ends greetings: the one that accepts hears of it. */
+static void beside(void)
+{
+	int listener = adma_listen(name), pair[2], ends[2];
+	pthread_t thread;
+
+	make_pair(SOCK_STREAM, pair);
+	attach_both(pair, ends);
+	pthread_create(&thread, NULL, arm_all_the_time, (void *)(long)ends[0]);
+	for (int round = 0; round < 50; round++) {
+		pid_t client = fork_child();
+		double begun = seconds();
+
+		if (client == 0)
+			_exit(adma_close(connect_patiently(name)));
+		EXPECT(adma_close(made(adma_accept_for(listener, 40000))), 0);
+		if (seconds() - begun > 30)
+			fail("round %d: accepted after %.0f s", round, seconds() - begun);
+		expect_good_end(client);
+	}
+	served = true;
+	pthread_join(thread, NULL);
+}
+
 PROGRAM(make_room(); snprintf(name, sizeof(name), "@adma-listen-%d", getpid()),
 	{ "listen", listened }, { "together", together }, { "interrupted", interrupted },
-	{ "closed_meanwhile", closed_meanwhile })
+	{ "closed_meanwhile", closed_meanwhile }, { "beside", beside })

@@ -9,6 +9,7 @@ use crate::ipc::settings::Settings;
 use crate::ipc::setup::handshake::{self, Established, GreetingSide, Handshake};
 use crate::ipc::wake::background::{self, GREETING};
 use crate::ipc::wake::events::Events;
+use crate::ipc::wake::kicks::{self, Kicks};
 use crate::os::lock::Lock;
 use crate::os::sys;
 use crate::os::text;
@@ -21,6 +22,9 @@ const MOST: usize = 512;
 
 /// Delay before -EMFILE is returned, so that a server that polls its listener does not spin.
 const EMFILE_BACKOFF_MS: i32 = 10;
+
+/// Longest sleep where there are threads and no descriptor to be kicked by.
+const DEAF_MS: i32 = 10;
 
 /// Device and inode of a listener.
 type File = (u64, u64);
@@ -95,6 +99,7 @@ fn advance(mut incoming: Incoming) {
             let polled = backlog.polled.iter().find(|polled| polled.0 == listener).cloned();
             drop(backlog);
             polled.iter().for_each(|(_, events)| events.ring());
+            kicks::kick_all(); // the thread that accepts may be another one
         }
         Some(Err(errno)) => {
             if crate::ipc::settings::settings().tell {
@@ -171,6 +176,11 @@ pub fn accept(
     loop {
         check_file(listener, file)?;
         let mut limit = drop_late();
+        // Before the look: a thread that ends a greeting after it kicks us.
+        let kicks = if waits { Kicks::new() } else { None };
+        if kicks.is_none() && !sys::has_one_thread() {
+            limit = limit.min(DEAF_MS);
+        }
         if let Some(ready) = take_ready(file) {
             return Ok(ready);
         }
@@ -178,8 +188,9 @@ pub fn accept(
             let left = end.saturating_sub(sys::nanoseconds()).div_ceil(1_000_000);
             limit = limit.min(left.min(i32::MAX as u64) as i32);
         }
-        let set = [(listener, libc::POLLIN), (background::raw()?, libc::POLLIN)];
-        let mut set = set.map(os::poll_entry);
+        let kicks = kicks.as_ref().map_or(-1, Kicks::raw);
+        let mut set =
+            [listener, background::raw()?, kicks].map(|fd| os::poll_entry((fd, libc::POLLIN)));
         os::poll_set(&mut set, if waits { limit } else { 0 })?;
         if set[1].revents != 0 {
             serve();
