@@ -352,13 +352,13 @@ int adma_listen(const char *path);
  *   -EAGAIN      the listener is O_NONBLOCK, and no client has greeted. Greetings go on in the
  *                background of adma_accept, adma_arm, adma_check and all waits
  *   -EINTR       a signal handler has run
- *   -EMFILE, -ENFILE, -ENOMEM  no descriptor or memory for a client, who waits; told after 10 ms
+ *   -EMFILE, -ENFILE, -ENOMEM  no descriptor or memory for a client, which waits; told after 10 ms
  *   -EBADF, -ENOTSOCK, -EINVAL not a listener, or closed meanwhile
  * A listener that several threads or processes accept from should be O_NONBLOCK if it is polled.
  */
 int adma_accept(int listener);
 
-/* Like adma_accept, but at most so many milliseconds, whatever O_NONBLOCK says: -ETIMEDOUT. */
+/* Like adma_accept, with a limit, whatever O_NONBLOCK says: -ETIMEDOUT. */
 int adma_accept_for(int listener, int milliseconds);
 
 /*
@@ -434,7 +434,9 @@ int adma_event_fd(int connection);
  *		look(c);	// adma_next, adma_read, adma_check, adma_accept
  *	epoll_wait(...);
  *
- * A negative result is an error of the connection or listener.
+ * A negative result is an error of the connection or listener. Where several threads or tasks wait
+ * for one connection, adma_arm takes the news of all from the descriptor: when it says 1 to one of
+ * them, all look.
  */
 int adma_arm(int connection);
 
@@ -472,7 +474,7 @@ ssize_t adma_read(int connection, void *addr, size_t len);
 ssize_t adma_write(int connection, const void *addr, size_t len);
 
 /*
- * Like adma_read and adma_write, but at most so many milliseconds; negative: without limit.
+ * Like adma_read and adma_write, with a limit; negative: without.
  * -ETIMEDOUT: the message was withdrawn as by adma_cancel.
  */
 ssize_t adma_read_for(int connection, void *addr, size_t len, int milliseconds);
@@ -513,7 +515,7 @@ ssize_t adma_check(adma_cookie_t cookie);
 
 /*
  * Sleep until a message, or a copy, is over; results as of adma_check. The cookie is used up.
- * adma_wait_for: at most so many milliseconds, and the rest of a piece that it copies itself;
+ * adma_wait_for: at most @milliseconds, and the rest of a piece that it copies itself;
  * negative: without limit. -ETIMEDOUT: it is still under way, and the cookie as good as before.
  */
 ssize_t adma_wait(adma_cookie_t cookie);

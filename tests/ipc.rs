@@ -33,30 +33,23 @@ fn preloaded(name: &str, arguments: &str) -> Command {
     command
 }
 
-/// Whether a program has shown that it is right: not where it cannot.
-fn shows(test: &str, command: &mut Command) -> bool {
+/// Runs a program; returns what it has written to standard error, unless it cannot show anything here:
+/// then this test, whose name its thread has, is skipped.
+fn shows(command: &mut Command) -> Option<String> {
     let done = finish(command);
-    let err = String::from_utf8_lossy(&done.stderr);
+    let [out, err] = [done.stdout, done.stderr].map(|text| String::from_utf8(text).unwrap());
     if done.status.code() == Some(CANNOT_SHOW) {
-        skip(test, err.trim());
-        return false;
+        skip(std::thread::current().name().unwrap_or("ipc"), err.trim());
+        return None;
     }
-    assert!(done.status.success(), "{command:?}: {}\n{err}", done.status);
-    true
+    assert!(done.status.success(), "{command:?}: {}\n{out}{err}", done.status);
+    Some(err)
 }
 
 /// Without and with the library preloaded.
-fn passes(test: &str, name: &str, arguments: &str) {
+fn passes(name: &str, arguments: &str) {
     for mut command in [ipc(name, arguments), preloaded(name, arguments)] {
-        let done = finish(&mut command);
-        let (out, err) = (
-            String::from_utf8_lossy(&done.stdout).into_owned(),
-            String::from_utf8_lossy(&done.stderr).into_owned(),
-        );
-        if done.status.code() == Some(CANNOT_SHOW) {
-            return skip(test, err.trim());
-        }
-        assert!(done.status.success(), "{command:?}: {}\n{out}{err}", done.status);
+        let Some(err) = shows(&mut command) else { return };
         assert_eq!(err, "", "{command:?}: nothing is written unasked");
     }
 }
@@ -67,7 +60,7 @@ macro_rules! programs {
         $(
             #[test]
             fn $name() {
-                passes(stringify!($name), $program, $arguments);
+                passes($program, $arguments);
             }
         )*
     };
@@ -76,7 +69,7 @@ macro_rules! programs {
 programs! {
     messages_of_every_size_and_order_arrive_whole: "ipc_messages" "process_vm";
     stopped_process_is_not_needed_when_both_have_posted: "ipc_stopped" "stopped";
-    both_close_and_nobody_touches_a_buffer_afterwards: "ipc_stopped" "both_close";
+    both_close_and_no_buffer_is_touched_afterwards: "ipc_stopped" "both_close";
     process_whose_first_thread_has_left_is_not_taken_for_dead: "ipc_ends" "first_thread";
     fork_leaves_connections_to_the_parent: "ipc_ends" "fork";
     child_that_outlives_a_dead_parent_does_not_hide_its_end: "ipc_ends" "orphan";
@@ -93,16 +86,18 @@ programs! {
     every_kind_of_unix_socket_will_do_and_is_left_as_it_was: "ipc_sockets" "kinds";
     other_descriptors_are_refused: "ipc_sockets" "other_sockets";
     accepting_can_be_interrupted: "ipc_listen" "interrupted";
+    client_greeted_by_another_thread_is_accepted_at_once: "ipc_listen" "beside";
     connection_info_keeps_to_its_room: "ipc_words" "about";
-    of_two_who_listen_at_one_path_one_does: "ipc_listen" "together";
+    of_two_that_listen_at_one_path_one_does: "ipc_listen" "together";
     memory_that_must_not_be_executed_will_do: "ipc_sockets" "noexec";
     child_forked_during_greetings_has_none_of_the_sockets: "ipc_sockets" "forked";
+    child_forked_while_connect_waits_has_not_its_socket: "ipc_sockets" "waiting";
     threads_that_only_wait_never_find_the_table_full: "ipc_threads" "crowd";
     more_readers_than_places_wait_for_those_before_them: "ipc_threads" "many_readers";
     cookie_that_is_late_holds_up_the_256th_message_after_it: "ipc_limits" "late_cookie";
     both_sides_may_write_as_much_as_is_promised_before_they_read: "ipc_limits" "unread";
     page_that_is_missing_in_a_large_message_is_efault_on_both_sides: "ipc_limits" "missing";
-    limit_of_a_wait_holds_for_who_copies_all_the_time: "ipc_waiting" "limit";
+    limit_of_a_wait_holds_while_the_caller_copies: "ipc_waiting" "limit";
     limit_of_a_wait_holds_where_the_other_has_pages_that_do_not_come: "ipc_waiting" "pages";
     too_few_descriptors_are_emfile: "ipc_limits" "descriptors";
     every_error_that_is_named_has_words: "ipc_words" "errors";
@@ -116,13 +111,13 @@ programs! {
     buffer_with_a_hole_is_efault_when_the_other_is_a_block: "ipc_blocks" "hole";
     block_whose_descriptor_was_closed_gives_its_pages_back: "ipc_blocks" "returned closed";
     block_is_made_while_signals_come: "ipc_blocks" "interrupted";
-    block_beyond_a_limit_is_null_and_nobody_is_killed: "ipc_blocks" "limited";
+    block_beyond_a_limit_is_null_and_no_process_killed: "ipc_blocks" "limited";
     block_that_cannot_be_mapped_for_want_of_a_descriptor_is_carried: "ipc_blocks" "no_descriptors";
     block_never_becomes_a_standard_stream: "ipc_blocks" "standard";
     message_that_ends_behind_its_block_is_carried: "ipc_blocks" "straddling";
     process_connected_to_itself_has_blocks: "ipc_blocks" "alone";
     block_that_is_not_what_it_should_be_is_not_mapped: "ipc_block_lies" "lied_to";
-    block_that_loses_its_pages_all_the_time_ends_nobody: "ipc_block_lies" "punched";
+    block_that_loses_its_pages_all_the_time_ends_no_process: "ipc_block_lies" "punched";
     seccomp_refusal_falls_back_to_shared_memory: "ipc_rights" "refused shared";
     right_lost_by_one_side_in_mid_connection_messages_go_on: "ipc_rights" "lost";
     right_lost_by_both_sides_in_mid_connection_messages_go_on: "ipc_rights" "lost both";
@@ -140,7 +135,7 @@ programs! {
     user_changed_behind_a_first_thread_that_has_left_is_noticed: "ipc_rights" "changed_thread";
     two_users_are_refused: "ipc_rights" "users";
     client_of_another_user_is_refused_and_nothing_is_kept_for_it: "ipc_trust" "refused";
-    server_of_another_user_refuses_who_cannot_tell: "ipc_trust" "refused_by_server";
+    server_of_another_user_refuses_a_client_that_cannot_tell: "ipc_trust" "refused_by_server";
     socket_file_is_its_users_only: "ipc_trust" "private";
     silent_clients_do_not_block_a_listener_that_must_not: "ipc_trust" "silent";
     memory_of_a_client_without_proof_is_not_read: "ipc_trust" "stuck_page";
@@ -153,7 +148,7 @@ programs! {
 /// A peer posts an address and becomes another program, or leaves its number to one: that is
 /// neither read nor written.
 #[test]
-fn nobody_is_made_to_reach_into_a_program_that_has_not_agreed() {
+fn program_that_has_not_agreed_is_not_reached_into() {
     let victim = victim_with("ipc_victim", &["-static"]);
     let scenes = [
         ("ipc_deputy", "set_user_id_same"),
@@ -176,7 +171,7 @@ fn nobody_is_made_to_reach_into_a_program_that_has_not_agreed() {
             command.arg(&victim);
         }
         command.envs(knob).env("ADMA_IPC_TIMEOUT", "2");
-        shows("nobody_is_made_to_reach_into_a_program_that_has_not_agreed", &mut command);
+        shows(&mut command);
     }
 }
 
@@ -205,8 +200,7 @@ fn rights_that_one_side_has_or_loses_are_enough_for_blocks() {
         "dumpable",
     ];
     for arguments in cases {
-        let test = "rights_that_one_side_has_or_loses_are_enough_for_blocks";
-        shows(test, ipc("ipc_rights", arguments).env("BLOCKS", "1"));
+        shows(ipc("ipc_rights", arguments).env("BLOCKS", "1"));
     }
 }
 
@@ -226,9 +220,8 @@ fn is_quick() -> bool {
 }
 
 #[test]
-fn process_stopped_in_the_middle_of_a_piece_holds_nobody_up_without_limit() {
-    let test = "process_stopped_in_the_middle_of_a_piece_holds_nobody_up_without_limit";
-    shows(test, ipc("ipc_stopped", "frozen").env("ADMA_IPC_TIMEOUT", "1"));
+fn process_stopped_in_the_middle_of_a_piece_holds_up_no_call_with_a_limit() {
+    shows(ipc("ipc_stopped", "frozen").env("ADMA_IPC_TIMEOUT", "1"));
 }
 
 #[test]
@@ -242,7 +235,7 @@ fn greetings_have_a_limit() {
 }
 
 #[test]
-fn silent_clients_keep_nobody_from_being_accepted() {
+fn silent_clients_keep_no_other_from_being_accepted() {
     succeed(ipc("ipc_silent", "stalled").env("ADMA_IPC_TIMEOUT", "12"));
 }
 
@@ -250,26 +243,19 @@ fn silent_clients_keep_nobody_from_being_accepted() {
 fn crowd_of_silent_clients_holds_up_no_other_and_leaves_no_descriptor() {
     let programs = [("ipc_silent", "crowd"), ("ipc_silent", "closed"), ("ipc_silent", "limit")];
     for (program, scene) in programs.into_iter().chain([("ipc_listen", "interrupted silent")]) {
-        let test = "crowd_of_silent_clients_holds_up_no_other_and_leaves_no_descriptor";
-        shows(test, ipc(program, scene).env("ADMA_IPC_TIMEOUT", "2"));
+        shows(ipc(program, scene).env("ADMA_IPC_TIMEOUT", "2"));
     }
 }
 
 /// Streamed ones, which need the process: only those are looked at that were rung.
 #[test]
 fn look_at_a_cookie_costs_the_same_with_a_thousand_idle_connections() {
-    let test = "look_at_a_cookie_costs_the_same_with_a_thousand_idle_connections";
-    shows(test, ipc("ipc_trust", "idle").env("ADMA_IPC_ENGINE", "shm"));
-}
-
-programs! {
-    child_forked_while_connect_waits_has_not_its_socket: "ipc_waiting_connect" "";
+    shows(ipc("ipc_trust", "idle").env("ADMA_IPC_ENGINE", "shm"));
 }
 
 #[test]
 fn child_forked_while_a_socket_is_closed_does_not_hide_the_end() {
-    let test = "child_forked_while_a_socket_is_closed_does_not_hide_the_end";
-    shows(test, ipc("ipc_end_forked", "thread").env("ADMA_IPC_TIMEOUT", "3"));
+    shows(ipc("ipc_sockets", "thread").env("ADMA_IPC_TIMEOUT", "3"));
 }
 
 #[test]
@@ -286,8 +272,8 @@ fn program_without_a_heap_goes_on_waiting() {
 
 /// Over every engine, for what needs both sides and for what does not.
 #[test]
-fn whoever_waits_makes_all_connections_of_the_process_go_on() {
-    for arguments in ["ring", "ring write_first", "asleep", "handed_on"] {
+fn waiting_thread_makes_all_connections_of_the_process_go_on() {
+    for arguments in ["ring", "ring write_first", "asleep", "handed_on", "cancelled"] {
         for engine in ["shm", "auto"] {
             succeed(ipc("ipc_progress", arguments).env("ADMA_IPC_ENGINE", engine));
         }
@@ -295,10 +281,9 @@ fn whoever_waits_makes_all_connections_of_the_process_go_on() {
 }
 
 #[test]
-fn who_ends_a_message_wakes_the_thread_that_waits_for_it() {
+fn thread_that_ends_a_message_wakes_its_waiter() {
     for arguments in ["neighbours", "neighbours write"] {
-        let test = "who_ends_a_message_wakes_the_thread_that_waits_for_it";
-        shows(test, &mut ipc("ipc_progress", arguments));
+        shows(&mut ipc("ipc_progress", arguments));
     }
 }
 
@@ -388,12 +373,7 @@ fn log_info_names_the_engine_and_why() {
     ];
     for (program, arguments, why) in cases {
         let mut command = ipc(program, arguments);
-        let done = finish(command.env("ADMA_LOG", "info"));
-        let err = String::from_utf8_lossy(&done.stderr);
-        if done.status.code() == Some(CANNOT_SHOW) {
-            skip("log_info_names_the_engine_and_why", err.trim());
-            continue;
-        }
+        let Some(err) = shows(command.env("ADMA_LOG", "info")) else { continue };
         let lines: Vec<&str> = err.lines().filter(|line| line.contains("connection:")).collect();
         assert_eq!(lines.len(), 2, "one line for each side: {err}");
         let says = |line: &&str| line.starts_with("adma: connection: ") && line.contains(why);

@@ -1,5 +1,6 @@
-//! The functions of include/adma.h: what they promise is written there. Arguments are checked
-//! here, handles and cookies turned into connections and messages.
+//! The functions of include/adma.h: what they promise is written there, and what they ask for:
+//! buffers that are there as long as it says ("the caller's promise"). Arguments are checked here,
+//! handles and cookies turned into connections and messages.
 
 use crate::backend::libc as original;
 use crate::ipc::handles;
@@ -51,8 +52,6 @@ fn nothing_or(result: os::Result<()>) -> c_int {
     answer(result.map(|()| 0))
 }
 
-/// # Safety
-/// `path` is a terminated string.
 pub unsafe extern "C" fn adma_listen(path: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     let path = unsafe { CStr::from_ptr(path) };
@@ -73,17 +72,12 @@ fn accept_until(listener: c_int, end: Option<u64>) -> c_int {
     entered(|| accept::accept(listener, settings(), end, serve))
 }
 
-/// # Safety
-/// `path` is a terminated string.
 pub unsafe extern "C" fn adma_connect(path: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { adma_connect_for(path, -1) }
 }
 
 /// Negative: ADMA_IPC_TIMEOUT.
-///
-/// # Safety
-/// `path` is a terminated string.
 pub unsafe extern "C" fn adma_connect_for(path: *const c_char, milliseconds: c_int) -> c_int {
     // SAFETY: the caller's promise.
     let path = unsafe { CStr::from_ptr(path) };
@@ -127,8 +121,6 @@ pub extern "C" fn adma_alloc(len: usize) -> *mut c_void {
     block.unwrap_or(core::ptr::null_mut())
 }
 
-/// # Safety
-/// The memory is not used any more.
 pub unsafe extern "C" fn adma_free(addr: *mut c_void) -> c_int {
     if addr.is_null() {
         return 0;
@@ -146,8 +138,6 @@ pub struct PeerInfo {
     proven: c_int,
 }
 
-/// # Safety
-/// `info` is writable.
 pub unsafe extern "C" fn adma_peer(connection: c_int, info: *mut PeerInfo) -> c_int {
     nothing_or(handles::find(connection).map(|link| {
         let os::Credentials { pid, uid, gid } = link.peer;
@@ -179,9 +169,6 @@ pub extern "C" fn adma_next(connection: c_int) -> isize {
 }
 
 /// Writes which engine a connection uses; returns as `snprintf` does.
-///
-/// # Safety
-/// `text` is writable for `size` bytes.
 pub unsafe extern "C" fn adma_connection_info(
     connection: c_int,
     text: *mut c_char,
@@ -211,9 +198,6 @@ fn find(handle: i32, addr: usize, len: usize) -> Result<handles::Used, isize> {
 }
 
 /// Transfers one message within `ms` milliseconds; negative: without a limit.
-///
-/// # Safety
-/// The buffer is the caller's, for as long as this takes.
 #[inline(always)]
 unsafe fn transfer(role: Role, handle: i32, addr: usize, len: usize, ms: c_int) -> isize {
     let link = match find(handle, addr, len) {
@@ -221,64 +205,42 @@ unsafe fn transfer(role: Role, handle: i32, addr: usize, len: usize, ms: c_int) 
         Err(errno) => return errno,
     };
     // SAFETY: the caller's promise.
-    unsafe {
-        match moment_in(ms) {
-            None => link.transfer(role, addr, len),
-            Some(limit) => link.transfer_until(role, addr, len, limit),
-        }
-    }
+    unsafe { link.transfer(role, addr, len, moment_in(ms)) }
 }
 
-/// # Safety
-/// The buffer is the caller's until the cookie was waited for.
 unsafe fn start(role: Role, handle: i32, addr: usize, len: usize) -> i64 {
     // SAFETY: the caller's promise.
     let started = find(handle, addr, len).and_then(|link| unsafe { link.start(role, addr, len) });
     started.map_or_else(|errno| errno as i64, |number| cookie(handle, role, number))
 }
 
-/// # Safety
-/// `addr` is writable for `len` bytes.
-pub unsafe extern "C" fn adma_read(connection: c_int, addr: *mut c_void, len: usize) -> isize {
-    // SAFETY: the caller's promise.
-    unsafe { transfer(Role::Reader, connection, addr as usize, len, -1) }
+/// Functions for one buffer: name, role, type of the address, and whether there is a limit.
+macro_rules! transfers {
+    ($($name:ident($role:ident, $address:ty $(, $ms:ident)?);)*) => {
+        $(
+            pub unsafe extern "C" fn $name(
+                c: c_int,
+                addr: $address,
+                len: usize
+                $(, $ms: c_int)?
+            ) -> isize {
+                // Negative: without a limit.
+                let limit = [-1 $(, $ms)?];
+                // SAFETY: the caller's promise.
+                unsafe { transfer(Role::$role, c, addr as usize, len, limit[limit.len() - 1]) }
+            }
+        )*
+    };
 }
 
-/// # Safety
-/// `addr` is readable for `len` bytes.
-pub unsafe extern "C" fn adma_write(connection: c_int, addr: *const c_void, len: usize) -> isize {
-    // SAFETY: the caller's promise.
-    unsafe { transfer(Role::Writer, connection, addr as usize, len, -1) }
-}
-
-/// # Safety
-/// `addr` is writable for `len` bytes.
-pub unsafe extern "C" fn adma_read_for(
-    c: c_int,
-    addr: *mut c_void,
-    len: usize,
-    ms: c_int,
-) -> isize {
-    // SAFETY: the caller's promise.
-    unsafe { transfer(Role::Reader, c, addr as usize, len, ms) }
-}
-
-/// # Safety
-/// `addr` is readable for `len` bytes.
-pub unsafe extern "C" fn adma_write_for(
-    connection: c_int,
-    addr: *const c_void,
-    len: usize,
-    ms: c_int,
-) -> isize {
-    // SAFETY: the caller's promise.
-    unsafe { transfer(Role::Writer, connection, addr as usize, len, ms) }
+transfers! {
+    adma_read(Reader, *mut c_void);
+    adma_read_for(Reader, *mut c_void, ms);
+    adma_write(Writer, *const c_void);
+    adma_write_for(Writer, *const c_void, ms);
 }
 
 /// Transfers one message between several buffers, through one of ours.
-///
-/// # Safety
-/// `parts` are `count` ranges of memory that can be read, or written, as the role says.
 unsafe fn transfer_parts(
     role: Role,
     handle: c_int,
@@ -329,29 +291,21 @@ unsafe fn transfer_parts(
     result
 }
 
-/// # Safety
-/// `parts` are `count` ranges that are writable.
 pub unsafe extern "C" fn adma_readv(c: c_int, parts: *const libc::iovec, count: c_int) -> isize {
     // SAFETY: the caller's promise.
     unsafe { transfer_parts(Role::Reader, c, parts, count) }
 }
 
-/// # Safety
-/// `parts` are `count` ranges that are readable.
 pub unsafe extern "C" fn adma_writev(c: c_int, parts: *const libc::iovec, count: c_int) -> isize {
     // SAFETY: the caller's promise.
     unsafe { transfer_parts(Role::Writer, c, parts, count) }
 }
 
-/// # Safety
-/// `addr` is writable for `len` bytes until the cookie was waited for.
 pub unsafe extern "C" fn adma_iread(connection: c_int, addr: *mut c_void, len: usize) -> i64 {
     // SAFETY: the caller's promise.
     unsafe { start(Role::Reader, connection, addr as usize, len) }
 }
 
-/// # Safety
-/// `addr` is readable for `len` bytes until the cookie was waited for.
 pub unsafe extern "C" fn adma_iwrite(connection: c_int, addr: *const c_void, len: usize) -> i64 {
     // SAFETY: the caller's promise.
     unsafe { start(Role::Writer, connection, addr as usize, len) }

@@ -159,20 +159,6 @@ mod tests {
             }
         }
     }
-
-    #[test]
-    fn flag_ends_claiming_and_another_generation_begins_anew() {
-        let word = AtomicU64::new(0);
-        assert_eq!(claim(&word, 1, Role::Reader, 0, 4), Ok(Some(0)));
-        raise(&word, 1, flag::REFUSED);
-        assert_eq!(cursors(&word, 1), Cursors { front: 1, back: 0, flags: flag::REFUSED });
-        assert_eq!(claim(&word, 1, Role::Writer, 0, 4), Ok(None));
-        assert_eq!(claim(&word, 1, Role::Reader, 0, 4), Err(Broken));
-        assert_eq!(claim(&word, 2, Role::Writer, 0, 4), Ok(Some(3)));
-        let count = AtomicU32::new(0);
-        note_finished(&count, 70_000, 5);
-        assert_eq!((finished(&count, 70_000), finished(&count, 70_256)), (5, 0));
-    }
 }
 
 /// Every interleaving: `RUSTFLAGS="--cfg loom" cargo test --release --lib interleavings`.

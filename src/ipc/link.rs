@@ -198,13 +198,7 @@ impl Link {
 
     // ---- posting -------------------------------------------------------------------------
 
-    /// Describes a buffer; blocks are looked for only where a message may be copied directly.
-    #[inline]
-    fn buffer(&self, addr: usize, len: usize, pin: u64) -> Buffer {
-        let block = if len > MOST_EAGER { self.block(addr, len) } else { None };
-        Buffer { addr, len, pin, block }
-    }
-
+    /// Returns the place of a large buffer in a block that the peer may map.
     #[cold]
     fn block(&self, addr: usize, len: usize) -> Option<BlockAddress> {
         self.proven()?.blocks.as_ref()?;
@@ -232,7 +226,8 @@ impl Link {
         }
         let (endpoint, lane) = self.endpoint(role);
         let mut endpoint = endpoint.lock();
-        let buffer = self.buffer(addr, len, pinned.pin);
+        let block = if is_large { self.block(addr, len) } else { None };
+        let buffer = Buffer { addr, len, pin: pinned.pin, block };
         // SAFETY: the caller's promise.
         let posted = unsafe {
             match role {
@@ -296,17 +291,15 @@ impl Link {
 
     /// Copies a claimed piece, with no lock held.
     pub fn copy(&self, proven: &Proven, role: Role, number: u32, piece: MessagePiece) {
-        let outcome = if self.believe() {
+        let outcome = match self.believe() {
             // SAFETY: `messages` has handed out a part of both posts.
-            let outcome = unsafe { proven.copy(role, piece) };
-            match outcome {
-                Outcome::Whole | Outcome::Gone => outcome,
-                // A process that ends can look like bad memory, or a closed port.
-                _ if !self.look_for_end() => Outcome::Gone,
-                _ => outcome,
-            }
-        } else {
-            Outcome::Gone
+            true => unsafe { proven.copy(role, piece) },
+            false => Outcome::Gone,
+        };
+        let outcome = match outcome {
+            // A process that ends can look like bad memory, or a closed port.
+            Outcome::Fault | Outcome::Refused if !self.look_for_end() => Outcome::Gone,
+            outcome => outcome,
         };
         if outcome == Outcome::Refused {
             proven.calls.store(false, Ordering::Relaxed);
@@ -334,10 +327,7 @@ impl Link {
             return true;
         }
         let lost = self.theirs().lost.load(Ordering::Relaxed) != 0;
-        if lost {
-            self.note_needy();
-        }
-        lost
+        lost.then(|| self.note_needy()).is_some()
     }
 
     fn note_needy(&self) {

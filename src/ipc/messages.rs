@@ -438,21 +438,33 @@ impl Endpoint {
             return true;
         }
         let first = self.next.wrapping_sub(WINDOW as u32);
-        (0..WINDOW as u32).map(|offset| first.wrapping_add(offset)).any(|number| {
+        (0..WINDOW as u32).any(|offset| {
+            let number = first.wrapping_add(offset);
             let own = self.own(number);
-            if own.number != number || own.state == State::Free || !own.cookie || own.waited {
-                return false;
-            }
-            if self.is_over(lane, number) {
-                return true;
-            }
-            let own = self.own(number);
-            let idle = own.matched && !own.is_streamed() && own.claimed == own.finished;
-            let (pieces, theirs) = (own.layout.pieces(), own.theirs);
-            let view = claims::cursors(lane.claims(number), number);
-            idle && view.front + view.back < pieces
-                && proven.is_some_and(|proven| proven.reaches(theirs))
+            let asks = own.number == number && own.cookie && !own.waited;
+            asks && own.state != State::Free && self.has_news_of(lane, proven, number)
         })
+    }
+
+    /// Returns whether `adma_check` would end this message, or take it a step further.
+    fn has_news_of(&mut self, lane: &Lane, proven: Option<&Proven>, number: u32) -> bool {
+        if self.is_over(lane, number) {
+            return true;
+        }
+        match self.is_matched(lane, number) {
+            Ok(false) => return false,
+            Ok(true) => {}
+            Err(Broken) => return true,
+        }
+        if !matches!(self.judge(lane, number, false), Ok(Step::Idle(_))) {
+            return true;
+        }
+        let own = self.own(number);
+        let idle = !own.is_streamed() && own.claimed == own.finished;
+        let (pieces, theirs) = (own.layout.pieces(), own.theirs);
+        let view = claims::cursors(lane.claims(number), number);
+        idle && view.front + view.back < pieces
+            && proven.is_some_and(|proven| proven.reaches(theirs))
     }
 
     /// Returns the messages that are not over, oldest first.

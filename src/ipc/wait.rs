@@ -38,39 +38,76 @@ fn left(limit: Option<u64>, most: u64) -> u64 {
 }
 
 impl Link {
-    /// Posts and waits; returns the bytes transferred or a negated errno.
+    /// Posts and waits, not beyond `limit`, a time of `sys::nanoseconds`; returns the bytes transferred
+    /// or a negated errno.
     ///
     /// # Safety
     /// As `start`.
     #[inline(always)]
-    pub unsafe fn transfer(&self, role: Role, addr: usize, len: usize) -> isize {
-        let mut pinned = match role {
-            Role::Writer => self.pin(role, addr, len),
+    pub unsafe fn transfer(
+        &self,
+        role: Role,
+        addr: usize,
+        len: usize,
+        limit: Option<u64>,
+    ) -> isize {
+        let mut pinned = match (role, limit) {
             // It waits, and fetches the bytes itself.
-            Role::Reader => Pinned { across: None, pin: 0 },
+            (Role::Reader, None) => Pinned { across: None, pin: 0 },
+            _ => self.pin(role, addr, len),
         };
         let mut rest = Rest::Fresh;
         loop {
             // SAFETY: the caller's promise.
-            match unsafe { self.post(role, addr, len, false, &mut pinned) } {
+            match unsafe { self.post(role, addr, len, limit.is_some(), &mut pinned) } {
                 // The common case: an eager message.
                 Ok((endpoint, AfterPost::Over(count))) => {
                     self.ring_after(endpoint.release());
                     return count as isize;
                 }
-                Ok((endpoint, AfterPost::Waits(number, Some(hint)))) => {
-                    drop(endpoint);
-                    return self.wait_for_short(number, hint);
-                }
-                Ok((endpoint, AfterPost::Waits(number, None))) => {
-                    return self.wait_for_posted(role, number, endpoint);
+                Ok((endpoint, AfterPost::Waits(number, hint))) => {
+                    drop(rest); // another thread may poll for this connection
+                    return match (limit, hint) {
+                        (Some(limit), _) => self.wait_or_cancel(role, number, endpoint, limit),
+                        (None, Some(hint)) => {
+                            drop(endpoint);
+                            self.wait_for_short(number, hint)
+                        }
+                        (None, None) => self.wait_for_posted(role, number, endpoint),
+                    };
                 }
                 Err(Unposted { error, until: None }) => return error,
-                Err(Unposted { until: Some(hint), .. }) => match self.help_background(false) {
-                    true => rest = Rest::Fresh,
-                    false => self.rest(&mut rest, hint, None),
-                },
+                Err(_) if limit.is_some_and(|limit| sys::nanoseconds() >= limit) => {
+                    return -libc::ETIMEDOUT as isize;
+                }
+                Err(Unposted { until: Some(hint), .. }) => {
+                    match self.help_background(limit.is_some()) {
+                        true => rest = Rest::Fresh,
+                        false => self.rest(&mut rest, hint, limit),
+                    }
+                }
             }
+        }
+    }
+
+    /// Waits for a posted message until `limit`, and withdraws it then. An eager write is over: its
+    /// bytes will be read.
+    #[inline(never)]
+    fn wait_or_cancel(
+        &self,
+        role: Role,
+        number: u32,
+        mut endpoint: Held<'_, Endpoint>,
+        limit: u64,
+    ) -> isize {
+        endpoint.begin_wait(number & NUMBER_BITS);
+        let is_eager = role == Role::Writer && endpoint.is_eager(number);
+        self.let_go(endpoint);
+        let done = if is_eager { None } else { self.wait_until(role, number, Some(limit)) };
+        const CANCELLED: isize = -libc::ECANCELED as isize;
+        match done.unwrap_or_else(|| self.cancel(role, number)) {
+            CANCELLED if done.is_none() => -libc::ETIMEDOUT as isize,
+            result => result,
         }
     }
 
@@ -189,47 +226,6 @@ impl Link {
                 self.let_go(endpoint);
                 self.wait(role, number)
             }
-        }
-    }
-
-    /// Like `transfer`, but not beyond `limit`, a time of `sys::nanoseconds`: -ETIMEDOUT.
-    ///
-    /// # Safety
-    /// As `start`.
-    pub unsafe fn transfer_until(&self, role: Role, addr: usize, len: usize, limit: u64) -> isize {
-        let mut pinned = self.pin(role, addr, len);
-        let mut rest = Rest::Fresh;
-        let number = loop {
-            // SAFETY: the caller's promise.
-            match unsafe { self.post(role, addr, len, true, &mut pinned) } {
-                Ok((endpoint, AfterPost::Over(count))) => {
-                    self.let_go(endpoint);
-                    return count as isize;
-                }
-                Ok((mut endpoint, AfterPost::Waits(number, _))) => {
-                    endpoint.begin_wait(number & NUMBER_BITS);
-                    self.let_go(endpoint);
-                    break number;
-                }
-                Err(Unposted { error, until: None }) => return error,
-                Err(Unposted { .. }) if sys::nanoseconds() >= limit => {
-                    return -libc::ETIMEDOUT as isize;
-                }
-                Err(Unposted { until: Some(hint), .. }) => match self.help_background(true) {
-                    true => rest = Rest::Fresh,
-                    false => self.rest(&mut rest, hint, Some(limit)),
-                },
-            }
-        };
-        drop(rest);
-        let is_eager = role == Role::Writer && self.endpoint(role).0.lock().is_eager(number);
-        let done = if is_eager { None } else { self.wait_until(role, number, Some(limit)) };
-        match done {
-            Some(result) => result,
-            None => match self.cancel(role, number) {
-                result if result == -libc::ECANCELED as isize => -libc::ETIMEDOUT as isize,
-                result => result,
-            },
         }
     }
 

@@ -203,6 +203,20 @@ class Messages(unittest.TestCase):
         reader.join()
         self.assertEqual(got, [b"%d" % number for number in range(1000)] + [pattern(MIB)])
 
+    def test_read_waits_for_the_end_of_the_256th_before_it(self):
+        held = self.server.iread_into(bytearray(9))
+        for _ in range(256):
+            self.client.write(b"more", LIMIT)
+        for _ in range(255):
+            self.assertEqual(self.server.read(LIMIT), b"more")
+        self.assertRaises(BlockingIOError, self.server.iread_into, bytearray(9))
+        self.assertRaises(TimeoutError, self.server.read_into, bytearray(9), 0.01)
+        timer = threading.Timer(0.01, held.wait)
+        timer.start()
+        self.client.write(b"the last")
+        self.assertEqual(self.server.read_into(bytearray(9), LIMIT), 8)
+        timer.join()
+
     def test_buffer_of_a_dropped_request_is_not_written(self):
         for size in (1000, MIB):
             held = bytearray(size)
@@ -245,6 +259,8 @@ class Messages(unittest.TestCase):
             "write": "c.write(bytes(1 << 20))",
             "wait": "c.iread_into(bytearray(5)).wait()",
             "accept": "adma.listen(sys.argv[1] + '.2').accept()",
+            # A listener that nothing accepts from.
+            "connect": "l = adma.listen(sys.argv[1] + '.3'); adma.connect(sys.argv[1] + '.3', 3600)",
         }
         for name, call in calls.items():
             path = f"{FOLDER}/{os.getpid()}.{name}"

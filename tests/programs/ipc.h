@@ -57,6 +57,17 @@ static inline int run_mode(int argc, char **argv, const struct mode *all)
 	fail("no mode is called %s", name);
 }
 
+/* A whole program: what it does first, and its modes. A standstill ends it. */
+#define PROGRAM(first, ...)                                                     \
+	int main(int argc, char **argv)                                         \
+	{                                                                       \
+		static const struct mode all[] = { __VA_ARGS__, { 0 } };        \
+                                                                                \
+		alarm(200);                                                     \
+		first;                                                          \
+		return run_mode(argc, argv, all);                               \
+	}
+
 static inline void root_only(void)
 {
 	if (getuid())
@@ -181,7 +192,7 @@ static inline ssize_t send_with(int to, const void *bytes, size_t len, const int
 	return sendmsg(to, &message, MSG_NOSIGNAL | flags);
 }
 
-/* The same where only the other's end may keep it from being sent. */
+/* Like send_with; fails unless the other end has closed. */
 static inline void say(int to, const void *bytes, size_t len, const int *fds, int count)
 {
 	if (send_with(to, bytes, len, fds, count, 0) != (ssize_t)len && errno != EPIPE)
@@ -320,7 +331,7 @@ static inline pid_t fork_child(void)
 	return child;
 }
 
-/* Root becomes this user, without rights of its own; anybody else stays who it is. */
+/* Root becomes this user, without rights of its own; another user stays what it is. */
 static inline void become_user(uid_t user)
 {
 	if (user == getuid())
@@ -333,7 +344,7 @@ static inline void become_user(uid_t user)
 }
 
 /* The parent's end of a connected pair; the child gets the other and runs `other`. */
-static inline int with_child_of(uid_t user, int (*other)(int connection), pid_t *child)
+static inline int with_process(int (*other)(int connection), pid_t *child)
 {
 	int pair[2];
 
@@ -341,16 +352,17 @@ static inline int with_child_of(uid_t user, int (*other)(int connection), pid_t 
 	*child = fork_child();
 	if (*child == 0) {
 		close(pair[0]);
-		become_user(user);
 		exit(other(attach_and_close(pair[1])));
 	}
 	close(pair[1]);
 	return attach_and_close(pair[0]);
 }
 
-static inline int with_child(int (*other)(int connection), pid_t *child)
+static pid_t child __attribute__((unused)); /* that of the latest with_child */
+
+static inline int with_child(int (*other)(int connection))
 {
-	return with_child_of(getuid(), other, child);
+	return with_process(other, &child);
 }
 
 enum { STRANGER = 1001 };

@@ -104,8 +104,7 @@ static int lie(int connection)
 static void lied_to(void)
 {
 	make_pipe(told);
-	pid_t child;
-	int connection = with_child(lie, &child);
+	int connection = with_child(lie);
 	byte *block = new_block(SIZE);
 	char go = 0;
 
@@ -142,8 +141,7 @@ static int punch(int connection)
 /* Of what arrives its sender is the master; but it does arrive. */
 static void punched(void)
 {
-	pid_t child;
-	int connection = with_child(punch, &child);
+	int connection = with_child(punch);
 	byte *block = new_block(SIZE);
 
 	for (unsigned i = 0; i < 200; i++)
@@ -153,11 +151,5 @@ static void punched(void)
 	finish(connection, child);
 }
 
-int main(int argc, char **argv)
-{
-	static const struct mode all[] = {
-		{ "lied_to", lied_to }, { "punched", punched }, { 0 }
-	};
-
-	return run_mode(argc, argv, all);
-}
+PROGRAM((void)0,
+	{ "lied_to", lied_to }, { "punched", punched })

@@ -23,16 +23,15 @@ static void freed(void)
 	EXPECT(adma_free(block), -EINVAL);
 	EXPECT(adma_free(new_block(0)), 0);
 	errno = 12345;
-	if (adma_alloc(SIZE_MAX) || adma_alloc(SIZE_MAX / 2))
-		fail("a block larger than the address space");
+	if (adma_alloc(SIZE_MAX) || adma_alloc(SIZE_MAX / 2) || adma_alloc(1ul << 46))
+		fail("a block larger than the machine");
 	EXPECT(errno, 12345);
 }
 
 /* Addresses and descriptors come again; more blocks than the other side keeps mapped. */
 static void reused(void)
 {
-	pid_t child;
-	int connection = with_child(echo, &child);
+	int connection = with_child(echo);
 	enum { BLOCKS = 100 };
 	byte *blocks[BLOCKS];
 
@@ -65,8 +64,7 @@ static long pages_of(int memory)
 static void returned(void)
 {
 	enum { LARGE = 4 * 1024 * 1024 };
-	pid_t child;
-	int connection = with_child(echo, &child);
+	int connection = with_child(echo);
 	int number = next_descriptor();
 	byte *block = new_block(LARGE);
 	int kept = dup(number);
@@ -84,8 +82,7 @@ static void returned(void)
 /* A child shares its parent's blocks, and cannot free them. */
 static void forked(void)
 {
-	pid_t child;
-	int connection = with_child(echo, &child);
+	int connection = with_child(echo);
 	byte *block = new_block(SIZE);
 	bool bare = variant;
 
@@ -99,7 +96,7 @@ static void forked(void)
 		/* Its own connection carries what lies in the parent's block, and in its own. */
 		if (!bare) {
 			pid_t grandchild;
-			int own = with_child(echo, &grandchild);
+			int own = with_process(echo, &grandchild);
 
 			ask(own, block, 2);
 			ask(own, new_block(SIZE), 3);
@@ -118,8 +115,7 @@ static void forked(void)
 /* The program closes what it does not know; the numbers go to other blocks, and other files. */
 static void closed(void)
 {
-	pid_t child;
-	int connection = with_child(echo, &child);
+	int connection = with_child(echo);
 	int before = next_descriptor();
 	byte *first = new_block(SIZE);
 	int after = next_descriptor();
@@ -156,8 +152,7 @@ static int read_into_a_hole(int connection)
 /* A buffer that is not mapped is told as ever, if only the other one is a block. */
 static void hole(void)
 {
-	pid_t child;
-	int connection = with_child(read_into_a_hole, &child);
+	int connection = with_child(read_into_a_hole);
 	byte *block = new_block(SIZE);
 
 	EXPECT(adma_write(connection, (void *)block, SIZE), -EFAULT);
@@ -202,7 +197,7 @@ static void interrupted(void)
 	EXPECT(adma_free((void *)block), 0);
 }
 
-/* Limits of the system are answers, and nobody is killed. */
+/* A limit of the system is an error, not a kill. */
 static void limited(void)
 {
 	int pair[2], ends[2];
@@ -246,11 +241,10 @@ static int echo_without_descriptors(int connection)
 	return 0;
 }
 
-/* Who cannot take the descriptor of a block copies all the same. */
+/* A block that cannot be opened for want of a descriptor is copied another way. */
 static void no_descriptors(void)
 {
-	pid_t child;
-	int connection = with_child(echo_without_descriptors, &child);
+	int connection = with_child(echo_without_descriptors);
 	byte *block = new_block(SIZE);
 
 	ask(connection, block, 1);
@@ -276,8 +270,7 @@ static void standard(void)
 /* Messages that begin in a block and end behind it go as from any memory. */
 static void straddling(void)
 {
-	pid_t child;
-	int connection = with_child(echo, &child);
+	int connection = with_child(echo);
 	size_t whole = (SIZE + PAGE - 1) / PAGE * PAGE;
 	byte *block = new_block(whole), *below = new_block(whole);
 
@@ -321,15 +314,9 @@ static void alone(void)
 	pthread_join(thread, NULL);
 }
 
-int main(int argc, char **argv)
-{
-	static const struct mode all[] = {
-		{ "freed", freed }, { "reused", reused }, { "returned", returned },
-		{ "fork", forked }, { "closed", closed }, { "hole", hole },
-		{ "interrupted", interrupted }, { "limited", limited },
-		{ "no_descriptors", no_descriptors }, { "standard", standard },
-		{ "straddling", straddling }, { "alone", alone }, { 0 }
-	};
-
-	return run_mode(argc, argv, all);
-}
+PROGRAM((void)0,
+	{ "freed", freed }, { "reused", reused }, { "returned", returned },
+	{ "fork", forked }, { "closed", closed }, { "hole", hole },
+	{ "interrupted", interrupted }, { "limited", limited },
+	{ "no_descriptors", no_descriptors }, { "standard", standard },
+	{ "straddling", straddling }, { "alone", alone })

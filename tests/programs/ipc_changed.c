@@ -8,7 +8,7 @@
 #include "ipc_inside.h"
 
 static byte *room; /* 8 MiB */
-static int told[2]; /* a pipe from who has changed */
+static int told[2]; /* a pipe from the process that has changed */
 
 /* Becomes another user, and says so not by the connection. */
 static void change(int connection)
@@ -19,11 +19,11 @@ static void change(int connection)
 }
 
 /* An equal that will be none. */
-static int with_changing(int (*other)(int connection), pid_t *child)
+static int with_changing(int (*other)(int connection))
 {
 	root_only();
 	make_pipe(told);
-	int connection = with_child(other, child);
+	int connection = with_child(other);
 
 	expect_engine(connection, "process_vm, one copy, both processes copy");
 	EXPECT(adma_write(connection, (void *)room, 64 * KIB), 64 * KIB);
@@ -44,8 +44,7 @@ static int change_and_read(int connection)
 /* The connection ends with that, on both sides. */
 static void changed(void)
 {
-	pid_t child;
-	int connection = with_changing(change_and_read, &child);
+	int connection = with_changing(change_and_read);
 
 	filter_call(SYS_process_vm_readv, SECCOMP_RET_KILL_PROCESS);
 	filter_call(SYS_process_vm_writev, SECCOMP_RET_KILL_PROCESS);
@@ -69,8 +68,7 @@ static int change_and_look(int connection)
 /* Nothing more is shown to it, to write. */
 static void changed_block(void)
 {
-	pid_t child;
-	int connection = with_changing(change_and_look, &child);
+	int connection = with_changing(change_and_look);
 	byte *block = adma_alloc(MIB);
 
 	EXPECT(adma_write(connection, (void *)block, 64 * KIB), -ECONNRESET);
@@ -97,22 +95,13 @@ static int change_and_claim(int connection)
 /* And nothing is believed. */
 static void changed_claims(void)
 {
-	pid_t child;
-	int connection = with_changing(change_and_claim, &child);
+	int connection = with_changing(change_and_claim);
 
 	EXPECT(adma_read(connection, (void *)room, MIB), -ECONNRESET);
 	kill_child(child);
 	EXPECT(adma_close(connection), 0);
 }
 
-int main(int argc, char **argv)
-{
-	static const struct mode all[] = {
-		{ "messages", changed }, { "block", changed_block },
-		{ "claims", changed_claims }, { 0 }
-	};
-
-	room = message_memory(8 * MIB);
-	alarm(200);
-	return run_mode(argc, argv, all);
-}
+PROGRAM(room = message_memory(8 * MIB),
+	{ "messages", changed }, { "block", changed_block },
+	{ "claims", changed_claims })

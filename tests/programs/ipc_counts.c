@@ -16,8 +16,7 @@ static int read_all(int connection)
 
 int main(void)
 {
-	pid_t child;
-	int connection = with_child(read_all, &child);
+	int connection = with_child(read_all);
 	byte *room = message_memory(4 * MIB);
 
 	for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {

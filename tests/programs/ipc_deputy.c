@@ -27,7 +27,7 @@ static void clean_up(void)
 	rmdir(folder);
 }
 
-/* A copy in a place that everybody can get at. */
+/* A copy in a place that all users can reach. */
 static void copy_program(const char *path, int mode, bool capable)
 {
 	int from = open(path, O_RDONLY), to;
@@ -164,7 +164,7 @@ static int post_and_end(int connection)
 {
 	if (adma_iread(connection, (void *)SECRET_AT, SECRET_LEN) <= 0)
 		fail("the post is refused");
-	/* Somebody keeps the descriptors, so that the end is not heard by them. */
+	/* Another process keeps the descriptors, so they do not tell of the end. */
 	if (fork() == 0) {
 		prctl(PR_SET_PDEATHSIG, 0);
 		sleep(3);
@@ -175,8 +175,7 @@ static int post_and_end(int connection)
 
 static void reused(void)
 {
-	pid_t child;
-	int connection = with_child(post_and_end, &child), status, pipes[2];
+	int connection = with_child(post_and_end), status, pipes[2];
 
 	memset((void *)room, 1, SECRET_LEN);
 	make_pipe(pipes);

@@ -7,7 +7,6 @@
 #include "ipc_echo.h"
 #include <fcntl.h>
 #include <sys/syscall.h>
-#include <sys/syscall.h>
 
 /* ---- the first thread leaves ------------------------------------------------------------- */
 
@@ -29,8 +28,7 @@ static int leave_thread(int connection)
 /* The system finds no memory by such a process's number, but it lives. */
 static void first_thread(void)
 {
-	pid_t child;
-	int connection = with_child(leave_thread, &child);
+	int connection = with_child(leave_thread);
 
 	sleep_ms(50);
 	for (int i = 0; i < 5; i++) {
@@ -45,8 +43,7 @@ static void first_thread(void)
 
 static void forked(void)
 {
-	pid_t child;
-	int connection = with_child(echo, &child);
+	int connection = with_child(echo);
 	adma_cookie_t cookie = adma_iread(connection, (void *)room, 100);
 	pid_t mine = fork_child();
 
@@ -58,7 +55,7 @@ static void forked(void)
 		EXPECT(adma_close(connection), -EPERM);
 		/* Its own connections work. */
 		pid_t grandchild;
-		int own = with_child(echo, &grandchild);
+		int own = with_process(echo, &grandchild);
 
 		ask_echo(own, 100);
 		ask_echo(own, 3 * MIB);
@@ -106,11 +103,9 @@ static int fork_and_die(int connection)
 
 static void orphaned(void)
 {
-	pid_t child;
-
 	make_pipe(orphan_lives);
 	make_pipe(orphan_may_end);
-	int connection = with_child(fork_and_die, &child);
+	int connection = with_child(fork_and_die);
 	struct pollfd end = { .fd = orphan_lives[0] };
 
 	close(orphan_lives[1]);
@@ -131,8 +126,7 @@ static int exec_another(int connection)
 
 static void executed(void)
 {
-	pid_t child;
-	int connection = with_child(exec_another, &child);
+	int connection = with_child(exec_another);
 
 	EXPECT(adma_read(connection, (void *)room, 10), -ECONNRESET);
 	EXPECT(adma_write(connection, (void *)room, 10), -ECONNRESET);
@@ -150,8 +144,7 @@ static int close_at_once(int connection)
 
 static void closed(void)
 {
-	pid_t child;
-	int connection = with_child(close_at_once, &child);
+	int connection = with_child(close_at_once);
 
 	expect_good_end(child);
 	EXPECT(adma_read(connection, (void *)room, 1000), 100);
@@ -171,11 +164,10 @@ static void closed(void)
 /* Descriptors and memory come back. */
 static void again(void)
 {
-	pid_t child;
 	long before = 0;
 
 	for (int round = 0; round < 200; round++) {
-		int connection = with_child(echo, &child);
+		int connection = with_child(echo);
 
 		ask_echo(connection, round % 2 ? 10 : 100000);
 		finish(connection, child);
@@ -214,7 +206,7 @@ static void expect_open(const int files[FILES])
 			fail("a file of the program was closed: %d", files[i]);
 }
 
-/* Nobody has said anything there, and one can. */
+/* Nothing was sent there, and it can be used. */
 static void expect_quiet(const int files[FILES])
 {
 	for (int i = 0; i < FILES; i++) {
@@ -229,8 +221,8 @@ static void expect_quiet(const int files[FILES])
 
 static void close_all_and_open(void (*open_two)(int two[2], pid_t other))
 {
-	pid_t child, mine;
-	int connection = with_child(echo, &child), files[FILES];
+	pid_t mine;
+	int connection = with_child(echo), files[FILES];
 	void *block = adma_alloc(100000);
 
 	ask_echo(connection, 100000);
@@ -262,14 +254,7 @@ static void all_closed(void)
 	close_all_and_open(open_sockets);
 }
 
-int main(int argc, char **argv)
-{
-	static const struct mode all[] = {
-		{ "first_thread", first_thread }, { "fork", forked }, { "orphan", orphaned },
-		{ "exec", executed }, { "close", closed }, { "again", again },
-		{ "all_closed", all_closed }, { 0 }
-	};
-
-	make_room();
-	return run_mode(argc, argv, all);
-}
+PROGRAM(make_room(),
+	{ "first_thread", first_thread }, { "fork", forked }, { "orphan", orphaned },
+	{ "exec", executed }, { "close", closed }, { "again", again },
+	{ "all_closed", all_closed })

@@ -20,7 +20,7 @@ static inline int withhold_pages(byte *at, size_t len)
 	return faults;
 }
 
-/* For who wants to know before others do it. */
+/* Looks before other processes depend on it. */
 static inline void expect_pages_can_be_withheld(void)
 {
 	close(withhold_pages(pages_between_guards(PAGE), PAGE));

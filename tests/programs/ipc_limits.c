@@ -12,8 +12,7 @@
 
 static void full(void)
 {
-	pid_t child;
-	int connection = with_child(echo, &child);
+	int connection = with_child(echo);
 	static adma_cookie_t cookies[256];
 	int good = 0;
 
@@ -36,11 +35,10 @@ static void full(void)
 	finish(connection, child);
 }
 
-/* A cookie that nobody waits for holds up the 256th message after it. */
+/* A cookie that is not waited for holds up the 256th message after it. */
 static void late_cookie(void)
 {
-	pid_t child;
-	int connection = with_child(echo, &child);
+	int connection = with_child(echo);
 	adma_cookie_t late = adma_iread(connection, (void *)room, 10);
 
 	EXPECT(adma_write(connection, (void *)room, 10), 10);
@@ -103,7 +101,7 @@ static void table(void)
 	}
 }
 
-/* ---- eager messages that nobody reads ------------------------------------------------------ */
+/* ---- unread eager messages ------------------------------------------------------------------ */
 
 static int write_first(int connection)
 {
@@ -131,14 +129,13 @@ static int read_late(int connection)
 
 static void unread(void)
 {
-	pid_t child;
-	int connection = with_child(write_first, &child);
+	int connection = with_child(write_first);
 
 	write_first(connection);
 	expect_good_end(child);
 	EXPECT(adma_close(connection), 0);
 	/* Beyond that the writer waits, and nothing is lost. */
-	connection = with_child(read_late, &child);
+	connection = with_child(read_late);
 	for (int i = 0; i < 1000; i++)
 		EXPECT(adma_write(connection, (void *)room, 4096), 4096);
 	expect_good_end(child);
@@ -207,8 +204,7 @@ static int offer_good(int connection)
 
 static void missing(void)
 {
-	pid_t child;
-	int connection = with_child(offer_good, &child);
+	int connection = with_child(offer_good);
 
 	mprotect((void *)(room + 2 * MIB), PAGE, PROT_NONE);
 	EXPECT(adma_read(connection, (void *)room, 4 * MIB), -EFAULT);
@@ -230,8 +226,7 @@ static int write_missing(int connection)
 static void missing_shared(void)
 {
 	int status;
-	pid_t child;
-	int connection = with_child(write_missing, &child);
+	int connection = with_child(write_missing);
 
 	EXPECT(adma_read(connection, (void *)room, 4 * MIB), -ECONNRESET);
 	if (waitpid(child, &status, 0) != child || !WIFSIGNALED(status) ||
@@ -258,7 +253,7 @@ static void *wait_too(void *connection)
 	return NULL;
 }
 
-/* Whoever waits goes on: long sleeps, with threads and with other connections. */
+/* Waiting goes on: long sleeps, with threads and with other connections. */
 static void no_heap(void)
 {
 	struct rlimit none = { 0, 0 };
@@ -267,8 +262,8 @@ static void no_heap(void)
 	pthread_t thread;
 
 	for (int i = 0; i < 3; i++)
-		connections[i] = with_child(write_later, &children[i]);
-	/* What another thread waits with, and a connection that nobody waits on. */
+		connections[i] = with_process(write_later, &children[i]);
+	/* What another thread waits with, and a connection that no thread waits on. */
 	pthread_create(&thread, NULL, wait_too, (void *)(long)connections[1]);
 	adma_cookie_t later = adma_iread(connections[2], (void *)(room + 9 * MIB), 100);
 	char name[40];
@@ -309,14 +304,7 @@ static void no_heap(void)
 	}
 }
 
-int main(int argc, char **argv)
-{
-	static const struct mode all[] = {
-		{ "late_cookie", late_cookie }, { "full", full }, { "table", table },
-		{ "unread", unread }, { "descriptors", descriptors }, { "missing", missing },
-		{ "missing_shared", missing_shared }, { "no_heap", no_heap }, { 0 }
-	};
-
-	make_room();
-	return run_mode(argc, argv, all);
-}
+PROGRAM(make_room(),
+	{ "late_cookie", late_cookie }, { "full", full }, { "table", table },
+	{ "unread", unread }, { "descriptors", descriptors }, { "missing", missing },
+	{ "missing_shared", missing_shared }, { "no_heap", no_heap })

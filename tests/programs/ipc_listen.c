@@ -1,7 +1,7 @@
 /*
  * Tests listeners: paths and abstract names, two at one path, closed or interrupted in adma_accept.
  *
- * usage: ipc_listen listen|together|interrupted [silent]|closed_meanwhile; the last
+ * usage: ipc_listen listen|together|beside|interrupted [silent]|closed_meanwhile; the last
  * with ADMA_IPC_TIMEOUT=1
  */
 #include "ipc_echo.h"
@@ -62,7 +62,7 @@ static void listened(void)
 	EXPECT(adma_accept(0), -ENOTSOCK);
 	EXPECT(adma_attach(-1), -EBADF);
 	EXPECT(adma_attach(1000000), -EBADF);
-	/* Somebody who speaks another language. */
+	/* A client of another protocol. */
 	int pair[2];
 
 	make_pair(SOCK_STREAM, pair);
@@ -72,7 +72,7 @@ static void listened(void)
 	close(pair[1]);
 	int gone = adma_attach(pair[0]);
 	if (gone != -ECONNRESET && gone != -EPIPE && gone != -EPROTO)
-		fail("attach to nobody: %d", gone);
+		fail("attach to a closed end: %d", gone);
 }
 
 struct contest {
@@ -93,7 +93,7 @@ static void *compete(void *argument)
 	return NULL;
 }
 
-/* Of two who listen at one path at the same time one does; also where a file was left over. */
+/* Of two processes that listen at one path one does; also where a file was left over. */
 static void together(void)
 {
 	static struct contest contest = { "/tmp/adma-together-XXXXXX", .listeners = { 0 } };
@@ -130,7 +130,7 @@ static void nothing(int signal)
 	(void)signal;
 }
 
-/* With nobody there, or with a client that says nothing. */
+/* Without a client, or with one that says nothing. */
 static void interrupted(void)
 {
 	struct sigaction action = { .sa_handler = nothing };
@@ -150,7 +150,7 @@ static void *accept_one(void *listener)
 	return (void *)(long)adma_accept((int)(long)listener);
 }
 
-/* Who accepts does not go on with another file of the same number. */
+/* Accepting does not go on with another file of that number. */
 static void closed_meanwhile(void)
 {
 	char other_name[70];
@@ -174,14 +174,39 @@ static void closed_meanwhile(void)
 	EXPECT(adma_close(other), 0);
 }
 
-int main(int argc, char **argv)
-{
-	static const struct mode all[] = {
-		{ "listen", listened }, { "together", together }, { "interrupted", interrupted },
-		{ "closed_meanwhile", closed_meanwhile }, { 0 }
-	};
+static volatile bool served;
 
-	make_room();
-	snprintf(name, sizeof(name), "@adma-listen-%d", getpid());
-	return run_mode(argc, argv, all);
+static void *arm_all_the_time(void *connection)
+{
+	while (!served)
+		EXPECT(adma_arm((int)(long)connection), 0);
+	return NULL;
 }
+
+/* A thread that serves another connection ends greetings: the one that accepts hears of it. */
+static void beside(void)
+{
+	int listener = adma_listen(name), pair[2], ends[2];
+	pthread_t thread;
+
+	make_pair(SOCK_STREAM, pair);
+	attach_both(pair, ends);
+	pthread_create(&thread, NULL, arm_all_the_time, (void *)(long)ends[0]);
+	for (int round = 0; round < 50; round++) {
+		pid_t client = fork_child();
+		double begun = seconds();
+
+		if (client == 0)
+			_exit(adma_close(connect_patiently(name)));
+		EXPECT(adma_close(made(adma_accept_for(listener, 40000))), 0);
+		if (seconds() - begun > 30)
+			fail("round %d: accepted after %.0f s", round, seconds() - begun);
+		expect_good_end(client);
+	}
+	served = true;
+	pthread_join(thread, NULL);
+}
+
+PROGRAM(make_room(); snprintf(name, sizeof(name), "@adma-listen-%d", getpid()),
+	{ "listen", listened }, { "together", together }, { "interrupted", interrupted },
+	{ "closed_meanwhile", closed_meanwhile }, { "beside", beside })

@@ -13,7 +13,7 @@ enum { SIZES = sizeof(sizes) / sizeof(sizes[0]), MARGIN = 4096, ORDERS = 4 };
 
 static size_t largest = 64 * MIB;
 
-/* Who is late: nobody, the reader, the writer; or both post before either waits. */
+/* Which side is late: none, the reader, the writer; or both post before either waits. */
 static const char *const orders[ORDERS] = { "at once", "writer first", "reader first",
 					    "both posted" };
 
@@ -116,10 +116,8 @@ static int write_lengths(int connection)
  */
 static int unequal(void)
 {
-	pid_t child;
-
 	make_pipe(turn);
-	int connection = with_child(write_lengths, &child);
+	int connection = with_child(write_lengths);
 	byte *room = pages_between_guards(4 * MIB), *data = room + MARGIN;
 
 	for (unsigned i = 0; i < 2 * LENGTHS; i++) {
@@ -157,13 +155,11 @@ static int unequal(void)
 
 int main(int argc, char **argv)
 {
-	pid_t child;
-
 	if (argc > 1 && !strcmp(argv[1], "unequal"))
 		return unequal();
 	if (argc > 2)
 		largest = strtoul(argv[2], NULL, 0);
-	int connection = with_child(other, &child);
+	int connection = with_child(other);
 
 	if (argc > 1)
 		expect_engine(connection, argv[1]);

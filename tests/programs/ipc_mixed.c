@@ -57,7 +57,7 @@ static void renew(struct memory *memory, size_t least, uint64_t *state)
 		fail("no memory");
 }
 
-/* Room for so many bytes, with some beside it, in memory that is often not new. */
+/* Room for len bytes, with some beside it, in memory that is often not new. */
 static byte *some_room(struct memory *kept, size_t len, uint64_t *state)
 {
 	struct memory *memory = &kept[chance(state, KEPT)];
@@ -117,30 +117,35 @@ static void expect_message(byte *data, size_t room, ssize_t got)
 	expect_only(data + want, room - want + BESIDE, 0xee, "behind");
 }
 
+/* Returns false for a message that was there first and is longer than the room: it stays. */
+static bool read_one(struct memory *kept, uint64_t *state)
+{
+	/* Now and then too short. */
+	size_t room = chance(state, 8) ? MOST : some_size(state);
+	byte *data = some_room(kept, room, state);
+
+	memset((void *)(data - BESIDE), 0xee, room + 2 * BESIDE);
+	adma_cookie_t cookie;
+	ssize_t got = chance(state, 2)
+		? adma_read(connection, (void *)data, room)
+		: (cookie = adma_iread(connection, (void *)data, room)) < 0
+		? cookie : adma_wait(cookie);
+	if (got == -EMSGSIZE && data[0] == 0xee && data[1] == 0xee && data[7] == 0xee) {
+		expect_only(data - BESIDE, room + 2 * BESIDE, 0xee, "too short");
+		return false;
+	}
+	expect_message(data, room, got);
+	return true;
+}
+
 static void *read_some(void *number)
 {
 	uint64_t state = seed * 100 + (long)number + 50;
 	struct memory kept[KEPT] = { 0 };
 
-	while (atomic_fetch_add(&claimed, 1) < TOTAL) {
-		/* Now and then too short. */
-		size_t room = chance(&state, 8) ? MOST : some_size(&state);
-		byte *data = some_room(kept, room, &state);
-
-		memset((void *)(data - BESIDE), 0xee, room + 2 * BESIDE);
-		adma_cookie_t cookie;
-		ssize_t got = chance(&state, 2)
-			? adma_read(connection, (void *)data, room)
-			: (cookie = adma_iread(connection, (void *)data, room)) < 0
-			? cookie : adma_wait(cookie);
-		if (got == -EMSGSIZE && data[0] == 0xee && data[1] == 0xee && data[7] == 0xee) {
-			/* It was there first, and stays. */
-			expect_only(data - BESIDE, room + 2 * BESIDE, 0xee, "too short");
-			atomic_fetch_sub(&claimed, 1);
-			continue;
-		}
-		expect_message(data, room, got);
-	}
+	while (atomic_fetch_add(&claimed, 1) < TOTAL)
+		while (!read_one(kept, &state))
+			;
 	give_up(kept);
 	return NULL;
 }
@@ -183,11 +188,9 @@ static int talk_as_the_other(int with)
 
 int main(int argc, char **argv)
 {
-	pid_t child;
-
 	seed = argc > 1 ? atoi(argv[1]) : 1;
 	alarm(200);
-	connection = with_child(talk_as_the_other, &child);
+	connection = with_child(talk_as_the_other);
 	talk(connection);
 	expect_good_end(child);
 	EXPECT(adma_close(connection), 0);

@@ -2,7 +2,7 @@
  * Tests that a thread that waits on one connection serves all others, with patterns that would
  * deadlock otherwise. Run with ADMA_IPC_ENGINE=shm, where a message needs both sides.
  *
- * usage: ipc_progress ring [write_first]|asleep|handed_on|neighbours [write]
+ * usage: ipc_progress ring [write_first]|asleep|handed_on|neighbours [write]|cancelled
  */
 #include "ipc_faults.h"
 #include "ipc_filter.h"
@@ -13,7 +13,7 @@ static const size_t sizes[] = { 10, 5000, 3 * MIB + 5, 10 * MIB };
 
 /* ---- a ring of processes ------------------------------------------------------------- */
 
-/* Everybody writes to the next one and reads from the one before. */
+/* Each process writes to the next one and reads from the one before. */
 static void turn(int before, int after, int number, bool write_first)
 {
 	byte *mine = pages_between_guards(10 * MIB), *theirs = pages_between_guards(10 * MIB);
@@ -53,7 +53,7 @@ static int one_of_ring(int pairs[PROCESSES][2], int number, bool write_first)
 		before = attach_and_close(from[1]);
 	}
 	turn(before, after, number, write_first);
-	/* Nobody closes while others may still be reading. */
+	/* Close only when the others have read all. */
 	EXPECT(adma_write(after, "end", 3), 3);
 	EXPECT(adma_read(before, &(char[4]){ 0 }, 4), 3);
 	EXPECT(adma_close(after), 0);
@@ -80,7 +80,7 @@ static void ring(void)
 
 /* ---- threads ------------------------------------------------------------------------- */
 
-static int told[2]; /* a pipe from the one who reads to the one who answers */
+static int told[2]; /* a pipe from the reader to the process that answers */
 
 static int read_and_tell(int connection)
 {
@@ -116,8 +116,8 @@ static void asleep_for(long pause_ms)
 	pthread_t thread;
 
 	make_pipe(told);
-	int large = with_child(read_and_tell, &reader);
-	int small = with_child(answer_when_told, &answerer);
+	int large = with_process(read_and_tell, &reader);
+	int small = with_process(answer_when_told, &answerer);
 
 	fill(room, 8 * MIB, 3);
 	pthread_create(&thread, NULL, wait_for_answer, (void *)(long)small);
@@ -171,9 +171,9 @@ static void handed_on(void)
 	pthread_t threads[2];
 
 	make_pipe(told);
-	int large = with_child(read_and_tell, &reader);
-	int ends = with_child(write_three, &first);
-	int stays = with_child(say_nothing, &second);
+	int large = with_process(read_and_tell, &reader);
+	int ends = with_process(write_three, &first);
+	int stays = with_process(say_nothing, &second);
 
 	fill(room, 8 * MIB, 3);
 	/* Both are asleep when it is posted, so either may have taken it. */
@@ -198,8 +198,8 @@ static void handed_on(void)
 /*
  * A thread that waits on one connection copies what another thread waits for: that one has to
  * hear of it. A message has two pieces, and a page of the one that is claimed first comes later
- * than anybody sleeps shortly. Nobody may have slept until a limit that hides it. Who waits begins
- * when the other thread is at that page, so it is the other one that ends every message.
+ * than a short sleep ends. No sleep may last until a limit that hides it. The waiting thread begins
+ * when the other one is at that page, so the other one ends every message.
  */
 enum { MESSAGES = 3, LATE_MS = 30 };
 #define LARGE (MIB / 2)
@@ -281,7 +281,7 @@ static void transfer_large(int connection, byte *room, bool writes)
 			sleep_ms(1);
 		begun = seconds();
 		EXPECT(adma_wait(cookie), LARGE);
-		if (seconds() - begun > 3.8) /* nobody sleeps for longer than four seconds */
+		if (seconds() - begun > 3.8) /* the longest sleep is four seconds */
 			fail("message %d took %.1f s", i, seconds() - begun);
 		if (write(told[1], &more, 1) != 1)
 			fail("write");
@@ -338,13 +338,28 @@ static void neighbours(void)
 	expect_good_end(child);
 }
 
-int main(int argc, char **argv)
-{
-	static const struct mode all[] = {
-		{ "ring", ring }, { "asleep", asleep }, { "handed_on", handed_on },
-		{ "neighbours", neighbours }, { 0 }
-	};
+/* ---- event loops ----------------------------------------------------------------------- */
 
-	alarm(200); /* a standstill ends the test */
-	return run_mode(argc, argv, all);
+/* adma_arm says 1 for an end that only adma_check brings about, as often as it is asked. */
+static void cancelled(void)
+{
+	byte *data = pages_between_guards(MIB), *room = pages_between_guards(MIB);
+	int pair[2], ends[2];
+
+	make_pair(SOCK_STREAM, pair);
+	attach_both(pair, ends);
+	for (int by_reader = 0; by_reader < 2; by_reader++) {
+		adma_cookie_t cookies[] = { adma_iwrite(ends[0], (void *)data, MIB),
+					    adma_iread(ends[1], (void *)room, MIB) };
+
+		EXPECT(adma_cancel(cookies[by_reader]), -ECANCELED);
+		for (int turn = 0; turn < 3; turn++)
+			EXPECT(adma_arm(ends[1 - by_reader]), 1);
+		EXPECT(adma_check(cookies[1 - by_reader]), -ECANCELED);
+		EXPECT(adma_arm(ends[1 - by_reader]), 0);
+	}
 }
+
+PROGRAM((void)0,
+	{ "ring", ring }, { "asleep", asleep }, { "handed_on", handed_on },
+	{ "neighbours", neighbours }, { "cancelled", cancelled })

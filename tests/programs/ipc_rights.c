@@ -2,8 +2,7 @@
  * Tests each way to keep a process out of another's memory, and how messages are copied then.
  *
  * usage: ipc_rights NAME, of those in the table `in_two`; or
- *        ipc_rights refused ENGINE|lost [both]|namespaces ENGINE [both]|changed_namespace|
- *        changed_thread|yama SCOPE
+ *        ipc_rights refused ENGINE|lost [both]|namespaces ENGINE [both]|changed_thread|yama SCOPE
  */
 #include "ipc_echo.h"
 #include "ipc_filter.h"
@@ -31,8 +30,7 @@ static int echo_and_lose(int connection)
 /* The right is lost in the middle of a connection: messages go on, another way. */
 static void lost(void)
 {
-	pid_t child;
-	int connection = with_child(echo_and_lose, &child);
+	int connection = with_child(echo_and_lose);
 
 	expect_engine(connection, getenv("ENGINE") ?: "process_vm");
 	ask_echo(connection, MIB);
@@ -63,10 +61,8 @@ static void ask_echoes(int connection, const char *engine, pid_t child)
 /* From the beginning: both sides, or one. */
 static void refused(void)
 {
-	pid_t child;
-
 	refuse(SYS_process_vm_readv);
-	int connection = with_child(echo, &child);
+	int connection = with_child(echo);
 
 	ask_echoes(connection, variant, child);
 }
@@ -124,20 +120,6 @@ static int echo_until_reset(int connection)
 	return got == -ECONNRESET ? 0 : 3;
 }
 
-/* Its capabilities look the same as before. */
-static int enter_namespace(int connection)
-{
-	struct __user_cap_header_struct header = { _LINUX_CAPABILITY_VERSION_3, 0 };
-	struct __user_cap_data_struct data[2];
-
-	if (syscall(SYS_capget, &header, data))
-		fail("capget: %s", strerror(errno));
-	enter_user_namespace();
-	if (syscall(SYS_capset, &header, data))
-		fail("capset: %s", strerror(errno));
-	return echo_until_reset(connection);
-}
-
 static void *change_user(void *connection)
 {
 	char state = 0;
@@ -164,16 +146,14 @@ static int leave_to_thread(int connection)
 	pthread_exit(NULL);
 }
 
-/* The connection ends, for both, with what one of them becomes. */
-static void changed(int (*other)(int connection))
+/* The connection ends, for both, when one of them becomes another user. */
+static void changed_thread(void)
 {
-	pid_t child;
 	double begun = seconds();
 	long got = 1;
 
-	if (getuid() || access("/proc/self/ns/user", F_OK))
-		cannot_be_shown("only root can become others");
-	int connection = with_child(other, &child);
+	root_only();
+	int connection = with_child(leave_to_thread);
 
 	expect_engine(connection, "process_vm");
 	for (size_t len = 100; got > 0 && seconds() - begun < 20; len = MIB + 100 - len) {
@@ -184,16 +164,6 @@ static void changed(int (*other)(int connection))
 	EXPECT(got, -ECONNRESET);
 	expect_good_end(child);
 	EXPECT(adma_close(connection), 0);
-}
-
-static void changed_namespace(void)
-{
-	changed(enter_namespace);
-}
-
-static void changed_thread(void)
-{
-	changed(leave_to_thread);
 }
 
 /* ---- two children ---------------------------------------------------------------------- */
@@ -216,7 +186,7 @@ static void two_children(void (*prepare)(int which), const char *engine, const c
 		int connection = adma_attach(pair[i]);
 		char text[300];
 
-		if (!engine) { /* the one who hears of it second may only see the end */
+		if (!engine) { /* the second to hear of it may only see the end */
 			if (connection != -EACCES && connection != -ECONNRESET && connection != -EPIPE)
 				fail("another user is not refused: %d", connection);
 			exit(0);
@@ -253,7 +223,7 @@ static void two_children(void (*prepare)(int which), const char *engine, const c
 
 /* ---- process namespaces ---------------------------------------------------------------- */
 
-/* In a new process namespace is only who is born there: its maker stays and waits. */
+/* Only children are in a new process namespace: its maker stays and waits. */
 static void enter_process_namespace(int which)
 {
 	pid_t child;
@@ -275,7 +245,7 @@ static void second_enters_process_namespace(int which)
 
 /* ---- processes that must not be traced -------------------------------------------------- */
 
-/* A user without special rights, who may be traced by its own processes. */
+/* A user without special rights, traceable by its own processes. */
 static void become_nobody(bool dumpable)
 {
 	become_user(NOBODY);
@@ -425,8 +395,7 @@ int main(int argc, char **argv)
 {
 	static const struct mode others[] = {
 		{ "refused", refused }, { "lost", lost }, { "namespaces", namespaces },
-		{ "changed_namespace", changed_namespace }, { "changed_thread", changed_thread },
-		{ "yama", yama }, { 0 }
+		{ "changed_thread", changed_thread }, { "yama", yama }, { 0 }
 	};
 	pthread_t first; /* with which the C library unblocks its own signals, and only then */
 

@@ -79,7 +79,7 @@ static void closed_listeners(void)
 	expect_descriptors(before);
 }
 
-/* A client that says nothing, or not enough, keeps nobody else from being accepted. */
+/* A client that says nothing, or not enough, keeps no other from being accepted. */
 static void stalled(void)
 {
 	double begun = seconds();
@@ -115,7 +115,7 @@ static void *accept_late(void *listener)
 	return NULL;
 }
 
-/* Nobody accepts for most of the limit, and then nobody greets. */
+/* It accepts late, and does not greet. */
 static void limit(void)
 {
 	struct sockaddr_un address;
@@ -146,7 +146,7 @@ static void queue(void)
 		fail("mkdtemp");
 	snprintf(address.sun_path, sizeof(address.sun_path), "%s/socket", folder);
 	listener = adma_listen(address.sun_path);
-	/* The queue gets full of those who wait to be accepted. */
+	/* The queue gets full. */
 	for (; left > 0; left--) {
 		int socket_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
 
@@ -167,7 +167,7 @@ static void queue(void)
 	rmdir(folder);
 }
 
-/* ---- whoever is at the other end ----------------------------------------------------------- */
+/* ---- the other end -------------------------------------------------------------------------- */
 
 static void silent_socket(void)
 {

@@ -1,10 +1,12 @@
 /*
- * Tests the sockets that a connection can be made over, and that they are left as they were.
+ * Tests the sockets that a connection can be made over, that they are left as they were, and that
+ * children made meanwhile do not keep them.
  *
- * usage: ipc_sockets kinds|other_sockets|forked|noexec
+ * usage: ipc_sockets kinds|other_sockets|forked|waiting|thread|noexec; thread with ADMA_IPC_TIMEOUT=3
  */
-#include "ipc.h"
+#include "ipc_filter.h"
 #include <fcntl.h>
+#include <ucontext.h>
 
 static void pass(int from, int to, const char *text)
 {
@@ -58,15 +60,63 @@ static void other_sockets(void)
 	EXPECT(adma_attach(-1), -EBADF);
 }
 
+/* ---- forks meanwhile ---------------------------------------------------------------------- */
+
+static char name[60];
+
+static void *connect_to_name(void *unused)
+{
+	(void)unused;
+	return (void *)(long)adma_connect(name);
+}
+
+/* Forks, and expects the child to have this many sockets. */
+static void expect_sockets_of_child(int want)
+{
+	pid_t child = fork_child();
+
+	if (child == 0) {
+		if (sockets() != want)
+			fail("the child has %d sockets, of which %d are the program's", sockets(), want);
+		exit(0);
+	}
+	expect_good_end(child);
+}
+
+/* While a thread waits in adma_connect for a listener whose queue is full. */
+static void waiting(void)
+{
+	struct sockaddr_un address;
+	pthread_t thread;
+	void *got;
+
+	snprintf(name, sizeof(name), "@adma-waiting-%d", getpid());
+	socklen_t len = abstract_address(name, &address);
+	int listener = socket(AF_UNIX, SOCK_STREAM, 0);
+
+	if (bind(listener, (void *)&address, len) || listen(listener, 0))
+		fail("listen: %s", strerror(errno));
+	plain_client(name); /* fills the queue */
+	int before = sockets();
+
+	pthread_create(&thread, NULL, connect_to_name, NULL);
+	while (sockets() == before)
+		sleep_ms(1);
+	sleep_ms(100); /* it was just made; now it waits */
+	expect_sockets_of_child(before);
+	close(listener);
+	pthread_join(thread, &got);
+	EXPECT((long)got, -ECONNREFUSED);
+}
+
 static void *accept_for_a_while(void *listener)
 {
 	return (void *)(long)adma_accept_for((int)(long)listener, 2000);
 }
 
-/* A child that is made during the greetings has none of the sockets. */
+/* During the greetings. */
 static void forked(void)
 {
-	char name[60];
 	pthread_t thread;
 	void *got;
 
@@ -77,18 +127,69 @@ static void forked(void)
 	while (sockets() < 3)
 		sleep_ms(1);
 	sleep_ms(20);
-	pid_t child = fork_child();
-
-	if (child == 0) {
-		if (sockets() != 2)
-			fail("the child has %d sockets, of which 2 are the program's", sockets());
-		exit(0);
-	}
-	expect_good_end(child);
+	expect_sockets_of_child(2);
 	pthread_join(thread, &got);
 	EXPECT((long)got, -ETIMEDOUT);
 	close(client);
 	EXPECT(adma_close(listener), 0);
+}
+
+/*
+ * In place of socketpair(2). The first pair is for the helper thread that reads the peer's page; the
+ * host, which is either side, makes a second one for the doorbell. The child is made without the
+ * library's knowledge, which would close the pair there.
+ */
+static void pair_and_fork(int signal, siginfo_t *about, void *context)
+{
+	greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
+	static int pairs;
+
+	(void)signal;
+	(void)about;
+	registers[REG_RAX] = socketpair(AF_UNIX, SOCK_SEQPACKET, 0, (int *)registers[REG_R10]) ? -errno : 0;
+	if (++pairs != 1)
+		return;
+	child = syscall(SYS_fork);
+	while (child == 0)
+		pause();
+}
+
+/* As the library makes them: the handler makes others. */
+static void trap_pairs(void)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socketpair, 0, 3),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+
+	sigaction(SIGSYS, &(struct sigaction){ .sa_sigaction = pair_and_fork, .sa_flags = SA_SIGINFO },
+		  NULL);
+	put_filter(filter, sizeof(filter) / sizeof(filter[0]));
+}
+
+/* A greeting that has left a call to a thread hears of its end within the limit. */
+static void thread_is_done(void)
+{
+	int pair[2];
+
+	make_pair(SOCK_STREAM, pair);
+	pid_t other = fork_child();
+
+	if (other == 0) {
+		made(adma_attach(pair[1]));
+		exit(0);
+	}
+	trap_pairs();
+	sleep_ms(500); /* so the other has no time left when this one's is over */
+	made(adma_attach(pair[0]));
+	if (child <= 0)
+		fail("nothing was left to a thread");
+	kill_child(child);
+	expect_good_end(other);
 }
 
 /* ---- a system that demands memory which is not executed --------------------------------- */
@@ -118,12 +219,7 @@ static void noexec(void)
 	end_like(child);
 }
 
-int main(int argc, char **argv)
-{
-	static const struct mode all[] = {
-		{ "kinds", kinds }, { "other_sockets", other_sockets }, { "forked", forked },
-		{ "noexec", noexec }, { 0 }
-	};
-
-	return run_mode(argc, argv, all);
-}
+PROGRAM((void)0,
+	{ "kinds", kinds }, { "other_sockets", other_sockets }, { "forked", forked },
+	{ "waiting", waiting }, { "thread", thread_is_done },
+	{ "noexec", noexec })

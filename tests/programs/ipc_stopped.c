@@ -29,21 +29,20 @@ static int post_and_stop(int connection)
 	raise(SIGSTOP);
 	EXPECT(adma_wait(written), 8 * MIB);
 	EXPECT(adma_wait(read), 8 * MIB);
-	expect_content(room + 8 * MIB, 8 * MIB, 9, "read by who was stopped");
+	expect_content(room + 8 * MIB, 8 * MIB, 9, "read by the stopped process");
 	return 0;
 }
 
 /* Both have posted, so we need nothing of it: we pull its message and push ours. */
 static void stopped(void)
 {
-	pid_t child;
-	int connection = with_child(post_and_stop, &child);
+	int connection = with_child(post_and_stop);
 
 	expect_engine(connection, getenv("ENGINE") ?: "process_vm");
 	expect_stop(child);
 	fill(room + 8 * MIB, 8 * MIB, 9);
 	EXPECT(adma_read(connection, (void *)room, 8 * MIB), 8 * MIB);
-	expect_content(room, 8 * MIB, 7, "written by who is stopped");
+	expect_content(room, 8 * MIB, 7, "written by the stopped process");
 	EXPECT(adma_write(connection, (void *)(room + 8 * MIB), 8 * MIB), 8 * MIB);
 	/* It may be asked for small things too. */
 	EXPECT(adma_write(connection, (void *)room, 10), 10);
@@ -66,7 +65,7 @@ static int stop_in_piece(int connection)
 	long got = adma_read(connection, (void *)room, 8 * MIB);
 
 	if (got == 8 * MIB)
-		expect_content(room, 8 * MIB, 4, "read by who was stopped in a piece");
+		expect_content(room, 8 * MIB, 4, "read by a process stopped in a piece");
 	_exit(got == 8 * MIB ? 8 : got == -EPIPE ? 0 : 1);
 }
 
@@ -111,9 +110,8 @@ static void expect_waiter(void)
 /* What can be done with a peer that is stopped in a piece; ADMA_IPC_TIMEOUT is 1. */
 static void stopped_in_piece(int signal, bool closes, bool threaded)
 {
-	pid_t child;
 	pthread_t thread;
-	int status, connection = with_child(stop_in_piece, &child);
+	int status, connection = with_child(stop_in_piece);
 
 	expect_engine(connection, "process_vm");
 	fill(room, 8 * MIB, 4);
@@ -203,10 +201,8 @@ static int linger_in_piece(int connection)
 /* The buffer is ours again when closing returns, also if the other side closes just then. */
 static void both_close(void)
 {
-	pid_t child;
-
 	piece = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	int connection = with_child(linger_in_piece, &child);
+	int connection = with_child(linger_in_piece);
 
 	expect_engine(connection, "process_vm");
 	if (adma_iread(connection, (void *)room, 8 * MIB) < 0)
@@ -220,12 +216,5 @@ static void both_close(void)
 	expect_good_end(child);
 }
 
-int main(int argc, char **argv)
-{
-	static const struct mode all[] = {
-		{ "stopped", stopped }, { "frozen", frozen }, { "both_close", both_close }, { 0 }
-	};
-
-	make_room();
-	return run_mode(argc, argv, all);
-}
+PROGRAM(make_room(),
+	{ "stopped", stopped }, { "frozen", frozen }, { "both_close", both_close })

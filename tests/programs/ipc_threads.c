@@ -52,8 +52,7 @@ static int eight_threads(int connection)
 
 static void threaded(void)
 {
-	pid_t child;
-	int connection = with_child(eight_threads, &child);
+	int connection = with_child(eight_threads);
 
 	eight_threads(connection);
 	expect_good_end(child);
@@ -107,9 +106,8 @@ static int read_in_threads(int connection)
 static void crowd(void)
 {
 	pthread_t threads[SMALL_THREADS + LARGE_THREADS];
-	pid_t child;
 
-	connection_of_all = with_child(read_in_threads, &child);
+	connection_of_all = with_child(read_in_threads);
 	for (long i = 0; i < SMALL_THREADS + LARGE_THREADS; i++)
 		pthread_create(&threads[i], NULL, write_many, (void *)(long)(i < LARGE_THREADS));
 	for (int i = 0; i < SMALL_THREADS + LARGE_THREADS; i++)
@@ -138,8 +136,7 @@ static int write_slowly(int connection)
 static void many_readers(void)
 {
 	pthread_t threads[300];
-	pid_t child;
-	int connection = with_child(write_slowly, &child);
+	int connection = with_child(write_slowly);
 
 	for (int i = 0; i < 300; i++)
 		if (pthread_create(&threads[i], NULL, read_one, (void *)(long)connection))
@@ -150,13 +147,5 @@ static void many_readers(void)
 	EXPECT(adma_close(connection), 0);
 }
 
-int main(int argc, char **argv)
-{
-	static const struct mode all[] = {
-		{ "threads", threaded }, { "crowd", crowd }, { "many_readers", many_readers },
-		{ 0 }
-	};
-
-	make_room();
-	return run_mode(argc, argv, all);
-}
+PROGRAM(make_room(),
+	{ "threads", threaded }, { "crowd", crowd }, { "many_readers", many_readers })

@@ -27,19 +27,19 @@ static int sleep_on(int connection)
 	return 0;
 }
 
-/* Also where there is another connection, with a message that nobody reads. */
+/* Also where there is another connection, with an unread message. */
 static void quiet(void)
 {
 	struct rusage before, after;
-	pid_t child, other = 0;
+	pid_t other = 0;
 
 	if (variant) {
-		int connection = with_child(sleep_on, &other);
+		int connection = with_process(sleep_on, &other);
 
 		if (adma_iwrite(connection, (void *)room, 8 * MIB) <= 0)
 			fail("iwrite");
 	}
-	int connection = with_child(late, &child);
+	int connection = with_child(late);
 
 	fill(room, MIB, 1);
 	getrusage(RUSAGE_SELF, &before);
@@ -91,12 +91,11 @@ static int post_and_sleep(int connection)
 	return 0;
 }
 
-/* A limit holds also for who copies all the time, but for the piece it is at. */
+/* A limit holds also for a caller that copies all the time, but for the piece it is at. */
 static void limit(void)
 {
 	int waits = 0;
-	pid_t child;
-	int connection = with_child(post_and_sleep, &child);
+	int connection = with_child(post_and_sleep);
 	adma_cookie_t cookie = adma_iwrite(connection, long_buffer(), LONG * MIB);
 	long got;
 
@@ -115,7 +114,7 @@ static void limit(void)
 
 static int go_on[2], posted[2];
 
-/* Its buffer has pages only when somebody brings them, and nobody does until it is told so. */
+/* Its buffer gets pages only when it is told so. */
 static int without_pages(int connection)
 {
 	byte *data = pages_between_guards(MIB);
@@ -132,12 +131,11 @@ static int without_pages(int connection)
 static void pages(void)
 {
 	byte *data = pages_between_guards(MIB);
-	pid_t child;
 
 	expect_pages_can_be_withheld();
 	make_pipe(go_on);
 	make_pipe(posted);
-	int connection = with_child(without_pages, &child);
+	int connection = with_child(without_pages);
 
 	await_byte(posted[0]);
 	adma_cookie_t cookie = adma_iread(connection, (void *)data, MIB);
@@ -159,13 +157,5 @@ static void pages(void)
 	EXPECT(adma_close(connection), 0);
 }
 
-int main(int argc, char **argv)
-{
-	static const struct mode all[] = {
-		{ "quiet", quiet }, { "limit", limit }, { "pages", pages }, { 0 }
-	};
-
-	make_room();
-	alarm(200);
-	return run_mode(argc, argv, all);
-}
+PROGRAM(make_room(),
+	{ "quiet", quiet }, { "limit", limit }, { "pages", pages })

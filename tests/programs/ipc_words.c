@@ -10,8 +10,7 @@
 static void about(void)
 {
 	char whole[300], part[300];
-	pid_t child;
-	int connection = with_child(echo, &child);
+	int connection = with_child(echo);
 	int len = adma_connection_info(connection, whole, sizeof(whole));
 
 	EXPECT(len, strlen(whole));
@@ -60,8 +59,7 @@ static void calls(void)
 	static char large[40000];
 	struct iovec parts[] = { { "ab", 2 }, { "c", 1 }, { large, 40000 }, { "defgh", 5 } };
 	char got[10];
-	pid_t child;
-	int connection = with_child(swap_parts, &child);
+	int connection = with_child(swap_parts);
 
 	EXPECT(adma_version(), ADMA_VERSION);
 	for (int at = 0; at < 40000; at++)
@@ -101,8 +99,7 @@ static void calls(void)
 static void counted(void)
 {
 	struct adma_stats stats = { .size = sizeof(stats) };
-	pid_t child;
-	int connection = with_child(echo, &child);
+	int connection = with_child(echo);
 
 	ask_echo(connection, 1000);
 	EXPECT(adma_stats(&stats), 0);
@@ -113,13 +110,6 @@ static void counted(void)
 	finish(connection, child);
 }
 
-int main(int argc, char **argv)
-{
-	static const struct mode all[] = {
-		{ "about", about }, { "errors", name_errors }, { "calls", calls },
-		{ "counted", counted }, { 0 }
-	};
-
-	make_room();
-	return run_mode(argc, argv, all);
-}
+PROGRAM(make_room(),
+	{ "about", about }, { "errors", name_errors }, { "calls", calls },
+	{ "counted", counted })

@@ -204,7 +204,7 @@ class Request:
             return self._result() if self._over else max(0, lib.adma_copied(self._cookies[0]))
 
     def wait(self, timeout: Optional[float] = None) -> int:
-        """Wait for the end, at most so many seconds, and return the bytes of a message, or 0.
+        """Wait for the end, at most timeout seconds, and return the bytes of a message, or 0.
 
         After TimeoutError and KeyboardInterrupt it is still under way.
         """
@@ -262,12 +262,17 @@ class _Limit:
         left = max(0.0, self.end - time.monotonic())
         return min(_STEP_MS, math.ceil(min(left, 1.0) * 1000))
 
+    def left(self) -> Optional[float]:
+        """Return the seconds that are left; None: there is no limit."""
+        return None if self.end == math.inf else self.end - time.monotonic()
+
     def check(self) -> None:
         if time.monotonic() >= self.end:
             raise error(-errno.ETIMEDOUT)
 
 
 _Self = TypeVar("_Self", bound="_Endpoint")
+_Begun = TypeVar("_Begun")
 
 
 class _Endpoint:
@@ -374,16 +379,13 @@ class _Messages(_Endpoint):
         pin = Pin(data, False)
         return Request(lib.adma_iwrite, (self.number, pin.address, pin.len), [pin], self)
 
-    def _try_write(self, data: Buffer, milliseconds: int) -> Union[int, Request, None]:
-        """Write a small message, or start a large one; None: there is no room yet."""
+    def _try_write(self, data: Buffer, milliseconds: int) -> Union[int, Request]:
+        """Write a small message, or start a large one; BlockingIOError: there is no room yet."""
         pin = Pin(data, False)
         if pin.len > _SMALL:
-            try:
-                return self.iwrite(data)
-            except BlockingIOError:
-                return None
+            return self.iwrite(data)
         result = lib.adma_write_for(self.number, pin.address, pin.len, milliseconds)
-        return None if result == -errno.ETIMEDOUT else self._told(result)
+        return self._told(-errno.EAGAIN if result == -errno.ETIMEDOUT else result)
 
 
 class Connection(_Messages):
@@ -394,7 +396,8 @@ class Connection(_Messages):
 
         After any exception nothing of the buffer is written any more.
         """
-        return self._finished(self.iread_into(buffer), timeout)
+        limit = _Limit(timeout)
+        return self._finished(self._begun(lambda: self.iread_into(buffer), limit), limit)
 
     def read(self, timeout: Optional[float] = None) -> bytearray:
         """Read one message of any length."""
@@ -406,7 +409,7 @@ class Connection(_Messages):
                 length = self.next()
             if length is not None:
                 data = bytearray(length)
-                count = self.read_into(data, None if timeout is None else limit.end - time.monotonic())
+                count = self.read_into(data, limit.left())
                 del data[count:]
                 return data
             self._pause(limit, ready)
@@ -414,19 +417,21 @@ class Connection(_Messages):
     def write(self, data: Buffer, timeout: Optional[float] = None) -> int:
         """Write one message; above 32 KiB wait until the other side has read it."""
         limit = _Limit(timeout)
-        while True:
-            written = self._try_write(data, limit.step())
-            if isinstance(written, int):
-                return written
-            if written is not None:
-                left = None if timeout is None else limit.end - time.monotonic()
-                return self._finished(written, left)
-            limit.check()
-            time.sleep(0.001)
+        written = self._begun(lambda: self._try_write(data, limit.step()), limit)
+        return written if isinstance(written, int) else self._finished(written, limit)
 
-    def _finished(self, request: Request, timeout: Optional[float]) -> int:
+    def _begun(self, begin: Callable[[], _Begun], limit: _Limit) -> _Begun:
+        """Begin as soon as there is room: ends that other threads have not asked for take some."""
+        while True:
+            try:
+                return begin()
+            except BlockingIOError:
+                limit.check()
+                time.sleep(0.001)
+
+    def _finished(self, request: Request, limit: _Limit) -> int:
         try:
-            return request.wait(timeout)
+            return request.wait(limit.left())
         except TimeoutError:
             if request.cancel():
                 raise
@@ -463,13 +468,36 @@ def listen(path: Union[str, bytes, os.PathLike[str]]) -> Listener:
 
 def connect(path: Union[str, bytes, os.PathLike[str]], timeout: Optional[float] = None) -> Connection:
     """Connect to a listener; without a limit it is that of ADMA_IPC_TIMEOUT, 10 seconds."""
-    return Connection(*_connecting(path, timeout))
+    # In a thread, for the call is not ended by signals. One that is left alone closes what it gets.
+    call = _connecting(path, timeout)
+    found: List[int] = []
+    left: List[bool] = []
+
+    def close() -> None:
+        left.append(True)
+        try:
+            lib.adma_close(found.pop())
+        except IndexError:
+            pass  # not there yet, or closed by the other thread
+
+    def work() -> None:
+        record(found, *call)
+        if left:
+            close()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(_STEP_MS / 1000)
+        return Connection(found.pop, 0)
+    finally:
+        close()
 
 
 def _connecting(path: Union[str, bytes, os.PathLike[str]], timeout: Optional[float]) -> Any:
-    if timeout is None:
-        return lib.adma_connect, os.fsencode(path)
-    return lib.adma_connect_for, os.fsencode(path), math.ceil(max(0.0, timeout) * 1000)
+    milliseconds = -1 if timeout is None else math.ceil(max(0.0, timeout) * 1000)
+    return lib.adma_connect_for, os.fsencode(path), milliseconds
 
 
 def attach(socket: Any) -> Connection:

@@ -49,7 +49,6 @@ PROTOTYPES = {
     "adma_copied": (c_ssize_t, [c_int64]),
     "adma_listen": (c_int, [c_char_p]),
     "adma_accept_for": (c_int, [c_int, c_int]),
-    "adma_connect": (c_int, [c_char_p]),
     "adma_connect_for": (c_int, [c_char_p, c_int]),
     "adma_attach": (c_int, [c_int]),
     "adma_close": (c_int, [c_int]),

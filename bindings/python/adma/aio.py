@@ -23,8 +23,8 @@ __all__ = ["Connection", "Listener", "connect", "listen"]
 
 _Found = TypeVar("_Found")
 
-# The library may say "look first" for something that no task waits for. After so many looks in a
-# row a task looks once a millisecond, and at every change.
+# The library may say "look first" for something that no task waits for. After this many looks a task
+# looks once a millisecond, and at every change.
 _LOOKS = 50
 
 
@@ -38,21 +38,19 @@ def wake(endpoint: _Endpoint) -> None:
             waiter.set_result(None)
 
 
-async def _change(endpoint: _Endpoint, ready: bool, looks: int) -> None:
-    """Wait for the first change after arm(), which has said `ready`."""
-    if ready and looks < _LOOKS:
-        return await asyncio.sleep(0)
+async def _change(endpoint: _Endpoint, told: bool) -> None:
+    """Wait for the first change after arm(); told: a millisecond at most."""
     loop = asyncio.get_running_loop()
     waiter = loop.create_future()
     if not endpoint._waiters:
         loop.add_reader(endpoint.fileno(), wake, endpoint)
     endpoint._waiters.append(waiter)
-    # The longer one is for a change that the descriptor has failed to tell of.
-    timer = loop.call_later(0.001 if ready else 0.05, wake, endpoint)
+    timer = loop.call_later(0.001, wake, endpoint) if told else None
     try:
         await waiter
     finally:
-        timer.cancel()
+        if timer is not None:
+            timer.cancel()
         if waiter in endpoint._waiters:  # cancelled
             endpoint._waiters.remove(waiter)
             if not endpoint._waiters:
@@ -60,8 +58,12 @@ async def _change(endpoint: _Endpoint, ready: bool, looks: int) -> None:
 
 
 async def _until(endpoint: _Endpoint, look: Callable[[], Optional[_Found]]) -> _Found:
-    """Look until there is something."""
-    looks = 0
+    """Look until there is something.
+
+    arm() takes the news of all tasks from the descriptor. So all look when one has found what it
+    waited for, and a millisecond after arm() has told one that found nothing.
+    """
+    looks, told = 0, False
     try:
         while True:
             found = look()
@@ -73,10 +75,14 @@ async def _until(endpoint: _Endpoint, look: Callable[[], Optional[_Found]]) -> _
                 ready = True  # what is wrong, looking will tell
             # No look after arm() has said that there is nothing: looking may take a step that makes
             # something, of which the descriptor then does not tell.
-            looks += 1
-            await _change(endpoint, ready, looks)
+            looks, told = looks + 1, told or ready
+            if ready and looks < _LOOKS:
+                await asyncio.sleep(0)
+            else:
+                await _change(endpoint, told)
+                told = False
     finally:
-        wake(endpoint)  # arm() may have taken the news of another task from the descriptor
+        wake(endpoint)
 
 
 async def finish(request: Request) -> int:
@@ -84,7 +90,7 @@ async def finish(request: Request) -> int:
     connection = request._connection
     if connection is None:
         if not request.done():
-            # In a thread, for who waits for a copy does a part of it.
+            # In a thread, because waiting for a copy does a part of it.
             await asyncio.get_running_loop().run_in_executor(None, request.wait)
         return request.wait()
     await _until(connection, lambda: request.done() or None)
@@ -96,7 +102,7 @@ class Connection(_Messages):
 
     async def read_into(self, buffer: Buffer) -> int:
         """Read one message and return its length; OSError (EMSGSIZE) if it does not fit."""
-        return await self._finished(self.iread_into(buffer))
+        return await self._finished(await self._begun(lambda: self.iread_into(buffer)))
 
     async def read(self) -> bytearray:
         """Read one message of any length."""
@@ -107,13 +113,16 @@ class Connection(_Messages):
 
     async def write(self, data: Buffer) -> int:
         """Write one message; above 32 KiB wait until the other side has read it."""
+        written = await self._begun(lambda: self._try_write(data, 0))
+        return written if isinstance(written, int) else await self._finished(written)
+
+    async def _begun(self, begin: Callable[[], _Found]) -> _Found:
+        """Begin as soon as there is room: ends that other tasks have not asked for take some."""
         while True:
-            written = self._try_write(data, 0)
-            if isinstance(written, int):
-                return written
-            if written is not None:
-                return await self._finished(written)
-            await asyncio.sleep(0.001)
+            try:
+                return begin()
+            except BlockingIOError:
+                await asyncio.sleep(0.001)
 
     async def _finished(self, request: Request) -> int:
         try:

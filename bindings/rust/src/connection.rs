@@ -11,8 +11,17 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 use std::time::Duration;
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
 
 /// A connection's or listener's number, closed when the last that uses it is dropped.
 pub(crate) struct Link {
@@ -43,44 +52,38 @@ impl Link {
         cx: &mut Context<'_>,
         mut look: impl FnMut() -> Option<T>,
     ) -> Poll<io::Result<T>> {
-        let mut ready = true;
-        for _ in 0..3 {
-            if let Some(found) = look() {
-                self.wake_others();
-                return Poll::Ready(Ok(found));
-            }
-            ready = self.arm().unwrap_or(true); // what is wrong, looking will tell
-            if !ready {
+        let mut look = || look().inspect(|_| self.wake_others());
+        if let Some(found) = look() {
+            return Poll::Ready(Ok(found));
+        }
+        // Registered before it is armed: a task that takes our news from the descriptor wakes all that
+        // are.
+        let fd = self.event_fd()?;
+        reactor::register(fd, cx.waker(), false);
+        // A look may take a step after which there is another to take. There is none after a 0: it
+        // might make something of which the descriptor does not tell.
+        for turn in 0..50 {
+            if !self.arm().unwrap_or(true) {
                 break;
             }
-        }
-        let fd = self.event_fd()?;
-        reactor::register(fd, cx.waker(), ready);
-        // Another thread that arms takes our news from the descriptor, and wakes those that are
-        // registered; before, that was not us. No look here: it may take a step that makes something,
-        // of which the descriptor then does not tell.
-        if !ready && self.arm().unwrap_or(true) {
-            reactor::register(fd, cx.waker(), true);
+            if let Some(found) = look() {
+                return Poll::Ready(Ok(found));
+            }
+            if turn == 0 {
+                reactor::register(fd, cx.waker(), true); // of what other tasks wait for
+            }
         }
         Poll::Pending
     }
 
     /// Looks until there is something.
     fn block_on<T>(&self, mut look: impl FnMut() -> Option<T>) -> io::Result<T> {
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
         loop {
-            if let Some(found) = look() {
-                return Ok(found);
+            match self.poll(&mut Context::from_waker(&waker), &mut look) {
+                Poll::Ready(found) => return found,
+                Poll::Pending => thread::park(),
             }
-            let fd = self.event_fd()?;
-            let ready = self.arm().unwrap_or(true);
-            if let Some(found) = look() {
-                reactor::wake_all(fd);
-                return Ok(found);
-            }
-            let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            // Another thread may take the news from the descriptor, so the wait has an end.
-            // SAFETY: one of them.
-            unsafe { libc::poll(&mut polled, 1, if ready { 1 } else { 100 }) };
         }
     }
 
@@ -150,12 +153,12 @@ impl Connection {
 
     /// Reads one message into a block: `wait` for it, or `await` it.
     pub fn read(&self, block: Block) -> Message {
-        Message::read(&self.0, block)
+        Message::new(&self.0, true, block)
     }
 
     /// Writes a block as one message, which is over when the other side has read it.
     pub fn write(&self, block: Block) -> Message {
-        Message::write(&self.0, block)
+        Message::new(&self.0, false, block)
     }
 
     /// Reads one message and returns its length.

@@ -1,19 +1,17 @@
 //! Wakes futures: one thread, made for the first that has to wait, polls descriptors for all.
 //!
 //! Looking (`adma_arm`, draining) takes the news from a descriptor for every future that waits for
-//! it. So all that wait for one descriptor are woken together, and each looks for itself.
+//! it. So all that wait for one descriptor are woken together, and each looks for itself: when it
+//! becomes readable, when a future has found what it waited for, and shortly after `adma_arm` has said 1
+//! to a future that found nothing.
 
 use std::io;
 use std::sync::{Mutex, OnceLock};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-/// How long to wait where the library says "look first" for something that this future does not
-/// wait for: its own news still makes the descriptor readable.
-const AGAIN: Duration = Duration::from_millis(1);
-
-/// Longest wait without a look, should the descriptor fail to tell of a change.
-const LONGEST: Duration = Duration::from_millis(50);
+/// Delay before futures look although nothing became readable.
+pub const AGAIN: Duration = Duration::from_millis(1);
 
 struct Entry {
     fd: i32,
@@ -63,14 +61,15 @@ impl Reactor {
     }
 }
 
-/// Wakes `waker` when the descriptor becomes readable, and soon if it is to look `again`.
+/// Wakes `waker` when the descriptor becomes readable; `again`: after a millisecond at the latest, with
+/// all others that wait for this descriptor. No descriptor is -1.
 pub fn register(fd: i32, waker: &Waker, again: bool) {
     let reactor = REACTOR.get_or_init(Reactor::start).as_ref();
     // A child of fork has no such thread: its futures are polled over and over.
     let Some(reactor) = reactor.filter(|reactor| reactor.pid == std::process::id()) else {
         return waker.wake_by_ref();
     };
-    let until = Some(Instant::now() + if again { AGAIN } else { LONGEST });
+    let until = again.then(|| Instant::now() + AGAIN);
     let mut entries = reactor.entries.lock().unwrap();
     match entries.iter_mut().find(|entry| entry.fd == fd && entry.waker.will_wake(waker)) {
         Some(entry) => entry.until = until,

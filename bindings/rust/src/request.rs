@@ -93,28 +93,47 @@ fn begun(number: io::Result<i64>, link: Option<Arc<Link>>) -> Begun {
 #[must_use = "it is withdrawn when it is dropped"]
 pub struct Message {
     begun: Begun,
+    link: Arc<Link>,
+    reads: bool,
     block: Option<Block>,
 }
 
 impl Message {
-    pub(crate) fn read(link: &Arc<Link>, mut block: Block) -> Self {
-        let (start, len) = (block.as_mut_ptr(), block.len());
-        // SAFETY: the law of this module.
-        let number =
-            library().map(|library| unsafe { (library.adma_iread)(link.number, start, len) });
-        Self { begun: begun(number, Some(link.clone())), block: Some(block) }
+    pub(crate) fn new(link: &Arc<Link>, reads: bool, block: Block) -> Self {
+        let link = link.clone();
+        let mut message = Self { begun: Err(None), link, reads, block: Some(block) };
+        message.begin();
+        message
     }
 
-    pub(crate) fn write(link: &Arc<Link>, block: Block) -> Self {
-        let (start, len) = (block.as_ptr(), block.len());
+    fn begin(&mut self) {
+        let Some(block) = &mut self.block else { return };
+        let (link, start, len) = (self.link.number, block.as_mut_ptr(), block.len());
         // SAFETY: the law of this module.
-        let number =
-            library().map(|library| unsafe { (library.adma_iwrite)(link.number, start, len) });
-        Self { begun: begun(number, Some(link.clone())), block: Some(block) }
+        let number = library().map(|library| unsafe {
+            match self.reads {
+                true => (library.adma_iread)(link, start, len),
+                false => (library.adma_iwrite)(link, start, len),
+            }
+        });
+        self.begun = begun(number, Some(self.link.clone()));
+    }
+
+    /// Begins, unless it has begun. False: 256 messages of its direction are under way, or tasks
+    /// have not looked at their ends yet.
+    fn has_begun(&mut self) -> bool {
+        let full = |begun: &Begun| matches!(begun, Err(Some(error)) if error.kind() == io::ErrorKind::WouldBlock);
+        if full(&self.begun) {
+            self.begin();
+        }
+        !full(&self.begun)
     }
 
     /// Waits for the end: the bytes of the message, and the buffer.
     pub fn wait(mut self) -> (io::Result<usize>, Block) {
+        while !self.has_begun() {
+            std::thread::sleep(reactor::AGAIN);
+        }
         let result = end(&mut self.begun, Cookie::wait, Err);
         self.finish(result)
     }
@@ -129,6 +148,10 @@ impl Future for Message {
     type Output = (io::Result<usize>, Block);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if !self.has_begun() {
+            reactor::register(-1, cx.waker(), true);
+            return Poll::Pending;
+        }
         let result =
             end(&mut self.begun, |cookie| cookie.poll(cx), |error| Poll::Ready(Err(error)));
         result.map(|result| self.finish(result))

@@ -147,6 +147,23 @@ fn futures_of_one_connection_do_not_take_each_others_news() {
 }
 
 #[test]
+fn read_waits_while_another_task_has_not_looked_at_the_256th_before_it() {
+    let (here, there) = pair();
+    let held = there.read(vec![0; 9].into());
+    assert_eq!(here.send(b"held").unwrap(), 4);
+    for _ in 1..256 {
+        assert_eq!(here.send(b"more").unwrap(), 4);
+        assert_eq!(there.recv(&mut [0; 9]).unwrap(), 4);
+    }
+    let mut late = there.read(vec![0; 9].into());
+    let poll = std::pin::Pin::new(&mut late).poll(&mut Context::from_waker(&waker()));
+    assert!(poll.is_pending());
+    assert_eq!(held.wait().0.unwrap(), 4);
+    assert_eq!(here.send(b"the last").unwrap(), 8);
+    assert_eq!(block_on(late).0.unwrap(), 8);
+}
+
+#[test]
 fn listener_accepts_in_a_task_and_in_a_thread() {
     let name = format!("@adma-crate-{}", std::process::id());
     let listener = Listener::bind(&name).unwrap();

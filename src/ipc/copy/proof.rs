@@ -253,30 +253,4 @@ mod tests {
         }
         assert!(Claimed::new(0, good, 0).is_none());
     }
-
-    #[test]
-    fn nothing_is_copied_without_the_sign() {
-        let page = Page::new(NONCE).unwrap();
-        let reached = read(page.at, NONCE).unwrap().0;
-        let (from, mut to) = ([7u8; 100], [0u8; 100]);
-        let (here, there) = (to.as_mut_ptr() as usize, from.as_ptr() as usize);
-        // SAFETY: both live through the call.
-        let pull = |reached: &Reached, len: usize| unsafe {
-            (here as *mut u8).write_bytes(0, 100);
-            let got = reached.copy(Role::Reader, here, there, len);
-            (got, (here as *const u8).read())
-        };
-        assert!(Role::BOTH.iter().all(|role| reached.probe(*role).is_ok()));
-        assert_eq!(pull(&reached, 100), (Ok(100), 7));
-        assert_eq!(pull(&Reached { sign: 1, ..reached }, 100).0, Err(Failed::AnotherProgram));
-        // SAFETY: addresses that no process has.
-        unsafe {
-            assert_eq!(reached.copy(Role::Reader, here, 4096, 8), Ok(0));
-            assert_eq!(reached.copy(Role::Writer, 4096, here, 8), Ok(0));
-            assert_eq!(reached.copy(Role::Reader, usize::MAX - 99, there, 9), Ok(0));
-        }
-        drop(page);
-        assert_eq!(pull(&reached, 100), (Err(Failed::AnotherProgram), 0));
-        assert!(Role::BOTH.iter().all(|role| reached.probe(*role) == Err(Failed::AnotherProgram)));
-    }
 }

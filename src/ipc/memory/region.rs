@@ -238,27 +238,3 @@ impl Drop for MappedRegion {
         unsafe { sys::unmap(self.0.cast(), SIZE) };
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn eager_bytes_lie_beside_their_post_or_in_the_room_or_nowhere() {
-        let region = MappedRegion::new(&os::sealed_memory(c"test", SIZE).unwrap()).unwrap();
-        let lane = &region.lanes[1];
-        let beside = &raw const *lane.cell(3) as usize + LINE;
-        for (at, len) in [(0, 0), (0, 1), (0, SHORT), (EAGER_ROOM, SHORT), (usize::MAX, SHORT)] {
-            assert_eq!(lane.eager(3, at, len), Some(beside), "{at} {len}");
-            assert_eq!(lane.eager(3 + WINDOW as u32, at, len), Some(beside), "{at} {len}");
-        }
-        let room = lane.eager.get() as usize;
-        for (at, len) in [(0, SHORT + 1), (0, EAGER_ROOM), (EAGER_ROOM - 100, 100)] {
-            assert_eq!(lane.eager(3, at, len), Some(room + at), "{at} {len}");
-        }
-        let bad = [(1, EAGER_ROOM), (EAGER_ROOM - 99, 100), (usize::MAX, 100), (0, usize::MAX)];
-        for (at, len) in bad {
-            assert_eq!(lane.eager(3, at, len), None, "{at} {len}");
-        }
-    }
-}

@@ -9,6 +9,7 @@ use crate::ipc::settings::Settings;
 use crate::ipc::setup::handshake::{self, Established, GreetingSide, Handshake};
 use crate::ipc::wake::background::{self, GREETING};
 use crate::ipc::wake::events::Events;
+use crate::ipc::wake::kicks::{self, Kicks};
 use crate::os::lock::Lock;
 use crate::os::sys;
 use crate::os::text;
@@ -16,13 +17,14 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// Clients that may be greeting, of all listeners; one more takes the place of the oldest, if that has
-/// had its time, and stays in the listener's queue until then.
-const MOST: usize = 128;
-const GRACE_NS: u64 = 250_000_000;
+/// Clients that may be greeting, of all listeners; one more takes the place of the oldest.
+const MOST: usize = 512;
 
 /// Delay before -EMFILE is returned, so that a server that polls its listener does not spin.
 const EMFILE_BACKOFF_MS: i32 = 10;
+
+/// Longest sleep where there are threads and no descriptor to be kicked by.
+const DEAF_MS: i32 = 10;
 
 /// Device and inode of a listener.
 type File = (u64, u64);
@@ -30,7 +32,6 @@ type File = (u64, u64);
 struct Incoming {
     listener: File,
     number: u32,
-    since: u64,
     /// Dropped before its socket is.
     handshake: Handshake,
     socket: Fd,
@@ -98,6 +99,7 @@ fn advance(mut incoming: Incoming) {
             let polled = backlog.polled.iter().find(|polled| polled.0 == listener).cloned();
             drop(backlog);
             polled.iter().for_each(|(_, events)| events.ring());
+            kicks::kick_all(); // the thread that accepts may be another one
         }
         Some(Err(errno)) => {
             if crate::ipc::settings::settings().tell {
@@ -115,34 +117,24 @@ fn drop_late() -> i32 {
     left.min().unwrap_or(i32::MAX)
 }
 
-/// Takes a client out of the listener's queue, if there is one, and begins to greet.
-fn begin(listener: i32, file: File, settings: Settings) -> os::Result<()> {
-    let socket = os::accept(listener)?;
+/// Takes a client out of the listener's queue and begins to greet. False: there is none, because
+/// another thread or process was faster.
+fn begin(listener: i32, file: File, settings: Settings) -> os::Result<bool> {
+    let socket = match os::accept(listener) {
+        Err(libc::EAGAIN | libc::EINTR | libc::ECONNABORTED) => return Ok(false),
+        socket => socket?,
+    };
     if handshake::check_user(socket.raw()).is_err() {
-        return Ok(()); // closed
+        return Ok(true); // closed
     }
     let end = sys::nanoseconds() + settings.patience;
     let handshake = Handshake::new(socket.raw(), settings, end, GreetingSide::Host);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    if let Some(oldest) = oldest_if_full() {
-        drop(take(|one| one.since == oldest));
-    }
-    let since = sys::nanoseconds();
-    advance(Incoming { listener: file, number, since, handshake, socket });
-    Ok(())
-}
-
-/// Returns when the oldest client came, if there is room for no other.
-fn oldest_if_full() -> Option<u64> {
-    let backlog = BACKLOG.lock();
-    let oldest = backlog.greeting.iter().map(|one| one.since).min();
-    oldest.filter(|_| backlog.greeting.len() >= MOST)
-}
-
-/// Returns how many milliseconds clients stay in the queue; 0: there is room.
-fn milliseconds_full() -> i32 {
-    let until = oldest_if_full().map_or(0, |since| since + GRACE_NS);
-    until.saturating_sub(sys::nanoseconds()).div_ceil(1_000_000) as i32
+    // In the order of their last step: the first has been silent for longest.
+    let full = BACKLOG.lock().greeting.len() >= MOST;
+    drop(take(|_| full));
+    advance(Incoming { listener: file, number, handshake, socket });
+    Ok(true)
 }
 
 fn file_of(listener: i32) -> os::Result<File> {
@@ -167,12 +159,7 @@ pub fn arm(listener: i32, settings: Settings) -> os::Result<bool> {
     let file = file_of(listener)?;
     events(listener)?.arm();
     drop_late();
-    while milliseconds_full() == 0 && os::poll_few([(listener, libc::POLLIN)], 0) != [0] {
-        match begin(listener, file, settings) {
-            Err(libc::EAGAIN | libc::EINTR | libc::ECONNABORTED) => break,
-            result => result?,
-        }
-    }
+    while os::poll_few([(listener, libc::POLLIN)], 0) != [0] && begin(listener, file, settings)? {}
     Ok(BACKLOG.lock().ready.iter().any(|ready| ready.0 == file))
 }
 
@@ -189,6 +176,11 @@ pub fn accept(
     loop {
         check_file(listener, file)?;
         let mut limit = drop_late();
+        // Before the look: a thread that ends a greeting after it kicks us.
+        let kicks = if waits { Kicks::new() } else { None };
+        if kicks.is_none() && !sys::has_one_thread() {
+            limit = limit.min(DEAF_MS);
+        }
         if let Some(ready) = take_ready(file) {
             return Ok(ready);
         }
@@ -196,28 +188,20 @@ pub fn accept(
             let left = end.saturating_sub(sys::nanoseconds()).div_ceil(1_000_000);
             limit = limit.min(left.min(i32::MAX as u64) as i32);
         }
-        let background = background::raw()?;
-        let (queue, full) = match milliseconds_full() {
-            0 => (listener, i32::MAX),
-            full => (-1, full),
-        };
-        limit = limit.min(full);
-        let mut set = [(queue, libc::POLLIN), (background, libc::POLLIN)].map(os::poll_entry);
+        let kicks = kicks.as_ref().map_or(-1, Kicks::raw);
+        let mut set =
+            [listener, background::raw()?, kicks].map(|fd| os::poll_entry((fd, libc::POLLIN)));
         os::poll_set(&mut set, if waits { limit } else { 0 })?;
         if set[1].revents != 0 {
             serve();
         }
         if set[0].revents != 0 {
             check_file(listener, file)?;
-            match begin(listener, file, settings) {
-                Err(errno @ (libc::EMFILE | libc::ENFILE)) => {
+            begin(listener, file, settings).inspect_err(|errno| {
+                if let libc::EMFILE | libc::ENFILE = *errno {
                     os::poll_few([(-1, 0)], EMFILE_BACKOFF_MS);
-                    return Err(errno);
                 }
-                // Another thread or process was faster; or a program's O_NONBLOCK was.
-                Err(libc::EAGAIN | libc::EINTR | libc::ECONNABORTED) => {}
-                result => result?,
-            }
+            })?;
             continue;
         }
         if let Some(ready) = take_ready(file) {

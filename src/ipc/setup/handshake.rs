@@ -5,7 +5,7 @@
 //! doorbell socket. The other is the guest. All greetings have one format:
 //!
 //! ```text
-//! HELLO  both         nonce; the kernel says beside it who sent it
+//! HELLO  both         nonce; the kernel adds the sender's credentials
 //! PAGE   both         address of my page, which holds your nonce and my secret (`proof`)
 //! PROOF  guest        your secret, if I could read it
 //! PROOF  host         your secret, if I have heard mine and could read yours; with it region,

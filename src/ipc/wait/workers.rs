@@ -89,8 +89,8 @@ impl Link {
         }
         let (first, left) = (Lock::new(Some(piece)), AtomicUsize::new(AT_ONCE));
         let failed = [const { Lock::new(None) }; MOST_HELPERS + 1];
-        let work = |who: usize| {
-            let means = if who == 0 { Means::ProcessVm } else { Means::Workers };
+        let work = |helper: usize| {
+            let means = if helper == 0 { Means::ProcessVm } else { Means::Workers };
             let mut next = first.lock().take();
             while let Some(piece) = next.or_else(|| self.claim(role, number, &left)) {
                 next = None;
@@ -98,7 +98,7 @@ impl Link {
                 let copied = unsafe { proven.copy_by_calls(role, piece, means) };
                 if copied != Outcome::Whole {
                     left.store(0, Ordering::Relaxed);
-                    *failed[who].lock() = Some(piece);
+                    *failed[helper].lock() = Some(piece);
                     return;
                 }
                 self.finish(role, number, copied);

@@ -60,11 +60,11 @@ impl Doorbell {
 
     #[cold]
     fn wake(&self) -> bool {
-        let who = self.announced.swap(0, Ordering::SeqCst);
-        if who & how::WORD != 0 {
+        let kinds = self.announced.swap(0, Ordering::SeqCst);
+        if kinds & how::WORD != 0 {
             self.ring();
         }
-        who & how::BYTE != 0
+        kinds & how::BYTE != 0
     }
 
     pub fn ring(&self) {

@@ -1,5 +1,5 @@
-//! Waking threads of this process from long sleeps (`wait::long_sleep`), and the count of connections
-//! that need help.
+//! Waking threads of this process from long sleeps (`wait::long_sleep`, `setup::accept`), and the count
+//! of connections that need help.
 
 use crate::ipc::os::{self, Fd};
 use crate::os::lock::Lock;
