@@ -428,10 +428,3 @@ fn length_beyond_all_memory_dies_as_without_us() {
         }
     }
 }
-
-#[test]
-fn first_large_copy_on_a_small_stack_fits() {
-    let report = only_report(preloaded(victim("small_stack")).env("ADMA_MIN_BYTES", THRESHOLD));
-    let calls = |path: &str| report["paths"][path]["calls"].as_u64().unwrap();
-    assert_eq!(calls("engine") + calls("libc"), 1, "{report}");
-}

@@ -197,6 +197,7 @@ static const struct operation *operation_named(const char *name)
 	fail("no operation is called %s", name);
 }
 
+#ifndef TRAP_H
 __attribute__((unused))
 static void sleep_ms(long ms)
 {
@@ -204,6 +205,7 @@ static void sleep_ms(long ms)
 
 	nanosleep(&pause, NULL);
 }
+#endif
 
 /*
  * Looks at a byte in every `stride`, waits, and looks again: a thread that still writes there is
