@@ -3,14 +3,13 @@
 
 mod common;
 
-use common::{copy_program, finish, library, number, plain, root, skip, text, victim};
-use serde_json::Value;
+use common::{Value, copy_program, finish, library, number, plain, skip, text, victim};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// What is put in the place of the helper.
+/// Stand-ins for the helper.
 const NOTHING: &str = ":";
 const NULL_DEVICE: &str = "mknod /dev/adma c 1 3";
 const PLAIN_FILE: &str = "echo words >/dev/adma";
@@ -113,7 +112,7 @@ fn helper_that_cannot_be_used_is_told_in_the_log_and_absent_one_is_not() {
         assert_eq!(said.lines().count(), lines, "{setup}: {said}");
         assert_eq!(said.contains("/dev/adma not used: "), lines == 2, "{setup}: {said}");
         let (_, said) = copies(setup, user, &[]);
-        assert_eq!(said, "", "{setup}: nobody has asked");
+        assert_eq!(said, "", "{setup}: unasked");
     }
 }
 
@@ -162,10 +161,4 @@ fn check_tells_the_state_of_the_helper_and_the_remedy() {
         assert!(said.contains("channels    2 software"), "{setup}: {said}");
         assert!(said.lines().all(|line| line.chars().count() <= 80), "{said}");
     }
-}
-
-#[test]
-fn group_we_name_is_the_one_of_the_udev_rule() {
-    let rule = fs::read_to_string(root().join("kmod-c/60-adma.rules")).unwrap();
-    assert!(rule.contains("GROUP=\"adma\""), "{rule}");
 }

@@ -204,13 +204,18 @@ pub fn statistics(command: &mut Command) -> Vec<Value> {
     let folder = scratch("stats");
     command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", folder.join("%p.json"));
     succeed(command);
-    let mut all = Vec::new();
-    for entry in std::fs::read_dir(&folder).unwrap() {
-        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
-        all.push(serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}")));
-    }
+    let all = reports_in(&folder);
     std::fs::remove_dir_all(&folder).unwrap();
     all
+}
+
+/// The JSON reports in a folder, one for each process.
+pub fn reports_in(folder: &Path) -> Vec<Value> {
+    let report = |entry: std::io::Result<std::fs::DirEntry>| {
+        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
+    };
+    std::fs::read_dir(folder).unwrap().map(report).collect()
 }
 
 /// A victim under a fixed threshold, with channels even on a small machine.

@@ -18,11 +18,6 @@
  */
 #include "pattern.h"
 #include "uffd.h"
-#include <pthread.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <ucontext.h>
 
 enum { SMALL = 1 << 20, LARGE = 8 << 20, ASIDE = SMALL, MOST_SPOTS = SMALL / PAGE + 1 };
 enum place { START, MIDDLE, END, ALL_THREE, EVERY_PAGE, PLACES };

@@ -1,6 +1,5 @@
 /* Seccomp filters: one installed now, or one that is there from the start of the program. */
-#ifndef FILTERED_H
-#define FILTERED_H
+#pragma once
 #include "trap.h"
 #include "seccomp.h"
 
@@ -19,4 +18,3 @@ static inline void be_filtered(char **words)
     execl("/proc/self/exe", words[0], words[1], "again", (char *)NULL);
     wrong("cannot execute myself: %s", strerror(errno));
 }
-#endif

@@ -11,18 +11,7 @@
  */
 #ifndef PATTERN_H
 #define PATTERN_H
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <time.h>
-#include <unistd.h>
-#include <wchar.h>
+#include "usual.h"
 
 enum { PAGE = 4096, CANNOT_BE_SHOWN = 77 };
 enum { SOURCE = 0x80, DESTINATION = 0, INSIDE = 0x40, POSITION = 0x3f };

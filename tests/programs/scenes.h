@@ -1,6 +1,5 @@
 /* Programs of several scenes: the first argument names the one to play, none plays the first. */
-#ifndef SCENES_H
-#define SCENES_H
+#pragma once
 #include <stdio.h>
 #include <string.h>
 
@@ -31,4 +30,11 @@ static inline int play(int count, char **words, const struct scene *scenes)
     fprintf(stderr, "%s: no scene %s\n", words[0], words[1]);
     return 1;
 }
-#endif
+
+/* Defines main: evaluates `first`, then plays the scene that the first argument names. */
+#define SCENES(first, ...)                                                                         \
+    int main(int count, char **words)                                                              \
+    {                                                                                              \
+        first;                                                                                     \
+        return play(count, words, (const struct scene[]){__VA_ARGS__, {NULL, NULL}});              \
+    }

@@ -1,6 +1,5 @@
 /* Seccomp filters with one answer for some calls and another for the rest. */
-#ifndef SECCOMP_H
-#define SECCOMP_H
+#pragma once
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
@@ -32,4 +31,3 @@ static inline int answer_calls(const int *calls, unsigned action, unsigned flags
 {
     return answer_calls_and_rest(calls, action, SECCOMP_RET_ALLOW, flags);
 }
-#endif

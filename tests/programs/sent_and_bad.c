@@ -8,9 +8,6 @@
  */
 #include "pattern.h"
 #include "uffd.h"
-#include <errno.h>
-#include <pthread.h>
-#include <signal.h>
 
 enum { LEN = 1 << 20, ROUNDS = 8 };
 

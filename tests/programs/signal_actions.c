@@ -6,9 +6,6 @@
  * program sees: the library's, in front of the program's.
  */
 #include "pattern.h"
-#include <errno.h>
-#include <signal.h>
-#include <sys/syscall.h>
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 /* glibc declares these nowhere, or not with everything else. */

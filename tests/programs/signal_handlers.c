@@ -3,11 +3,8 @@
  * Prints what it sees, to be compared, with its end, with a run without the library.
  */
 #include "signal_pages.h"
-#include <dlfcn.h>
 #include <execinfo.h>
-#include <semaphore.h>
 #include <sys/auxv.h>
-#include <ucontext.h>
 
 #ifndef AT_MINSIGSTKSZ
 #define AT_MINSIGSTKSZ 51
@@ -509,17 +506,10 @@ static void elsewhere_handled(void)
     *bad = 1;
 }
 
-#define SCENE(name) {#name, name}
-
-int main(int argc, char **argv)
-{
-    caller = gettid();
-    return play(argc, argv,
-                (const struct scene[]){
-                    SCENE(reset), SCENE(alternate_stack), SCENE(nested), SCENE(between),
-                    SCENE(meanwhile), SCENE(sent), SCENE(waited_for), SCENE(sent_with_default),
-                    SCENE(raised_with_default), SCENE(bare), SCENE(bare_chain),
-                    SCENE(bare_report), SCENE(exec_ignored), SCENE(after_exec), SCENE(in_vfork),
-                    SCENE(in_children), SCENE(unwind), SCENE(impossible_address),
-                    SCENE(elsewhere_handled), {NULL, NULL}});
-}
+SCENES(caller = gettid(), {"reset", reset}, {"alternate_stack", alternate_stack},
+       {"nested", nested}, {"between", between}, {"meanwhile", meanwhile}, {"sent", sent},
+       {"waited_for", waited_for}, {"sent_with_default", sent_with_default},
+       {"raised_with_default", raised_with_default}, {"bare", bare}, {"bare_chain", bare_chain},
+       {"bare_report", bare_report}, {"exec_ignored", exec_ignored}, {"after_exec", after_exec},
+       {"in_vfork", in_vfork}, {"in_children", in_children}, {"unwind", unwind},
+       {"impossible_address", impossible_address}, {"elsewhere_handled", elsewhere_handled})

@@ -1,16 +1,7 @@
 /* For signal_handlers.c: copies over a page that goes bad, and handlers that mend it. */
-#ifndef SIGNAL_PAGES_H
-#define SIGNAL_PAGES_H
+#pragma once
 #include "pattern.h"
 #include "scenes.h"
-#include <errno.h>
-#include <pthread.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 
 enum { LEN = 1 << 20, ROOM = LEN + 2 * PAGE, BAD = LEN / 2 / PAGE * PAGE, BIG = 8 << 20 };
 
@@ -135,4 +126,3 @@ static const char *handler_now(void)
            : action.sa_handler == mend_whatever      ? "mend_whatever"
                                                      : "something else";
 }
-#endif

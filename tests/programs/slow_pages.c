@@ -15,12 +15,6 @@
  */
 #include "pattern.h"
 #include "uffd.h"
-#include <dlfcn.h>
-#include <pthread.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <sys/time.h>
-#include <sys/uio.h>
 
 enum { PAGES = 160, LEN = PAGES * PAGE, ROUNDS = 9, ALARM_MS = 40 };
 

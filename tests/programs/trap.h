@@ -7,31 +7,8 @@
 #ifndef TRAP_H
 #define TRAP_H
 
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
+#include "usual.h"
 #include "scenes.h"
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <linux/capability.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <sys/time.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #define KIB ((size_t)1024)
 #define MIB ((size_t)1024 * 1024)
@@ -57,7 +34,8 @@ static inline __attribute__((noreturn, format(printf, 2, 3))) void end(int statu
 /* Says on stdout that a moment was reached; without stdio, which has its own exit handlers. */
 static inline void say(const char *line)
 {
-    if (write(1, line, strlen(line)) < 0 || write(1, "\n", 1) < 0)
+    struct iovec both[2] = {{(void *)line, strlen(line)}, {"\n", 1}};
+    if (writev(1, both, 2) < 0)
         wrong("cannot write to stdout: %s", strerror(errno));
 }
 

@@ -5,7 +5,6 @@
  *   setns    the mount namespace: for processes that share their directory with no other
  */
 #include "trap.h"
-#include <sched.h>
 
 static struct blocks b;
 
@@ -56,11 +55,5 @@ static void set_mounts(void)
     enter_namespace(false);
 }
 
-int main(int count, char **words)
-{
-    b = map_blocks(4 * MIB);
-    return play(count, words, (const struct scene[]){{"fork", fork_alone},
-                                                     {"unshare", unshare_user},
-                                                     {"setns", set_mounts},
-                                                     {NULL, NULL}});
-}
+SCENES(b = map_blocks(4 * MIB), {"fork", fork_alone}, {"unshare", unshare_user},
+       {"setns", set_mounts})

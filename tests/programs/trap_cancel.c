@@ -55,8 +55,4 @@ static void cancel_with_handler(void)
     cancel_copies();
 }
 
-int main(int count, char **words)
-{
-    return play(count, words, (const struct scene[]){
-                                  {"plain", cancel_copies}, {"handled", cancel_with_handler}, {NULL, NULL}});
-}
+SCENES((void)0, {"plain", cancel_copies}, {"handled", cancel_with_handler})

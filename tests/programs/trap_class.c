@@ -13,7 +13,6 @@
  *                                      priority while it copies, and workers follow
  */
 #include "filtered.h"
-#include <sched.h>
 
 static const char *way;
 static struct blocks first, b;

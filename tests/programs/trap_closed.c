@@ -10,7 +10,6 @@
  *                       worker has called read, as the kernel counts
  */
 #include "trap.h"
-#include <sys/stat.h>
 
 static void copy_without_descriptors(void)
 {

@@ -2,7 +2,6 @@
  * says: now and deepbind by dlopen, namespace by dlmopen, with a libc of its own.
  */
 #include "trap.h"
-#include <dlfcn.h>
 
 extern void copy_when_asked(void) __attribute__((weak));
 

@@ -152,18 +152,7 @@ static void bare_later(void)
     syscall(SYS_exit, 3);
 }
 
-int main(int count, char **words)
-{
-    copy_once(8 * MIB, 4, "main");
-    return play(count, words, (const struct scene[]){{"atexit", by_atexit},
-                                                     {"keys", by_keys},
-                                                     {"thread", by_thread},
-                                                     {"main-leaves", main_leaves},
-                                                     {"detached", detached},
-                                                     {"_exit", by__exit},
-                                                     {"quick", quick},
-                                                     {"handler", in_handler},
-                                                     {"bare", bare},
-                                                     {"bare-later", bare_later},
-                                                     {NULL, NULL}});
-}
+SCENES(copy_once(8 * MIB, 4, "main"), {"atexit", by_atexit}, {"keys", by_keys},
+       {"thread", by_thread}, {"main-leaves", main_leaves}, {"detached", detached},
+       {"_exit", by__exit}, {"quick", quick}, {"handler", in_handler}, {"bare", bare},
+       {"bare-later", bare_later})

@@ -3,7 +3,6 @@
  * LIBRARY defined this file is that library.
  */
 #include "trap.h"
-#include <wchar.h>
 
 extern void *__memcpy_chk(void *, const void *, size_t, size_t);
 extern void *__memmove_chk(void *, const void *, size_t, size_t);

@@ -134,13 +134,6 @@ static void make_threads_up_to_the_limit(void)
     }
 }
 
-int main(int count, char **words)
-{
-    b = map_blocks(32 * MIB);
-    return play(count, words, (const struct scene[]){{"memory", exhaust_address_space},
-                                                     {"nproc", exhaust_for_good},
-                                                     {"nproc-once", exhaust_once},
-                                                     {"deadline", copy_first_with_a_deadline},
-                                                     {"room", make_threads_up_to_the_limit},
-                                                     {NULL, NULL}});
-}
+SCENES(b = map_blocks(32 * MIB), {"memory", exhaust_address_space}, {"nproc", exhaust_for_good},
+       {"nproc-once", exhaust_once}, {"deadline", copy_first_with_a_deadline},
+       {"room", make_threads_up_to_the_limit})

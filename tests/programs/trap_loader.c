@@ -18,10 +18,8 @@ __attribute__((constructor)) static void start(void)
 }
 
 #else
-#include <dlfcn.h>
 #include <grp.h>
 #include <link.h>
-#include <sched.h>
 
 extern int capset(void *header, const void *data);
 

@@ -54,13 +54,11 @@ static void lock_all(void)
         copy_checked(small, i, "large copy, everything locked");
 }
 
-int main(int count, char **words)
+static void set_up(void)
 {
     for (int i = 0; i < 1000; i++)
         copy_once(4 * KIB, i, "small copy");
     sleep_ms(50);
-    return play(count, words, (const struct scene[]){{"resident", print_resident},
-                                                     {"private", print_private},
-                                                     {"locked", lock_all},
-                                                     {NULL, NULL}});
 }
+
+SCENES(set_up(), {"resident", print_resident}, {"private", print_private}, {"locked", lock_all})

@@ -9,7 +9,6 @@
  *          writes ALL, and they come again
  */
 #include "trap.h"
-#include <sched.h>
 
 static cpu_set_t all;
 static struct blocks b;
@@ -93,14 +92,5 @@ static void quota(void)
     expect_change(true);
 }
 
-int main(int count, char **words)
-{
-    b = map_blocks(32 * MIB);
-    return play(count, words, (const struct scene[]){{"given", given},
-                                                     {"narrow", narrow_first},
-                                                     {"later", narrow_later},
-                                                     {"widen", widen},
-                                                     {"shrink", shrink},
-                                                     {"quota", quota},
-                                                     {NULL, NULL}});
-}
+SCENES(b = map_blocks(32 * MIB), {"given", given}, {"narrow", narrow_first},
+       {"later", narrow_later}, {"widen", widen}, {"shrink", shrink}, {"quota", quota})

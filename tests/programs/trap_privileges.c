@@ -144,15 +144,11 @@ static void numbers(void)
         wrong("no worker came");
 }
 
-int main(int count, char **words)
+static void set_up(void)
 {
     if (geteuid() != 0)
         cannot("only root can drop privileges");
-    return play(count, words, (const struct scene[]){{"idle", idle},
-                                                     {"threaded", threaded},
-                                                     {"busy", busy},
-                                                     {"at-once", setuid_at_once},
-                                                     {"capset", capset_at_once},
-                                                     {"numbers", numbers},
-                                                     {NULL, NULL}});
 }
+
+SCENES(set_up(), {"idle", idle}, {"threaded", threaded}, {"busy", busy},
+       {"at-once", setuid_at_once}, {"capset", capset_at_once}, {"numbers", numbers})

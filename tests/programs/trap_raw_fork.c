@@ -56,9 +56,4 @@ static void only_exit(void)
     }
 }
 
-int main(int count, char **words)
-{
-    b = map_blocks(1 * MIB);
-    return play(count, words,
-                (const struct scene[]){{"copy", copy}, {"exit", only_exit}, {NULL, NULL}});
-}
+SCENES(b = map_blocks(1 * MIB), {"copy", copy}, {"exit", only_exit})

@@ -9,8 +9,6 @@
  * With "filtered" as second word the process is under a seccomp filter from its start.
  */
 #include "filtered.h"
-#include <sched.h>
-#include <semaphore.h>
 
 enum { SIZE = 4 << 20, ROUNDS = 60, FIRST_SEED = 1000, LIMIT_MS = 10000 };
 

@@ -66,12 +66,5 @@ static void faults(void)
     in_child(say_faults, "child");
 }
 
-int main(int count, char **words)
-{
-    return play(count, words, (const struct scene[]){{"prefork", prefork},
-                                                     {"turn", in_turn},
-                                                     {"large", one_large},
-                                                     {"again", again},
-                                                     {"faults", faults},
-                                                     {NULL, NULL}});
-}
+SCENES((void)0, {"prefork", prefork}, {"turn", in_turn}, {"large", one_large}, {"again", again},
+       {"faults", faults})

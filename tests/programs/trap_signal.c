@@ -103,11 +103,5 @@ static void wait_for_blocked_signals(void)
     }
 }
 
-int main(int count, char **words)
-{
-    outer = map_blocks(64 * MIB);
-    return play(count, words, (const struct scene[]){{"timer", ring_during_copies},
-                                                     {"storm", copy_in_storm},
-                                                     {"pending", wait_for_blocked_signals},
-                                                     {NULL, NULL}});
-}
+SCENES(outer = map_blocks(64 * MIB), {"timer", ring_during_copies}, {"storm", copy_in_storm},
+       {"pending", wait_for_blocked_signals})

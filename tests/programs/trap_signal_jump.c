@@ -3,7 +3,6 @@
  * would send them all to libc).
  */
 #include "trap.h"
-#include <setjmp.h>
 
 static sigjmp_buf before_copy;
 

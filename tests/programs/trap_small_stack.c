@@ -3,8 +3,6 @@
  * so runs the code of exit.
  */
 #include "trap.h"
-#include <limits.h>
-#include <ucontext.h>
 
 #define COROUTINE_STACK (8 * KIB)
 

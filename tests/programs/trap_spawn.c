@@ -5,7 +5,6 @@
  *   daemon  daemon(), and the daemon copies
  */
 #include "trap.h"
-#include <poll.h>
 #include <spawn.h>
 
 extern char **environ;
@@ -75,8 +74,4 @@ static void leaf(void)
     copy_once(1 * MIB, 1, "spawned program");
 }
 
-int main(int count, char **words)
-{
-    return play(count, words, (const struct scene[]){
-                                  {"spawn", spawn}, {"daemon", become_daemon}, {"leaf", leaf}, {NULL, NULL}});
-}
+SCENES((void)0, {"spawn", spawn}, {"daemon", become_daemon}, {"leaf", leaf})

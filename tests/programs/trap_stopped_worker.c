@@ -9,8 +9,6 @@
 #include "trap.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <poll.h>
-#include <stddef.h>
 #include <sys/ptrace.h>
 
 enum { ROUNDS = 100, MOST = 64, SIZE = 2 << 20, PATIENCE_MS = 60000 };

@@ -158,13 +158,5 @@ static void first(void)
     in_rounds(vfork_and_copy);
 }
 
-int main(int count, char **words)
-{
-    shared = map_blocks(2 * MIB);
-    return play(count, words, (const struct scene[]){{"copy", copy},
-                                                     {"exec", exec},
-                                                     {"first", first},
-                                                     {"race", race},
-                                                     {"killed", killed},
-                                                     {NULL, NULL}});
-}
+SCENES(shared = map_blocks(2 * MIB), {"copy", copy}, {"exec", exec}, {"first", first},
+       {"race", race}, {"killed", killed})

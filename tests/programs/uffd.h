@@ -1,11 +1,7 @@
 /* Pages that userfaultfd holds back. After pattern.h. */
-#ifndef UFFD_H
-#define UFFD_H
-#include <fcntl.h>
+#pragma once
 #include <linux/userfaultfd.h>
-#include <poll.h>
 #include <sys/ioctl.h>
-#include <sys/syscall.h>
 
 static int userfault;
 
@@ -43,4 +39,3 @@ static uintptr_t page_asked_for(int ms)
         return 0;
     return message.arg.pagefault.address & -PAGE;
 }
-#endif
