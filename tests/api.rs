@@ -49,8 +49,7 @@ fn api(way: Way, subject: &str) -> Command {
     command
 }
 
-/// Everywhere: all ways to get the library, and every kind of engine; where there is little time
-/// (`tests/run --quick`), linked and with what the library finds.
+/// All ways to get the library, and every kind of engine; under `tests/run --quick` only linked.
 fn shown_everywhere(subject: &str) {
     if std::env::var_os("QUICK").is_some_and(|quick| !quick.is_empty()) {
         shown(subject, &mut api(Way::Linked, subject));
@@ -121,7 +120,7 @@ fn check_copy_makes_no_system_call() {
     assert!(looked, "every copy was over at once");
 }
 
-/// A slow system: so the other threads look while one of them tries.
+/// clone is slow, so that other threads look while one of them tries.
 #[test]
 fn worker_that_cannot_be_made_is_not_relied_on() {
     let log = scratch("strace").join("limited");
@@ -175,7 +174,7 @@ fn header_is_clean_c_of_every_standard_and_cxx() {
     assert!(out.contains("cookie"), "{out}");
 }
 
-/// Whatever LD_LIBRARY_PATH says: cargo's has target/debug in it.
+/// LD_LIBRARY_PATH does not matter: cargo's has target/debug in it.
 #[test]
 fn linked_program_loads_the_library_that_was_built() {
     let elsewhere = scratch("elsewhere");

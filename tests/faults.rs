@@ -1,14 +1,12 @@
 //! Faults belong to the caller: a program that meets bad memory in a large copy sees what it
 //! would see without the library.
 //!
-//! The victim prints for every copy what its handler saw, and checks the bytes itself. Here
-//! its output and its end are compared with those of a run without the library.
+//! The program prints what its handler saw in every copy, and checks the bytes itself. Its output and
+//! end are compared with those of a run without the library.
 
 mod common;
 
-use common::faults::{
-    ALONE, CPU_SHARES, expect_carried, finish_with_report, offloading, outcome, without_us,
-};
+use common::faults::{ALONE, CPU_SHARES, finish_with_report, offloading, outcome, without_us};
 use common::{finish, number, text};
 
 /// A handler that returns, or jumps: every place and size in one process, and the copies
@@ -26,11 +24,14 @@ fn handler_sees_the_same(test: &str, trouble: &str, reaction: &str) {
             continue; // a program with keys and handlers may be left to libc altogether
         }
         let least = if share == ALONE { 1 } else { 2 * cases };
-        expect_carried(&report, least, &format!("{trouble}, {reaction}, share {share}"));
+        let carried = number(&report["paths"]["engine"]["calls"]);
+        assert!(carried >= least, "{trouble}, {reaction}, share {share}: {report}");
+        // A jump out of a copy leaves no slot claimed.
+        assert!(reaction != "jump" || report["fallbacks"]["busy"] == 0, "{trouble}: {report}");
     }
 }
 
-/// No handler that could help: in most troubles the process ends, of the same signal.
+/// No handler mends the page: in most troubles the process ends of the signal.
 fn ends_the_same(test: &str, trouble: &str, reaction: &str, places: &[&str], sizes: &[&str]) {
     for place in places {
         for size in sizes {
@@ -44,8 +45,7 @@ fn ends_the_same(test: &str, trouble: &str, reaction: &str, places: &[&str], siz
     }
 }
 
-/// A handler that repairs sees what it sees without us, one that jumps leaves no worker writing, and
-/// whatever else a program does about the signal, it ends as without us.
+/// Every reaction of a program to the signal has the outcome of a run without the library.
 fn belongs_to_the_caller(test: &str, trouble: &str) {
     for reaction in ["repair", "jump"] {
         handler_sees_the_same(test, trouble, reaction);

@@ -25,7 +25,7 @@ fn shared(reports: &[Value]) -> u64 {
     reports.iter().map(|report| number(&report["reads"]["engine"]["calls"])).sum()
 }
 
-/// Says the same with and without the library, and workers have helped `at_least` so often.
+/// Output is that of a run without the library, with `at_least` calls shared.
 fn says_the_same_in(what: &str, folder: &Path, at_least: u64) {
     let expected = succeed(plain(victim("reads")).arg(what).arg(folder)).0;
     assert!(!expected.is_empty());

@@ -222,7 +222,7 @@ fn system_call_refused_once_is_not_made_again_and_nothing_is_said() {
 fn set_user_id_program_ignores_the_statistics_file() {
     let test = "set_user_id_program_ignores_the_statistics_file";
     if !is_root() {
-        return skip(test, "only root can make a program set-user-id for somebody else");
+        return skip(test, "only root can make a program set-user-id for another user");
     }
     // ld.so preloads nothing there; a program may still be linked with us.
     let program = linked("trap_copy", &library());
@@ -370,6 +370,10 @@ fn library_asks_little_of_the_loader() {
     assert!(named <= 25, "{named} symbols to look up: {relocations}");
     let relative = count("R_X86_64_RELATIVE");
     assert!(relative <= 475, "{relative} relocations");
+    let imports = succeed(plain("nm").args(["-D", "--undefined-only"]).arg(library())).0;
+    let rare = ["dlopen", "program_invocation_name", "getenv", "abort"];
+    assert!(!rare.iter().any(|name| imports.contains(&format!(" {name}@"))), "{imports}");
+    assert!(imports.lines().count() <= 16, "{imports}");
     assert_eq!(needed_libraries()[..], ["libc.so.6", "libadma.so"]);
     assert!(!readelf("-l").contains(" TLS "), "thread-local storage");
 }

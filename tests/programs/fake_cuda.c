@@ -14,9 +14,9 @@
  *	FAKE_CUDA_FAIL=name:n:code	the n-th call of a function fails; n+: it and all later ones
  *	FAKE_CUDA_LOSE=n		the n-th word is not written
  *	FAKE_CUDA_DIE=n			at the n-th copy the card is lost: nothing after it is done
- *	FAKE_CUDA_STALL=ms		each word comes so much later
- *	FAKE_CUDA_SLOW=us		each copy takes so much longer
- *	FAKE_CUDA_SHUFFLE=us		each operation, by up to so much
+ *	FAKE_CUDA_STALL=ms		delay of each word
+ *	FAKE_CUDA_SLOW=us		delay of each copy
+ *	FAKE_CUDA_SHUFFLE=us		random delay of each operation, at most
  *	FAKE_CUDA_START=ms		delay of cuInit
  *	FAKE_CUDA_SYNC=1		copies from host to host are made during the call, by the CPU
  *

@@ -1,7 +1,7 @@
 /*
  * Several threads copy at once, and every second copy of each meets a forbidden page.
  *
- * Each must get its own faults and nobody else's, and the sound copies in between must be
+ * Each must get its own faults and no other thread's, and the sound copies in between must be
  * right, also while another thread's copy is being given up.
  */
 #include "pattern.h"

@@ -318,7 +318,7 @@ static void one_case(enum place place, size_t len, const struct operation *opera
         jumped = 1;
         for (int i = 0; i < spots_used; i++)
             trouble->mend(&spots[i]);
-        expect_nobody_writes(dst.base, dst.size, 256, what);
+        expect_no_writer(dst.base, dst.size, 256, what);
     } else {
         operation->call((void *)(dst.base + dst.from), (void *)(src.base + src.from), len);
     }

@@ -3,109 +3,62 @@
 #include "gpu_copies.h"
 #include <malloc.h>
 
-/* Ways in which memory goes and comes back. Each returns where it is now. */
-static char *by_munmap(char *it)
+/* Memory goes, and comes back. Returns where it is now. */
+static char *renewed(char *it, const char *how)
 {
-    munmap(it, LEN);
-    return map_at(it, LEN);
-}
-
-static char *by_page(char *it)
-{
-    munmap(it + LEN / 2, 4096);
-    map_at(it + LEN / 2, 4096);
+    bool raw = !strncmp(how, "raw", 3);
+    if (!strcmp(how, "munmap") || !strcmp(how, "raw")) {
+        raw ? syscall(SYS_munmap, it, LEN) : munmap(it, LEN);
+        map_at(it, LEN);
+    } else if (!strcmp(how, "page")) { /* one in the middle */
+        munmap(it + LEN / 2, 4096);
+        map_at(it + LEN / 2, 4096);
+    } else if (!strcmp(how, "fixed")) {
+        mmap(it, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    } else if (!strcmp(how, "dontneed") || !strcmp(how, "madv_free")) {
+        madvise(it, LEN, how[0] == 'd' ? MADV_DONTNEED : MADV_FREE);
+    } else if (!strcmp(how, "raw_dontneed")) {
+        syscall(SYS_madvise, it + 4096, 4096, MADV_DONTNEED);
+    } else if (!strcmp(how, "mremap")) { /* away, and another to its place */
+        void *away = map(LEN), *new = map(LEN);
+        mremap(it, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, away);
+        mremap(new, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, it);
+    } else if (!strcmp(how, "brk")) {
+        if (brk(it) || sbrk(LEN) != it)
+            cannot("the break was moved by another function");
+    } else if (!strcmp(how, "free")) {
+        free(it);
+        return malloc(LEN + 4096);
+    } else if (!strcmp(how, "realloc")) {
+        return realloc(realloc(it, LEN / 4), LEN + 4096);
+    } else {
+        wrong("no such way: %s", how);
+    }
     return it;
-}
-
-static char *by_raw_munmap(char *it)
-{
-    syscall(SYS_munmap, it, LEN);
-    return map_at(it, LEN);
-}
-
-static char *by_fixed_mapping(char *it)
-{
-    return mmap(it, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-}
-
-static char *by_dontneed(char *it)
-{
-    madvise(it, LEN, MADV_DONTNEED);
-    return it;
-}
-
-static char *by_raw_dontneed(char *it)
-{
-    syscall(SYS_madvise, it + 4096, 4096, MADV_DONTNEED);
-    return it;
-}
-
-static char *by_madv_free(char *it)
-{
-    madvise(it, LEN, MADV_FREE);
-    return it;
-}
-
-/* Away, and another to its place. */
-static char *by_mremap(char *it)
-{
-    void *away = map(LEN), *new = map(LEN);
-    mremap(it, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, away);
-    return mremap(new, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, it);
-}
-
-static char *by_brk(char *it)
-{
-    if (brk(it) || sbrk(LEN) != it)
-        cannot("the break was moved by another function");
-    return it;
-}
-
-static char *by_free(char *it)
-{
-    free(it);
-    return malloc(LEN + 4096);
-}
-
-static char *by_realloc(char *it)
-{
-    return realloc(realloc(it, LEN / 4), LEN + 4096);
 }
 
 /* Memory goes and comes back at the same address: as source, and as destination. */
 static void stale(void)
 {
-    static const struct {
-        const char *name;
-        char *(*renew)(char *);
-    } ways[] = {{"munmap", by_munmap},       {"page", by_page},
-                {"raw", by_raw_munmap},      {"fixed", by_fixed_mapping},
-                {"dontneed", by_dontneed},   {"raw_dontneed", by_raw_dontneed},
-                {"madv_free", by_madv_free}, {"mremap", by_mremap},
-                {"brk", by_brk},             {"free", by_free},
-                {"realloc", by_realloc}};
     const char *how = scene_argument(0, "munmap");
-    char *(*renew)(char *) = NULL;
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
-        if (!strcmp(how, ways[i].name))
-            renew = ways[i].renew;
-    bool by_malloc = renew == by_free || renew == by_realloc, came_back = false;
+    bool by_malloc = !strcmp(how, "free") || !strcmp(how, "realloc"), came_back = false;
+    bool by_break = !strcmp(how, "brk");
     char *other = map(LEN);
     mallopt(M_MMAP_THRESHOLD, LEN / 8); /* every block is a mapping, and none is kept */
     for (int round = 0; round < 8; round++) {
         bool as_source = round % 2;
-        char *it = by_malloc ? malloc(LEN + 4096) : renew == by_brk ? sbrk(LEN) : map(LEN);
+        char *it = by_malloc ? malloc(LEN + 4096) : by_break ? sbrk(LEN) : map(LEN);
         warm_up((struct blocks){as_source ? other : it, as_source ? it : other, LEN});
         bool (*pins)(void) = dlsym(driver(), "fake_cuda_pins");
         if (!pins || !pins())
             cannot("no io_uring: memory cannot be pinned here");
-        char *again = renew(it);
+        char *again = renewed(it, how);
         came_back |= again == it;
         for (int i = 0; i < 3; i++)
             copy((struct blocks){as_source ? other : again, as_source ? again : other, LEN}, how);
         if (by_malloc)
             free(again);
-        else if (renew != by_brk)
+        else if (!by_break)
             munmap(again, LEN);
     }
     if (!came_back)
@@ -157,7 +110,7 @@ static void closed(void)
     }
     if (found != 1)
         wrong("%d descriptors of that kind", found);
-    by_munmap(b.from);
+    renewed(b.from, "munmap");
     unsigned long before = carried();
     for (int i = 0; i < 5; i++)
         copy(b, "without the descriptor");

@@ -225,7 +225,7 @@ static void sent(void)
     pthread_t sender = start_thread(send_signals, NULL);
     if (sigsetjmp(before_copy, 1)) {
         jumps++;
-        expect_nobody_writes(to, BIG, PAGE, "after a jump");
+        expect_no_writer(to, BIG, PAGE, "after a jump");
     }
     sem_post(&copying);
     while (!stop)
