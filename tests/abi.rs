@@ -1,5 +1,5 @@
 //! The kernel interface is written twice, in C for the helper and in Rust for the library.
-//! Here the C compiler and the Rust compiler are asked what they make of it.
+//! Sizes, offsets and constants of both compilers are compared.
 
 #[path = "../src/backend/ioat/abi.rs"]
 mod abi;
@@ -74,7 +74,7 @@ fn in_rust() -> Numbers {
     numbers
 }
 
-/// What the C compiler makes of the same expressions.
+/// Values of these expressions in C.
 fn in_c(expressions: &Numbers) -> Numbers {
     let mut source = String::from(
         "#include <stddef.h>\n#include <stdio.h>\n#include \"adma_ioctl.h\"\n\

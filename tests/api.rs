@@ -4,14 +4,12 @@
 mod common;
 
 use common::{
-    executable, finish, found, library, link_flags, plain, root, scratch, skip, succeed,
+    executable, finish, found, library, link_flags, plain, root, scratch, shown, skip, succeed,
     victim_with,
 };
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
-
-const CANNOT_BE_SHOWN: i32 = 77;
 
 /// How a program gets the library.
 #[derive(Clone, Copy, Debug)]
@@ -51,39 +49,29 @@ fn api(way: Way, subject: &str) -> Command {
     command
 }
 
-/// Everywhere: all ways to get the library, and every kind of engine; where there is little time
-/// (`tests/run --quick`), linked and with what the library finds.
-fn shown(subject: &str) {
+/// All ways to get the library, and every kind of engine; under `tests/run --quick` only linked.
+fn shown_everywhere(subject: &str) {
     if std::env::var_os("QUICK").is_some_and(|quick| !quick.is_empty()) {
-        return show(&mut api(Way::Linked, subject), subject);
+        shown(subject, &mut api(Way::Linked, subject));
+        return;
     }
     for way in [Way::Linked, Way::Preloaded, Way::Both, Way::Opened] {
-        show(&mut api(way, subject), subject);
+        shown(subject, &mut api(way, subject));
     }
     for channels in ["1", "3"] {
-        show(api(Way::Linked, subject).env("ADMA_CHANNELS", channels), subject);
+        shown(subject, api(Way::Linked, subject).env("ADMA_CHANNELS", channels));
     }
-    show(api(Way::Linked, subject).env("ADMA_BACKEND", "libc"), subject);
+    shown(subject, api(Way::Linked, subject).env("ADMA_BACKEND", "libc"));
     let mut alone = plain("taskset");
     alone.args(["-c", "0"]).arg(program(Way::Linked)).arg(subject);
-    show(&mut alone, subject);
-}
-
-fn show(command: &mut Command, subject: &str) {
-    let done = finish(command);
-    let err = String::from_utf8_lossy(&done.stderr);
-    match done.status.code() {
-        Some(0) => {}
-        Some(CANNOT_BE_SHOWN) => skip(subject, err.trim()),
-        _ => panic!("{command:?}: {}\n{err}", done.status),
-    }
+    shown(subject, &mut alone);
 }
 
 macro_rules! subjects {
     ($($test:ident: $subject:literal),* $(,)?) => { $(
         #[test]
         fn $test() {
-            shown($subject);
+            shown_everywhere($subject);
         }
     )* };
 }
@@ -109,7 +97,7 @@ subjects! {
 #[test]
 fn every_kind_of_store_tells_of_the_end() {
     for stores in ["ordinary", "stream"] {
-        show(api(Way::Linked, "notif").env("ADMA_STORES", stores), stores);
+        shown(stores, api(Way::Linked, "notif").env("ADMA_STORES", stores));
     }
 }
 
@@ -132,7 +120,7 @@ fn check_copy_makes_no_system_call() {
     assert!(looked, "every copy was over at once");
 }
 
-/// A slow system: so the other threads look while one of them tries.
+/// clone is slow, so that other threads look while one of them tries.
 #[test]
 fn worker_that_cannot_be_made_is_not_relied_on() {
     let log = scratch("strace").join("limited");
@@ -140,7 +128,7 @@ fn worker_that_cannot_be_made_is_not_relied_on() {
     let slowly = ["-f", "-qq", "-e", "trace=clone", "-e", "inject=clone:delay_enter=3000", "-o"];
     command.args(slowly).arg(&log);
     command.arg(program(Way::Linked)).arg("limited").env("ADMA_CHANNELS", "1");
-    show(&mut command, "limited");
+    shown("limited", &mut command);
     let text = std::fs::read_to_string(&log).unwrap();
     assert!(text.lines().any(|line| line.contains("EAGAIN")), "{text}");
 }
@@ -186,7 +174,7 @@ fn header_is_clean_c_of_every_standard_and_cxx() {
     assert!(out.contains("cookie"), "{out}");
 }
 
-/// Whatever LD_LIBRARY_PATH says: cargo's has target/debug in it.
+/// LD_LIBRARY_PATH does not matter: cargo's has target/debug in it.
 #[test]
 fn linked_program_loads_the_library_that_was_built() {
     let elsewhere = scratch("elsewhere");

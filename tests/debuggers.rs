@@ -24,7 +24,7 @@ fn gdb_backtraces_lead_out_of_the_library_at_every_step() {
     assert!(done.status.success() && said.contains("\nworker:"), "{said}");
 }
 
-/// The ranges that unwind entries are for.
+/// Address ranges of the unwind entries.
 fn addresses<'a>(text: &'a str) -> impl Iterator<Item = (usize, usize)> + 'a {
     let range = text.lines().filter_map(|line| line.split_once("pc=")?.1.split_once(".."));
     let number = |text: &str| usize::from_str_radix(text.trim(), 16).unwrap();

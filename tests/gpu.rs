@@ -4,9 +4,9 @@
 mod common;
 
 use common::{
-    finish, number, only_report, plain, preloaded, root, skip, succeed, victim, victim_with,
+    Value, finish, number, only_report, plain, preloaded, root, shown, skip, succeed, text, victim,
+    victim_with,
 };
-use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
@@ -37,7 +37,7 @@ fn fake_driver_as(name: &str, flags: &[&str]) -> PathBuf {
     folder
 }
 
-/// A program with such a card.
+/// A program on a machine with the fake card.
 fn with_card(program: PathBuf, words: &str, knobs: &[(&str, &str)]) -> Command {
     let mut command = preloaded(program);
     command.args(words.split_whitespace());
@@ -47,7 +47,7 @@ fn with_card(program: PathBuf, words: &str, knobs: &[(&str, &str)]) -> Command {
     command
 }
 
-/// The victim of these tests.
+/// gpu.c on a machine with the fake card.
 fn card(words: &str, knobs: &[(&str, &str)]) -> Command {
     let include = format!("-I{}", root().join("include").display());
     with_card(victim_with("gpu", &[&include]), words, knobs)
@@ -58,7 +58,7 @@ fn by_card(report: &Value) -> u64 {
     bytes.iter().filter(|(name, _)| name.starts_with("gpu-")).map(|(_, bytes)| number(bytes)).sum()
 }
 
-/// Whether there is what the engine rests on.
+/// Whether the engine can start here: it needs userfaultfd.
 fn can_be_shown(test: &str) -> bool {
     static SHOWN: OnceLock<(bool, String)> = OnceLock::new();
     let (shown, out) = SHOWN.get_or_init(|| {
@@ -79,24 +79,15 @@ macro_rules! needs_card {
     };
 }
 
-/// Runs a subject to its end and answers what it printed.
-fn shows(test: &str, words: &str, knobs: &[(&str, &str)]) -> Option<String> {
-    if !can_be_shown(test) {
-        return None;
+fn shows(test: &str, words: &str, knobs: &[(&str, &str)]) {
+    if can_be_shown(test)
+        && let Some(done) = shown(test, &mut card(words, knobs))
+    {
+        assert!(!text(&done.stderr).contains("copies were wrong"), "{done:?}");
     }
-    let mut command = card(words, knobs);
-    let done = finish(&mut command);
-    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-    if done.status.code() == Some(77) {
-        skip(test, err.trim());
-        return None;
-    }
-    assert!(done.status.success(), "{command:?}: {}\n{out}{err}", done.status);
-    assert!(!err.contains("copies were wrong"), "{err}");
-    Some(out.into_owned())
 }
 
-macro_rules! shown {
+macro_rules! scenes {
     ($($name:ident: $words:literal $knobs:expr;)*) => { $(
         #[test]
         fn $name() {
@@ -105,7 +96,7 @@ macro_rules! shown {
     )* };
 }
 
-shown! {
+scenes! {
     copies_of_one_thread_are_right: "steady" [("ADMA_VERIFY", "1")];
     copies_that_spare_cpus_are_right: "steady" [("ADMA_BACKEND", "auto"), ("ADMA_GOAL", "cpu")];
     copies_of_many_threads_are_right: "plain 6" [("FAKE_CUDA_SHUFFLE", "200")];
@@ -162,7 +153,7 @@ fn calls_of_the_driver_that_are_passed_on_wait_for_no_lock_of_the_loader() {
     );
 }
 
-/// After trouble copies are right, and nothing is carried any more if it was for good.
+/// Copies are right after each error, and none is carried any more after a permanent one.
 #[test]
 fn trouble_at_any_call_leaves_copies_right() {
     needs_card!("trouble_at_any_call_leaves_copies_right");
@@ -203,7 +194,7 @@ fn trouble_at_any_call_leaves_copies_right() {
     }
 }
 
-/// Straight where the driver can and the CPU does not do it, otherwise by buffers; right always.
+/// Without buffers where the driver can and the CPU does not copy, otherwise by buffers.
 #[test]
 fn copies_go_straight_or_by_buffers() {
     needs_card!("copies_go_straight_or_by_buffers");
@@ -224,7 +215,7 @@ fn copies_go_straight_or_by_buffers() {
     }
     let (straight, all) = ways(false, &[("FAKE_CUDA_FAIL", "cuMemcpyBatchAsync:1:801")]);
     assert!(straight == 0 && all > 10 << 20, "not supported: {straight} of {all}");
-    // Eight calls in a row as long as a copy: the rest goes by buffers.
+    // Eight back-to-back calls take as long as a copy: the rest goes by buffers.
     let (straight, all) = ways(false, &[("FAKE_CUDA_SYNC", "1"), ("ADMA_GOAL", "cpu")]);
     assert!(straight <= 8 * (2 << 20) && all > straight + (10 << 20), "{straight} of {all}");
 }
@@ -252,7 +243,7 @@ fn words_that_are_lost_or_late_end_copies_all_the_same() {
     shows(test, "plain", &[("FAKE_CUDA_STALL", "30")]);
 }
 
-/// Not told over because the streams are done with the one before it.
+/// Streams that are done with the earlier copy do not complete the later one.
 #[test]
 fn copy_that_gets_the_slot_of_an_overdue_one_is_right() {
     needs_card!("copy_that_gets_the_slot_of_an_overdue_one_is_right");
@@ -265,7 +256,7 @@ fn copy_that_gets_the_slot_of_an_overdue_one_is_right() {
 
 #[test]
 fn asynchronous_copies_survive_a_card_that_is_lost() {
-    // It ends with 1 only because the card has carried too little.
+    // Exit status 1 is only because the card has carried too little.
     needs_card!("asynchronous_copies_survive_a_card_that_is_lost");
     let done = finish(&mut card("async", &[("FAKE_CUDA_DIE", "200")]));
     let err = String::from_utf8_lossy(&done.stderr);
@@ -292,7 +283,7 @@ fn oracle_finds_copies_by_the_card_right() {
     }
 }
 
-/// What `adma program` tells comes from the live file, not from the process.
+/// The report of `adma program` comes from the live file, not from the process.
 #[test]
 fn live_file_has_the_bytes_of_the_card_and_of_callers_beside_it() {
     needs_card!("live_file_has_the_bytes_of_the_card_and_of_callers_beside_it");
@@ -302,7 +293,7 @@ fn live_file_has_the_bytes_of_the_card_and_of_callers_beside_it() {
     command.envs(subject.get_envs().filter_map(|(name, value)| Some((name, value?))));
     command.env_remove("LD_PRELOAD");
     let mut told = String::new();
-    // What a busy card leaves the callers take, so now and then they have more than their half.
+    // Callers take the copies that a busy card leaves, so their half may be more.
     let halves = (0..15).any(|_| {
         told = succeed(&mut command).1;
         let line = told.lines().find(|line| line.contains("channel shares")).unwrap_or_default();
@@ -355,7 +346,7 @@ fn check_names_the_card_its_copy_engines_its_buffers_and_its_rate() {
     assert!(has_rate(&out) || (0..20).any(|_| has_rate(&again())), "{out}");
 }
 
-/// A machine without a driver is not disturbed, and says why when it is asked.
+/// A machine without a driver copies by threads, and ADMA_LOG says why.
 #[test]
 fn machine_without_a_driver_copies_as_ever_and_says_why() {
     let mut command = card("plain", &[("ADMA_LOG", "info")]);
@@ -369,7 +360,7 @@ fn machine_without_a_driver_copies_as_ever_and_says_why() {
     assert!(err.contains("no libcuda.so.1") || err.contains("userfaultfd"), "{err}");
 }
 
-/// A program that has not asked for it gets no context on a card.
+/// A context on a card is only for programs that ask for it.
 #[test]
 fn auto_never_opens_the_driver() {
     for knobs in [

@@ -3,23 +3,22 @@
 
 mod common;
 
-use common::{copy_program, finish, library, number, plain, root, skip, text, victim};
-use serde_json::Value;
+use common::{Value, copy_program, finish, library, number, plain, skip, text, victim};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// What is put in the place of the helper.
+/// Stand-ins for the helper.
 const NOTHING: &str = ":";
 const NULL_DEVICE: &str = "mknod /dev/adma c 1 3";
 const PLAIN_FILE: &str = "echo words >/dev/adma";
 const FOR_A_GROUP: &str = "mknod -m 640 /dev/adma c 1 3; chown 0:4 /dev/adma";
 
-/// A user who is neither root nor in any group.
-const NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+/// A user that is neither root nor in any group.
+const UNPRIVILEGED: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
 
-/// The library and a victim where every user can read them.
+/// The library and a program where every user can read them.
 struct Readable(PathBuf);
 
 impl Readable {
@@ -107,13 +106,13 @@ fn helper_that_cannot_be_used_is_told_in_the_log_and_absent_one_is_not() {
         return;
     }
     for (setup, user, lines) in
-        [(NOTHING, &[][..], 1), (NULL_DEVICE, &[][..], 2), (FOR_A_GROUP, &NOBODY[..], 2)]
+        [(NOTHING, &[][..], 1), (NULL_DEVICE, &[][..], 2), (FOR_A_GROUP, &UNPRIVILEGED[..], 2)]
     {
         let (_, said) = copies(setup, user, &["ADMA_LOG=info"]);
         assert_eq!(said.lines().count(), lines, "{setup}: {said}");
         assert_eq!(said.contains("/dev/adma not used: "), lines == 2, "{setup}: {said}");
         let (_, said) = copies(setup, user, &[]);
-        assert_eq!(said, "", "{setup}: nobody has asked");
+        assert_eq!(said, "", "{setup}: unasked");
     }
 }
 
@@ -125,7 +124,7 @@ fn backend_ioat_says_in_one_line_what_is_missing_and_what_to_do() {
     }
     for (setup, user, parts) in [
         (NOTHING, &[][..], ["no /dev/adma", "adma(7)"]),
-        (FOR_A_GROUP, &NOBODY[..], ["no permission for /dev/adma", "group adma"]),
+        (FOR_A_GROUP, &UNPRIVILEGED[..], ["no permission for /dev/adma", "group adma"]),
     ] {
         let (json, said) = copies(setup, user, &["ADMA_BACKEND=dma"]);
         assert_eq!(said.lines().count(), 1, "{said}");
@@ -151,7 +150,7 @@ fn check_tells_the_state_of_the_helper_and_the_remedy() {
         (NOTHING, &[][..], "not loaded (no /dev/adma)"),
         (NULL_DEVICE, &[][..], "/dev/adma is not the helper"),
         (PLAIN_FILE, &[][..], "/dev/adma is not the helper"),
-        (FOR_A_GROUP, &NOBODY[..], &named),
+        (FOR_A_GROUP, &UNPRIVILEGED[..], &named),
     ] {
         let files = Readable::new();
         let knobs = ["ADMA_CHECK=1", "ADMA_CHANNELS=2"];
@@ -162,10 +161,4 @@ fn check_tells_the_state_of_the_helper_and_the_remedy() {
         assert!(said.contains("channels    2 software"), "{setup}: {said}");
         assert!(said.lines().all(|line| line.chars().count() <= 80), "{said}");
     }
-}
-
-#[test]
-fn group_we_name_is_the_one_of_the_udev_rule() {
-    let rule = fs::read_to_string(root().join("kmod-c/60-adma.rules")).unwrap();
-    assert!(rule.contains("GROUP=\"adma\""), "{rule}");
 }

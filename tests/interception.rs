@@ -200,62 +200,58 @@ fn slot(line: &str) -> Option<(u64, Slot)> {
     Some((address, slot))
 }
 
-/// A panic ends the process: nothing on its way is part of a copy.
-const PANIC: &str = "panic";
+/// Entries of the library. `RARE` is no part of a copy: a panic ends the process; reads of streams by
+/// constructors of other libraries find libc's fread by a walk; `adma_check` and its like take the
+/// cookies of messages too, which may allocate.
+const ENTRIES: [&str; 4] = [
+    "adma::api::",
+    "adma::intercept::slow::",
+    "adma::intercept::remote::",
+    "adma::intercept::reads::",
+];
+const RARE: [&str; 3] = ["panic", "adma::backend::libc::early_", "adma::ipc::"];
+const HARMLESS: [&str; 4] =
+    ["__chk_fail", "__libc_single_threaded", "clock_gettime", "__errno_location"];
 
-/// Reads of streams by constructors of other libraries find libc's fread by a walk.
-const BEFORE_START: &str = "adma::backend::libc::early_";
+/// From `roots` only `harmless` functions are called, but for those that the start of the engine calls.
+fn expect_calls(roots: &[&str], not_through: &[&str], harmless: &[&str]) {
+    let graph = CallGraph::of_library();
+    for root in roots {
+        let mut imports = graph.imports_within_reach(root, not_through);
+        let copies_at_start = |name: &str| ENTRIES.contains(root) && is_intercepted(name);
+        imports.retain(|name, _| !harmless.contains(&name.as_str()) && !copies_at_start(name));
+        assert!(imports.is_empty(), "from {root}: {imports:?}");
+    }
+}
 
-/// `adma_check` and its like take the cookies of messages too, which may allocate.
-const MESSAGES: &str = "adma::ipc::";
-
-/// Code on the way of a copy must not copy through us: compilers turn loops into memcpy.
+/// Compilers turn loops into calls of memcpy. The engine's start may copy a path or two: meanwhile
+/// every copy goes to libc, see `first_copy_with_everything_intercepted_starts_the_engine`.
 #[test]
 fn way_of_a_copy_never_comes_back_to_memcpy() {
+    let not_through = [RARE[0], RARE[1], RARE[2], "adma::dispatch::Dispatcher>::start"];
     let graph = CallGraph::of_library();
-    // The engine's start may copy a path or two: meanwhile every copy goes to libc, see
-    // `first_copy_with_everything_intercepted_starts_the_engine`.
-    let not_through = [PANIC, "adma::dispatch::Dispatcher>::start", BEFORE_START, MESSAGES];
-    let roots = [
-        "adma::backend::libc::bootstrap_",
-        "adma::api::",
-        "adma::intercept::slow::",
-        "adma::intercept::remote::",
-        "adma::intercept::reads::",
-    ];
-    for root in roots {
+    for root in ENTRIES.into_iter().chain(["adma::backend::libc::bootstrap_"]) {
         let mut imports = graph.imports_within_reach(root, &not_through);
         imports.retain(|name, _| is_intercepted(name));
         assert!(imports.is_empty(), "from {root}: {imports:?}");
     }
 }
 
-/// The program may hold its allocator's lock, or be inside a signal handler: no allocation,
-/// no dlsym, no blocking lock, no errno, also when the engine is started.
+/// The program may hold its allocator's lock, or be inside a signal handler: no allocation, no dlsym,
+/// no blocking lock, also when the engine is started. errno is for reads only, which answer it as the
+/// kernel does.
 #[test]
 fn way_of_a_copy_needs_next_to_nothing_of_libc() {
-    let graph = CallGraph::of_library();
-    let not_through = [PANIC, BEFORE_START, MESSAGES];
-    // Reads answer errno as the kernel does.
-    let harmless = ["__chk_fail", "__libc_single_threaded", "clock_gettime", "__errno_location"];
-    let copies = ["adma::api::", "adma::intercept::slow::", "adma::intercept::remote::"];
-    for root in copies.into_iter().chain(["adma::intercept::reads::"]) {
-        let mut imports = graph.imports_within_reach(root, &not_through);
-        // What copies at the engine's start: see the test above.
-        let of_the_start = |name: &str| is_intercepted(name);
-        let harmless = if copies.contains(&root) { &harmless[..3] } else { &harmless };
-        imports.retain(|name, _| !harmless.contains(&name.as_str()) && !of_the_start(name));
-        assert!(imports.is_empty(), "from {root}: {imports:?}");
+    let (copies, reads) = ENTRIES.split_at(3);
+    for (roots, harmless) in [(copies, &HARMLESS[..3]), (reads, &HARMLESS[..])] {
+        expect_calls(roots, &RARE, harmless);
     }
 }
 
-/// A worker has no thread-local storage of its own, which any function of libc may use; the
-/// copy itself goes through a pointer.
+/// A worker has no thread-local storage of its own, which any function of libc may use; the copy
+/// itself goes through a pointer. All roots but the first are called through pointers as well.
 #[test]
 fn worker_calls_nothing_of_libc() {
-    // All but the first are called through pointers: what attends to asynchronous copies,
-    // what records their end, and the functions of pieces (`PieceFn`, `ParallelFn`).
-    let graph = CallGraph::of_library();
     let roots = [
         "adma::backend::threads::worker::work",
         "adma::backend::asynchronous::end::attend",
@@ -264,11 +260,7 @@ fn worker_calls_nothing_of_libc() {
         "adma::backend::threads::parallel::run::{{closure}}",
         "adma::ipc::link::Link>::copy_with_workers::{{closure}}",
     ];
-    for root in roots {
-        let mut imports = graph.imports_within_reach(root, &[PANIC]);
-        imports.remove("__libc_single_threaded"); // a byte, to be read
-        assert!(imports.is_empty(), "from {root}: {imports:?}");
-    }
+    expect_calls(&roots, &RARE[..1], &HARMLESS[1..2]);
 }
 
 /// Every program pays for the pages that start-up touches: its functions lie together, and beside
@@ -285,19 +277,6 @@ fn code_that_every_program_runs_lies_together() {
     let at = [at, names.map(|name| address(&name))].concat();
     let extent = at.iter().max().unwrap() - at.iter().min().unwrap();
     assert!(extent < 0x4000, "{extent:#x} bytes apart: {at:x?}");
-}
-
-/// Each symbol that the loader has to find for us costs every program a fraction of a microsecond.
-#[test]
-fn library_imports_only_what_most_programs_need() {
-    let (symbols, _) = succeed(plain("nm").args(["-D", "--undefined-only"]).arg(library()));
-    let names =
-        symbols.lines().filter_map(|line| line.split_whitespace().last()?.split('@').next());
-    let rare: Vec<_> = names
-        .filter(|name| ["dlopen", "program_invocation_name", "getenv", "abort"].contains(name))
-        .collect();
-    assert!(rare.is_empty(), "looked up for every program: {rare:?}");
-    assert!(symbols.lines().count() <= 16, "{symbols}");
 }
 
 #[test]
@@ -427,11 +406,4 @@ fn length_beyond_all_memory_dies_as_without_us() {
             assert_eq!(with.status, without.status, "{name} of {length}: {with:?}");
         }
     }
-}
-
-#[test]
-fn first_large_copy_on_a_small_stack_fits() {
-    let report = only_report(preloaded(victim("small_stack")).env("ADMA_MIN_BYTES", THRESHOLD));
-    let calls = |path: &str| report["paths"][path]["calls"].as_u64().unwrap();
-    assert_eq!(calls("engine") + calls("libc"), 1, "{report}");
 }

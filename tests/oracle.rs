@@ -12,7 +12,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The functions that each victim calls, as ADMA_OPS names them. (The victim called oracle copies.)
+/// The functions that each program calls, as ADMA_OPS names them. (The one called oracle copies.)
 const OPS: [(&str, &str); 3] = [
     ("oracle", "all"),
     ("fill", "memset,memset_chk,bzero,wmemset"),
@@ -37,7 +37,7 @@ fn carried(reports: &[Value]) -> u64 {
     reports.iter().map(|report| number(&report["paths"]["engine"]["calls"])).sum()
 }
 
-/// Without us first: a victim that fails there proves nothing.
+/// A program that fails without the library proves nothing.
 fn right_without_us(words: &str) {
     let (program, arguments) = words.split_once(' ').unwrap_or((words, ""));
     if program != "oracle" && !words.contains("SEED") {
@@ -45,8 +45,8 @@ fn right_without_us(words: &str) {
     }
 }
 
-/// Right, and by the engine `at_least` so often with each of the settings, which bars separate:
-/// otherwise nothing was shown. Where it has all copies for itself libc has next to none.
+/// Right, with `at_least` calls carried under each of the settings, which bars separate. Where the
+/// engine has all copies for itself libc has next to none.
 fn engine_is_right(words: &str, settings: &str, at_least: u64) {
     right_without_us(words);
     for knobs in settings.split('|') {
@@ -108,7 +108,7 @@ right! {
     comparisons_beyond_all_memory_are_answered_by_the_first_difference: "compare enormous", "", 0;
 }
 
-/// The library decides by itself what it carries, and learns meanwhile.
+/// No knob is set: the library decides what it carries, and learns meanwhile.
 #[test]
 fn as_shipped_everything_is_right() {
     let compares = "lengths borders values threads fault behind unhandled enormous";

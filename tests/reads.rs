@@ -4,9 +4,9 @@
 mod common;
 
 use common::{
-    found, is_root, number, plain, preloaded, scratch, skip, statistics, succeed, victim,
+    Value, finish, found, is_root, number, plain, preloaded, reports_in, scratch, skip, statistics,
+    succeed, text, victim,
 };
-use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
@@ -25,7 +25,7 @@ fn shared(reports: &[Value]) -> u64 {
     reports.iter().map(|report| number(&report["reads"]["engine"]["calls"])).sum()
 }
 
-/// Says the same with and without the library, and workers have helped: otherwise nothing was shown.
+/// Output is that of a run without the library, with `at_least` calls shared.
 fn says_the_same_in(what: &str, folder: &Path, at_least: u64) {
     let expected = succeed(plain(victim("reads")).arg(what).arg(folder)).0;
     assert!(!expected.is_empty());
@@ -37,65 +37,36 @@ fn says_the_same_in(what: &str, folder: &Path, at_least: u64) {
         assert_eq!(told, expected, "{what}");
     }
     assert_eq!(told.lines().count(), expected.lines().count(), "{what}");
-    let files = std::fs::read_dir(&figures).unwrap().map(|entry| entry.unwrap().path());
-    let reports: Vec<Value> = files
-        .map(|path| serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap())
-        .collect();
+    let reports = reports_in(&figures);
     assert!(shared(&reports) >= at_least, "{what}: {reports:?}");
     std::fs::remove_dir_all(figures).unwrap();
 }
 
-fn says_the_same(what: &str, at_least: u64) {
-    let folder = scratch("reads");
-    says_the_same_in(what, &folder, at_least);
-    std::fs::remove_dir_all(folder).unwrap();
+macro_rules! the_same {
+    ($($name:ident: $what:literal, $at_least:literal;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                let folder = scratch("reads");
+                says_the_same_in($what, &folder, $at_least);
+                std::fs::remove_dir_all(folder).unwrap();
+            }
+        )*
+    };
 }
 
-#[test]
-fn reads_in_every_corner_are_the_kernels() {
-    says_the_same("corners", 300);
-}
-
-#[test]
-fn reads_of_streams_are_libcs() {
-    says_the_same("streams", 100);
-}
-
-/// dup, fork and threads: without a claim of the position bytes come twice.
-#[test]
-fn reads_of_many_with_one_position_get_every_byte_once() {
-    says_the_same("shared", 20);
-}
-
-#[test]
-fn reads_of_files_that_change_agree_with_the_position() {
-    says_the_same("changing", 100);
-}
-
-#[test]
-fn reads_beside_signals_are_whole() {
-    says_the_same("signals", 50);
-}
-
-#[test]
-fn read_of_a_cancelled_thread_ends_it_and_moves_nothing() {
-    says_the_same("cancelled", 0);
-}
-
-#[test]
-fn reads_of_children_and_of_threads_with_descriptors_of_their_own_are_the_kernels() {
-    says_the_same("children", 20);
-}
-
-/// What a reader need not call kills.
-#[test]
-fn reads_under_a_filter_stay_with_libc() {
-    says_the_same("filtered", 0);
-}
-
-#[test]
-fn reads_of_more_than_2_gib_end_where_the_kernel_ends_them() {
-    says_the_same("huge", 3);
+the_same! {
+    reads_in_every_corner_are_the_kernels: "corners", 300;
+    reads_of_streams_are_libcs: "streams", 100;
+    // dup, fork and threads: without a claim of the position bytes come twice.
+    reads_of_many_with_one_position_get_every_byte_once: "shared", 20;
+    reads_of_files_that_change_agree_with_the_position: "changing", 100;
+    reads_beside_signals_are_whole: "signals", 50;
+    read_of_a_cancelled_thread_ends_it_and_moves_nothing: "cancelled", 0;
+    reads_of_children_and_of_threads_with_descriptors_of_their_own_are_the_kernels: "children", 20;
+    // The filter kills for calls that a reader need not make.
+    reads_under_a_filter_stay_with_libc: "filtered", 0;
+    reads_of_more_than_2_gib_end_where_the_kernel_ends_them: "huge", 3;
 }
 
 #[test]
@@ -145,8 +116,8 @@ fn reads_on_other_file_systems_are_the_kernels() {
         }
         let script = format!("F={0}; {mount} || exit 77; exec $P corners $F/m", folder.display());
         let run = |command: &mut Command| {
-            let done = common::finish(command.env("P", victim("reads")));
-            (done.status.code(), common::text(&done.stdout))
+            let done = finish(command.env("P", victim("reads")));
+            (done.status.code(), text(&done.stdout))
         };
         let arguments = ["-m", "sh", "-c", &script];
         let (status, expected) = run(plain("unshare").args(arguments));
@@ -161,18 +132,15 @@ fn reads_on_other_file_systems_are_the_kernels() {
     }
 }
 
-/// As the fortified variants of libc do.
 #[test]
 fn fortified_reads_that_do_not_fit_end_the_program() {
-    let folder = scratch("reads");
     for what in ["read", "pread", "fread"] {
-        for mut command in [plain(victim("reads_chk")), preloaded(victim("reads_chk"))] {
-            let done = common::finish(command.arg(what).env("ADMA_MIN_BYTES", "64K"));
-            let said = common::text(&done.stderr);
+        for mut command in [plain(victim("reads")), preloaded(victim("reads"))] {
+            let done = finish(command.args(["overflow", what]).env("ADMA_MIN_BYTES", "64K"));
+            let said = text(&done.stderr);
             assert!(said.contains("buffer overflow detected"), "{what}: {done:?}");
         }
     }
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// Reads are counted apart, and only those that `ADMA_OPS` names are shared.

@@ -6,8 +6,7 @@
 
 mod common;
 
-use common::{finish, found, plain, preloaded, scratch, skip};
-use serde_json::Value;
+use common::{finish, found, plain, preloaded, reports_in, scratch, skip, text};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -64,7 +63,7 @@ fn compare(test: &str, needs: &str, carried: &str, script: &str) {
     std::fs::remove_dir_all(reports).unwrap();
 }
 
-/// One test for each script: what it needs, and who must have had copies carried.
+/// One test for each script: needed programs, and those that must have had copies carried.
 macro_rules! programs {
     ($($name:ident: $needs:literal $carried:literal $script:literal;)*) => {
         $(
@@ -84,7 +83,7 @@ fn run(mut bash: Command, folder: &Path, script: &str) -> Traces {
     bash.env("LC_ALL", "C").env("TZ", "UTC").env("HOME", folder).env("PYTHONHASHSEED", "0");
     let done = finish(&mut bash);
     if !done.status.success() {
-        eprintln!("{}", String::from_utf8_lossy(&done.stderr));
+        eprintln!("{}", text(&done.stderr));
     }
     let mut files = BTreeMap::new();
     gather(folder, folder, &mut files);
@@ -111,9 +110,7 @@ fn difference(left: &[u8], right: &[u8]) -> String {
 
 fn carried_by_program(reports: &Path) -> BTreeMap<String, u64> {
     let mut carried = BTreeMap::new();
-    for entry in std::fs::read_dir(reports).unwrap() {
-        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
-        let report: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    for report in reports_in(reports) {
         let exe = Path::new(report["exe"].as_str().unwrap()).file_name().unwrap();
         let bytes = report["paths"]["engine"]["bytes"].as_u64().unwrap();
         *carried.entry(exe.to_string_lossy().into_owned()).or_default() += bytes;
@@ -443,14 +440,7 @@ END
             worker.on("message", (m) => console.log("worker", sha(Buffer.from(m))));
         '"#;
 
-    debugger_runs_a_program_to_the_same_end: "gdb" "" r#"
-        gdb --batch -nx -ex 'set debuginfod enabled off' -ex 'set startup-with-shell off' \
-            -ex 'break exit' -ex run -ex continue --args cat words.txt > gdb.out 2> gdb.err
-        grep -v -e '^Breakpoint' -e '^\[' gdb.out | grep -c 'cat'
-        tail -n 1 gdb.out | grep -o 'exited normally'
-        rm gdb.out gdb.err"#;
-
-    // Whatever it is called there: /proc/self/exe is valgrind's own to a bare system call.
+    // "*": /proc/self/exe is valgrind's own to a bare system call.
     valgrind_runs_a_program_to_the_same_end: "valgrind" "*" "
         valgrind -q --error-exitcode=9 dd if=random.bin of=out ibs=8192 obs=300000 status=none
         cmp random.bin out";

@@ -3,7 +3,7 @@
 mod common;
 
 use common::traps::{
-    a_library, engine_bytes, engine_calls, fixed, linked, offloaded, says, survives,
+    a_library, both_orders, engine_bytes, engine_calls, fixed, linked, offloaded, says, survives,
     survives_offloaded, victims,
 };
 use common::{
@@ -13,7 +13,40 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-// fork, vfork, exec, spawn.
+victims! { survives_offloaded:
+    // fork, vfork, exec, spawn
+    fork_handlers_that_copy_before_and_after_ours_are_right: "trap_fork handlers";
+    fork_without_handlers_child_copies_and_does_not_hang: "trap_raw_fork";
+    vfork_then_exec_during_copies_is_unharmed: "trap_vfork exec";
+    vfork_child_copies_parent_goes_on_offloading: "trap_vfork copy";
+    vfork_child_makes_first_copy_parent_goes_on_offloading: "trap_vfork first";
+    vfork_child_and_thread_race_for_first_copy_neither_waits_for_ever: "trap_vfork race";
+    exec_during_copy_leaves_no_worker_behind: "trap_exec";
+    spawned_programs_during_copies_copy_right: "trap_spawn";
+    daemon_copies_with_its_own_workers: "trap_spawn daemon";
+    fork_right_after_a_copy_finds_the_process_alone: "trap_alone fork";
+    unshare_right_after_a_copy_finds_the_process_alone: "trap_alone unshare";
+    setns_right_after_a_copy_finds_the_process_alone: "trap_alone setns";
+    // beginning
+    copies_before_any_constructor_are_right: "trap_early";
+    // threads and processors
+    three_hundred_threads_copy_at_once_all_are_right: "trap_threads 300";
+    affinity_narrowed_with_workers_alive_copies_right: "trap_one_cpu later";
+    workers_come_with_the_first_large_copy_and_go_when_idle: "trap_workers";
+    main_thread_niced_while_copying_workers_follow: "trap_class later-niced";
+    main_thread_of_idle_class_while_copying_workers_follow: "trap_class later-idle";
+    main_thread_with_io_priority_while_copying_workers_follow: "trap_class later-io";
+    first_copy_by_a_niced_thread_workers_are_not: "trap_class niced";
+    first_copy_by_an_idle_class_thread_workers_are_not: "trap_class idle";
+    first_copy_by_a_real_time_thread_workers_are_not: "trap_class fifo";
+    first_copy_by_a_pinned_thread_workers_are_not: "trap_class pinned";
+    first_copy_by_a_niced_thread_under_a_filter_workers_are_not: "trap_class niced filtered";
+    first_copy_by_an_idle_class_thread_under_a_filter_workers_are_not: "trap_class idle filtered";
+    first_copy_by_a_real_time_thread_under_a_filter_workers_are_not: "trap_class fifo filtered";
+    first_copy_by_a_pinned_thread_under_a_filter_workers_are_not: "trap_class pinned filtered";
+}
+
+// fork, vfork, exec, spawn
 
 #[test]
 fn fork_during_copy_child_copies_with_its_own_workers() {
@@ -29,24 +62,6 @@ fn fork_during_copy_child_copies_with_its_own_workers() {
     }
 }
 
-victims! { survives_offloaded:
-    fork_handlers_that_copy_before_and_after_ours_are_right: "trap_fork" "handlers";
-    fork_without_handlers_child_copies_and_does_not_hang: "trap_raw_fork";
-    vfork_then_exec_during_copies_is_unharmed: "trap_vfork" "exec";
-    vfork_child_copies_parent_goes_on_offloading: "trap_vfork" "copy";
-    vfork_child_makes_first_copy_parent_goes_on_offloading: "trap_vfork" "first";
-    vfork_child_and_thread_race_for_first_copy_neither_waits_for_ever: "trap_vfork" "race";
-    exec_during_copy_leaves_no_worker_behind: "trap_exec";
-    spawned_programs_during_copies_copy_right: "trap_spawn";
-    daemon_copies_with_its_own_workers: "trap_spawn" "daemon";
-}
-
-victims! { survives_offloaded:
-    fork_right_after_a_copy_finds_the_process_alone: "trap_alone" "fork";
-    unshare_right_after_a_copy_finds_the_process_alone: "trap_alone" "unshare";
-    setns_right_after_a_copy_finds_the_process_alone: "trap_alone" "setns";
-}
-
 /// Without knobs, as most programs run. Shown where there is a CPU for a worker.
 #[test]
 fn processes_that_fork_for_each_small_copy_start_no_engine() {
@@ -56,7 +71,7 @@ fn processes_that_fork_for_each_small_copy_start_no_engine() {
     }
 }
 
-/// Against a library with nothing in it: what a preloaded library costs anyhow is not ours.
+/// Compared with an empty library, for any preloaded library costs some.
 #[test]
 fn fork_touches_few_pages_of_ours_in_the_child() {
     let faults = |library: &Path| -> i64 {
@@ -64,7 +79,7 @@ fn fork_touches_few_pages_of_ours_in_the_child() {
         let (said, _) = succeed(command.arg("faults").env("LD_PRELOAD", library));
         said.trim().parse().unwrap()
     };
-    let (ours, empty) = (faults(&library()), faults(&a_library("trap_empty_library")));
+    let (ours, empty) = (faults(&library()), faults(&a_library("trap_empty_library", &[])));
     assert!(ours - empty <= 8, "{ours} page faults, {empty} with an empty library");
 }
 
@@ -116,7 +131,7 @@ fn child_of_a_bare_fork_does_not_report_its_parents_copies() {
     }
 }
 
-/// A slot that a dead child has taken would count as a copy under way.
+/// A slot that a dead child has taken would count as a copy in flight.
 #[test]
 fn vfork_child_killed_in_the_middle_of_a_copy_parent_goes_on_offloading() {
     let test = "vfork_child_killed_in_the_middle_of_a_copy_parent_goes_on_offloading";
@@ -128,10 +143,6 @@ fn vfork_child_killed_in_the_middle_of_a_copy_parent_goes_on_offloading() {
 
 // The beginning and the end of a program.
 
-victims! { survives_offloaded:
-    copies_before_any_constructor_are_right: "trap_early";
-}
-
 #[test]
 fn ifunc_resolver_of_program_copies_right() {
     let test = "ifunc_resolver_of_program_copies_right";
@@ -141,22 +152,24 @@ fn ifunc_resolver_of_program_copies_right() {
 #[test]
 fn ifunc_resolver_of_library_copies_before_we_are_relocated() {
     let test = "ifunc_resolver_of_library_copies_before_we_are_relocated";
-    let program = linked("trap_calls_library", &a_library("trap_ifunc_library"));
+    let program = linked("trap_dlopen", &a_library("trap_library", &["-DWITH_IFUNC"]));
     survives_offloaded(test, &program, &[]);
 }
 
 #[test]
-fn linked_library_constructor_and_destructor_copy_right() {
-    let program = linked("trap_calls_library", &a_library("trap_library"));
-    says(&program, &[], &["library constructor", "library function", "library destructor"]);
+fn library_linked_or_opened_in_any_way_copies_right_from_constructor_to_destructor() {
+    let (program, other) = (victim("trap_dlopen"), a_library("trap_library", &[]));
+    let lines = ["library constructor", "library function", "library destructor"];
+    says(&linked("trap_dlopen", &other), &[], &lines);
+    for way in ["now", "deepbind", "namespace"] {
+        says(&program, &[other.to_str().unwrap(), way], &lines);
+    }
 }
 
 #[test]
 fn preloaded_library_that_copies_works_before_and_after_us() {
-    let (program, other) = (victim("trap_copy"), a_library("trap_library"));
-    let (ours, other) = (library().display().to_string(), other.display().to_string());
-    for order in [format!("{ours}:{other}"), format!("{other}:{ours}")] {
-        let mut command = preloaded(&program);
+    for order in both_orders(&a_library("trap_library", &[])) {
+        let mut command = preloaded(victim("trap_copy"));
         let (said, _) = succeed(fixed(command.env("LD_PRELOAD", &order)));
         assert_eq!(said, "library constructor\nlibrary destructor\n", "LD_PRELOAD={order}");
         assert!(offloaded(&statistics(&mut command)) > 0, "LD_PRELOAD={order}");
@@ -166,12 +179,11 @@ fn preloaded_library_that_copies_works_before_and_after_us() {
 #[test]
 fn copies_at_the_end_of_a_program_are_right() {
     let keys = ["thread-local object", "pthread key", "thread-local object of main"];
-    let table: [(&str, &[&str]); 6] = [
+    let table: [(&str, &[&str]); 5] = [
         ("atexit", &["on_exit", "atexit", "destructor"]),
         ("keys", &keys),
         ("quick", &["at_quick_exit"]),
         ("handler", &["atexit"]), // exit in a signal handler during a copy
-        ("detached", &[]),        // threads copy while main returns
         ("_exit", &[]),
     ];
     for (way, lines) in table {
@@ -185,7 +197,7 @@ fn last_thread_alive_ends_the_process_and_reports_once() {
     let table: [(&str, &[&str], usize); 3] = [
         ("thread", &["atexit", "destructor"], 10), // exit from a thread during copies
         ("main-leaves", &["last thread"], 1),      // main leaves by pthread_exit
-        ("detached", &[], 15),
+        ("detached", &[], 15),                     // threads copy while main returns
     ];
     for (way, lines, rounds) in table {
         says(&program, &[way], lines);
@@ -216,48 +228,47 @@ fn main_leaves_by_the_bare_call_process_ends_at_once_with_its_status() {
 
 // Threads and processors.
 
-victims! { survives_offloaded:
-    sixty_four_threads_copy_at_once_all_are_right: "trap_threads" "64";
-    three_hundred_threads_copy_at_once_all_are_right: "trap_threads" "300";
+fn has_one_cpu(test: &str) -> bool {
+    let one = std::thread::available_parallelism().map_or(1, usize::from) < 2;
+    if one {
+        skip(test, "one CPU only");
+    }
+    one
 }
 
-/// Every copy is the caller's and the victim sees no thread; the number of channels is ours to find.
-fn no_workers(command: &mut Command) {
-    let processes = statistics(command.env("ADMA_MIN_BYTES", "64K"));
+/// The program sees no thread, and the library finds no channel.
+fn no_workers(command: impl Fn() -> Command) {
+    let processes = statistics(command().env("ADMA_MIN_BYTES", "64K"));
     assert!(processes.iter().all(|one| one["channels"] == 0), "{processes:?}");
+    succeed(&mut command());
 }
 
 #[test]
 fn single_cpu_makes_no_thread() {
-    let test = "single_cpu_makes_no_thread";
     if !found("taskset") {
-        return skip(test, "taskset is not installed");
+        return skip("single_cpu_makes_no_thread", "taskset is not installed");
     }
+    let run = |mut command: Command, words: &[&str]| {
+        command.args(words);
+        command
+    };
     let program = victim("trap_one_cpu");
-    no_workers(preloaded("taskset").args(["-c", "0"]).arg(&program).arg("given"));
-    succeed(preloaded("taskset").args(["-c", "0"]).arg(&program).arg("given"));
+    no_workers(|| run(preloaded("taskset"), &["-c", "0", program.to_str().unwrap(), "given"]));
     // The program narrows its affinity itself, before its first copy.
-    succeed(plain(&program).arg("narrow"));
-    no_workers(preloaded(&program).arg("narrow"));
-    succeed(preloaded(&program).arg("narrow"));
+    succeed(&mut run(plain(&program), &["narrow"]));
+    no_workers(|| run(preloaded(&program), &["narrow"]));
 }
 
-/// The number of channels is ours to find.
 #[test]
 fn affinity_changed_after_the_first_copy_workers_follow() {
-    let test = "affinity_changed_after_the_first_copy_workers_follow";
-    if std::thread::available_parallelism().map_or(1, |cpus| cpus.get()) < 2 {
-        return skip(test, "one CPU only");
+    if has_one_cpu("affinity_changed_after_the_first_copy_workers_follow") {
+        return;
     }
     let program = victim("trap_one_cpu");
     for way in ["widen", "shrink"] {
         succeed(plain(&program).arg(way));
         succeed(preloaded(&program).arg(way).env("ADMA_MIN_BYTES", "64K"));
     }
-}
-
-victims! { survives_offloaded:
-    affinity_narrowed_with_workers_alive_copies_right: "trap_one_cpu" "later";
 }
 
 /// A group of the cpu controller, removed at the end of the test.
@@ -273,13 +284,11 @@ impl Group {
     /// `None`: none can be made here, and the test was skipped.
     fn made(test: &str) -> Option<Self> {
         let name = format!("/sys/fs/cgroup/cpu/adma-{test}-{}", std::process::id());
-        match std::fs::create_dir(&name) {
-            Ok(()) => Some(Self(name.into())),
-            Err(_) => {
-                skip(test, "no group can be made in /sys/fs/cgroup/cpu");
-                None
-            }
+        if std::fs::create_dir(&name).is_err() {
+            skip(test, "no group can be made in /sys/fs/cgroup/cpu");
+            return None;
         }
+        Some(Self(name.into()))
     }
 
     fn quota(&self) -> PathBuf {
@@ -301,20 +310,17 @@ impl Group {
 
 #[test]
 fn cgroup_quota_of_one_cpu_makes_no_thread() {
-    let test = "cgroup_quota_of_one_cpu_makes_no_thread";
-    let Some(group) = Group::made(test) else { return };
+    let Some(group) = Group::made("cgroup_quota_of_one_cpu_makes_no_thread") else { return };
     std::fs::write(group.quota(), group.one_cpu()).unwrap();
     let program = victim("trap_one_cpu");
-    no_workers(group.enter(preloaded("sh"), &program).arg("given"));
-    succeed(group.enter(preloaded("sh"), &program).arg("given"));
+    no_workers(|| group.enter(preloaded("sh"), &program));
 }
 
-/// The number of channels is ours to find.
 #[test]
 fn cgroup_quota_changed_after_the_first_copy_workers_follow() {
     let test = "cgroup_quota_changed_after_the_first_copy_workers_follow";
-    if std::thread::available_parallelism().map_or(1, |cpus| cpus.get()) < 2 {
-        return skip(test, "one CPU only");
+    if has_one_cpu(test) {
+        return;
     }
     let Some(group) = Group::made(test) else { return };
     let (program, one_cpu) = (victim("trap_one_cpu"), group.one_cpu());
@@ -323,21 +329,4 @@ fn cgroup_quota_changed_after_the_first_copy_workers_follow() {
         command.arg("quota").arg(group.quota()).args([&one_cpu, "-1"]);
         succeed(command.env("ADMA_MIN_BYTES", "64K"));
     }
-}
-
-victims! { survives_offloaded:
-    workers_come_with_the_first_large_copy_and_go_when_idle: "trap_workers";
-    main_thread_niced_while_copying_workers_follow: "trap_class" "later-niced";
-    main_thread_of_idle_class_while_copying_workers_follow: "trap_class" "later-idle";
-    main_thread_with_io_priority_while_copying_workers_follow: "trap_class" "later-io";
-    first_copy_by_a_niced_thread_workers_are_not: "trap_class" "niced";
-    first_copy_by_an_idle_class_thread_workers_are_not: "trap_class" "idle";
-    first_copy_by_a_real_time_thread_workers_are_not: "trap_class" "fifo";
-    first_copy_by_a_pinned_thread_workers_are_not: "trap_class" "pinned";
-    first_copy_by_a_niced_thread_under_a_filter_workers_are_not: "trap_class" "niced" "filtered";
-    first_copy_by_an_idle_class_thread_under_a_filter_workers_are_not:
-        "trap_class" "idle" "filtered";
-    first_copy_by_a_real_time_thread_under_a_filter_workers_are_not:
-        "trap_class" "fifo" "filtered";
-    first_copy_by_a_pinned_thread_under_a_filter_workers_are_not: "trap_class" "pinned" "filtered";
 }

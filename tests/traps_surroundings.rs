@@ -1,21 +1,56 @@
-//! What a program lives with: allocators, descriptors, sandboxes, limits, other libraries; and
-//! what we cost it when it has no use for us.
+//! Surroundings of a program: allocators, descriptors, sandboxes, limits, other libraries; and the
+//! cost for a program that has no use for the library.
 
 mod common;
 
 use common::traps::{
-    CANNOT_SHOW, a_library, can_be_shown, engine_calls, fixed, linked, offloaded, says, survives,
-    victims,
+    a_library, both_orders, engine_calls, fixed, linked, offloaded, survives, victims,
 };
 use common::{
-    copy_program, finish, found, is_root, library, plain, preloaded, skip, statistics, succeed,
-    victim, victim_with,
+    CANNOT_BE_SHOWN, Value, copy_program, finish, found, is_root, library, plain, preloaded, shown,
+    skip, statistics, succeed, text, victim, victim_with,
 };
-use serde_json::Value;
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+
+victims! { survives_offloaded:
+    first_copy_inside_locked_allocator_does_not_enter_it: "trap_allocator_lock";
+    exit_inside_locked_allocator_does_not_enter_it: "trap_allocator_lock exit";
+    seccomp_filter_with_workers_alive_refuses_futex_copies_are_right: "trap_seccomp after-futex";
+    seccomp_filter_for_all_threads_refuses_futex_workers_do_not_spin: "trap_seccomp after-tsync";
+    seccomp_filter_with_workers_alive_kills_for_rare_calls_program_lives: "trap_seccomp after-rare";
+    seccomp_filter_that_kills_for_rare_calls_is_not_met_by_a_program_with_handler:
+        "trap_seccomp after-handled";
+    seccomp_filter_after_workers_left_kills_for_clone_program_lives: "trap_seccomp idle-kill";
+    seccomp_filter_with_what_we_say_we_need_from_the_start_copies_are_carried: "trap_seccomp least";
+    first_copy_by_a_deadline_thread_others_get_workers: "trap_limits deadline";
+    caller_with_its_stack_eight_bytes_off_copies_right: "trap_stack_off";
+    memory_locked_within_a_limit_is_locked_as_without_us: "trap_memory locked";
+}
+
+victims! { survives:
+    seccomp_filter_before_first_copy_kills_for_clone_program_lives: "trap_seccomp before-kill";
+    address_space_exhausted_copies_stay_with_libc: "trap_limits memory";
+}
+
+victims! { survives_unreported:
+    descriptor_closed_and_opened_again_has_the_same_number: "trap_closed again";
+    process_limit_reached_copies_stay_with_libc: "trap_limits nproc";
+    setuid_after_copy_succeeds_and_no_worker_stays_root: "trap_privileges idle";
+    setuid_in_threaded_program_succeeds_and_no_worker_stays_root: "trap_privileges threaded";
+    setuid_while_copying_on_no_worker_stays_root: "trap_privileges busy";
+    threads_with_user_numbers_of_their_own_do_not_evict_each_others_workers:
+        "trap_privileges numbers";
+}
+
+victims! { survives_fixed:
+    process_limit_lifted_workers_come_after_a_while: "trap_limits nproc-once";
+    process_limit_with_room_for_own_threads_only_is_the_programs: "trap_limits room";
+    setuid_right_after_a_copy_leaves_no_worker_with_rights: "trap_privileges at-once";
+    capset_right_after_a_copy_leaves_no_worker_with_rights: "trap_privileges capset";
+}
 
 // Allocators.
 
@@ -30,20 +65,14 @@ fn allocators_beside_us_in_both_orders_work() {
             skip(&format!("allocators_beside_us ({soname})"), "it is not installed");
             continue;
         };
-        let (ours, other) = (library().display().to_string(), allocator.display().to_string());
-        succeed(plain(&program).env("LD_PRELOAD", &other));
-        for order in [format!("{ours}:{other}"), format!("{other}:{ours}")] {
+        succeed(plain(&program).env("LD_PRELOAD", &allocator));
+        for order in both_orders(&allocator) {
             succeed(preloaded(&program).env("LD_PRELOAD", &order));
             let processes = statistics(fixed(&mut preloaded(&program)).env("LD_PRELOAD", &order));
             assert!(offloaded(&processes) > 0, "LD_PRELOAD={order}");
             assert_eq!(processes.len(), 4, "three children and their parent: LD_PRELOAD={order}");
         }
     }
-}
-
-victims! { survives_offloaded:
-    first_copy_inside_locked_allocator_does_not_enter_it: "trap_allocator_lock";
-    exit_inside_locked_allocator_does_not_enter_it: "trap_allocator_lock" "exit";
 }
 
 // Descriptors and streams.
@@ -59,7 +88,7 @@ fn program_that_reopens_all_descriptors_keeps_its_files() {
             assert_eq!(text, format!("file {number}\n"), "{when}");
         }
     };
-    if !can_be_shown(test, plain(&program).arg(&folder)) {
+    if shown(test, plain(&program).arg(&folder)).is_none() {
         return;
     }
     own_files("without the library");
@@ -98,7 +127,7 @@ fn program_that_closes_stderr_at_exit_still_reports_there() {
 fn program_without_any_descriptor_left_copies_right() {
     let test = "program_without_any_descriptor_left_copies_right";
     let program = victim("trap_closed");
-    if !can_be_shown(test, plain(&program).arg("none")) {
+    if shown(test, plain(&program).arg("none")).is_none() {
         return;
     }
     succeed(preloaded(&program).arg("none"));
@@ -139,73 +168,18 @@ fn seccomp_filter_before_first_copy_refuses_threads_copies_are_right() {
     }
 }
 
-victims! { survives_offloaded:
-    seccomp_filter_with_workers_alive_refuses_futex_copies_are_right: "trap_seccomp" "after-futex";
-    seccomp_filter_for_all_threads_refuses_futex_workers_do_not_spin: "trap_seccomp" "after-tsync";
-    seccomp_filter_with_workers_alive_kills_for_rare_calls_program_lives:
-        "trap_seccomp" "after-rare";
-    seccomp_filter_after_workers_left_kills_for_clone_program_lives: "trap_seccomp" "idle-kill";
-}
-
-victims! { survives:
-    seccomp_filter_before_first_copy_kills_for_clone_program_lives: "trap_seccomp" "before-kill";
-    address_space_exhausted_copies_stay_with_libc: "trap_limits" "memory";
-}
-
-/// With as many workers as there are CPUs, so that those are looked at; without a report, for which a
-/// file is opened. Workers share the program's descriptors, of which the lowest free number is the
-/// next.
+/// Without ADMA_CHANNELS, so that the CPUs are counted, and without a report, for which a file is
+/// opened. A file of a worker's would take the lowest number, which the program counts on.
 #[test]
 fn workers_open_no_file_of_their_own() {
     let test = "workers_open_no_file_of_their_own";
     for (program, way) in [("trap_seccomp", "after-open"), ("trap_closed", "again")] {
         let program = victim(program);
-        if can_be_shown(test, plain(&program).arg(way)) {
+        if shown(test, plain(&program).arg(way)).is_some() {
             succeed(preloaded(&program).arg(way));
             succeed(preloaded(&program).arg(way).env("ADMA_MIN_BYTES", "64K"));
         }
     }
-}
-
-victims! { survives_offloaded:
-    filter_of_systemd_without_resources_from_the_start_copies_are_carried:
-        "trap_filtered" "resources";
-    filter_of_systemd_for_services_from_the_start_copies_are_carried:
-        "trap_filtered" "system-service";
-    filter_of_usual_units_from_the_start_copies_are_carried: "trap_filtered" "usual";
-    filter_with_what_we_say_we_need_from_the_start_copies_are_carried: "trap_filtered" "least";
-}
-
-victims! { survives_unreported:
-    descriptor_closed_and_opened_again_has_the_same_number: "trap_closed" "again";
-    process_limit_reached_copies_stay_with_libc: "trap_limits" "nproc";
-    setuid_after_copy_succeeds_and_no_worker_stays_root: "trap_privileges" "idle";
-    setuid_in_threaded_program_succeeds_and_no_worker_stays_root: "trap_privileges" "threaded";
-    setuid_while_copying_on_no_worker_stays_root: "trap_privileges" "busy";
-    threads_with_user_numbers_of_their_own_do_not_evict_each_others_workers:
-        "trap_privileges" "numbers";
-}
-
-/// Where workers come for certain, and without a report, which the victims have no right to write.
-#[test]
-fn limits_and_rights_hold_for_workers_too() {
-    let test = "limits_and_rights_hold_for_workers_too";
-    let table = [
-        ("trap_limits", "nproc-once"), // reached and lifted: workers come after a while
-        ("trap_limits", "room"),       // for own threads only: they are made after a copy
-        ("trap_alone", "setuid"),      // rights given up right after a copy: no worker keeps them
-        ("trap_alone", "capset"),
-    ];
-    for (program, way) in table {
-        let program = victim(program);
-        if can_be_shown(test, plain(&program).arg(way)) {
-            succeed(fixed(preloaded(&program).arg(way)));
-        }
-    }
-}
-
-victims! { survives_offloaded:
-    first_copy_by_a_deadline_thread_others_get_workers: "trap_limits" "deadline";
 }
 
 /// The victim makes 21 large copies. With a report they go on being counted.
@@ -230,8 +204,8 @@ fn system_call_refused_once_is_not_made_again_and_nothing_is_said() {
             let log = std::fs::read_to_string(&log).unwrap();
             let refused: Vec<_> = log.lines().filter(|line| line.ends_with("(INJECTED)")).collect();
             assert!(!refused.is_empty(), "{call}, {refusal}: {log}");
-            // Every thread may find out by itself; a report holds signals as well, and so does
-            // who makes a live file, once.
+            // Every thread may find out by itself; a report holds signals as well, and so does the
+            // making of a live file, once.
             for line in &refused {
                 let thread = line.split(' ').next();
                 let again = refused.iter().filter(|other| other.split(' ').next() == thread);
@@ -248,7 +222,7 @@ fn system_call_refused_once_is_not_made_again_and_nothing_is_said() {
 fn set_user_id_program_ignores_the_statistics_file() {
     let test = "set_user_id_program_ignores_the_statistics_file";
     if !is_root() {
-        return skip(test, "only root can make a program set-user-id for somebody else");
+        return skip(test, "only root can make a program set-user-id for another user");
     }
     // ld.so preloads nothing there; a program may still be linked with us.
     let program = linked("trap_copy", &library());
@@ -269,10 +243,10 @@ fn set_user_id_program_ignores_the_statistics_file() {
     let done = run(&["secure"]);
     let written = report.exists();
     std::fs::remove_dir_all(folder).unwrap();
-    if done.status.code() == Some(CANNOT_SHOW) {
+    if done.status.code() == Some(CANNOT_BE_SHOWN) {
         return skip(test, "set-user-id has no effect here");
     }
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success(), "{}", text(&done.stderr));
     assert!(!written, "a caller could make a privileged program write any file");
 }
 
@@ -280,28 +254,13 @@ fn set_user_id_program_ignores_the_statistics_file() {
 
 #[test]
 fn interposed_library_whose_memmove_calls_memcpy_does_not_recurse() {
-    let (program, other) = (victim("trap_interposed"), a_library("trap_interposer"));
-    let (ours, other) = (library().display().to_string(), other.display().to_string());
+    let (program, other) =
+        (victim("trap_interposed"), a_library("trap_interposed", &["-DLIBRARY"]));
     succeed(plain(&program).env("LD_PRELOAD", &other));
-    for order in [format!("{ours}:{other}"), format!("{other}:{ours}")] {
+    for order in both_orders(&other) {
         succeed(preloaded(&program).env("LD_PRELOAD", &order));
         let processes = statistics(fixed(preloaded(&program).env("LD_PRELOAD", &order)));
         assert!(offloaded(&processes) > 0, "LD_PRELOAD={order}");
-    }
-}
-
-victims! { survives_offloaded:
-    caller_with_its_stack_eight_bytes_off_copies_right: "trap_stack_off";
-}
-
-// What goes past us.
-
-#[test]
-fn dlopened_library_copies_right_in_every_way_of_opening() {
-    let (program, other) = (victim("trap_dlopen"), a_library("trap_library"));
-    let lines = ["library constructor", "library function", "library destructor"];
-    for way in ["now", "deepbind", "namespace"] {
-        says(&program, &[other.to_str().unwrap(), way], &lines);
     }
 }
 
@@ -312,7 +271,7 @@ fn calls_that_are_passed_on_wait_for_no_lock_of_the_loader() {
     let program = victim_with("trap_loader", &["-rdynamic"]);
     let loaded = victim_with("trap_loader", &["-shared", "-fPIC", "-DLIBRARY"]);
     for way in [&["constructor", loaded.to_str().unwrap()][..], &["fork"]] {
-        if can_be_shown(test, plain(&program).args(way)) {
+        if shown(test, plain(&program).args(way)).is_some() {
             succeed(preloaded(&program).args(way));
         }
     }
@@ -350,7 +309,7 @@ fn address_sanitizer_preloaded_before_us_copies_right() {
 /// The sanitizer's own memcpy comes before ours.
 fn still_sees_what_is_wrong(command: &mut Command) {
     let done = finish(command.arg("beyond"));
-    let report = String::from_utf8_lossy(&done.stderr);
+    let report = text(&done.stderr);
     assert!(!done.status.success() && report.contains("heap-buffer-overflow"), "{report}");
 }
 
@@ -411,42 +370,40 @@ fn library_asks_little_of_the_loader() {
     assert!(named <= 25, "{named} symbols to look up: {relocations}");
     let relative = count("R_X86_64_RELATIVE");
     assert!(relative <= 475, "{relative} relocations");
+    let imports = succeed(plain("nm").args(["-D", "--undefined-only"]).arg(library())).0;
+    let rare = ["dlopen", "program_invocation_name", "getenv", "abort"];
+    assert!(!rare.iter().any(|name| imports.contains(&format!(" {name}@"))), "{imports}");
+    assert!(imports.lines().count() <= 16, "{imports}");
     assert_eq!(needed_libraries()[..], ["libc.so.6", "libadma.so"]);
     assert!(!readelf("-l").contains(" TLS "), "thread-local storage");
 }
 
-/// Against a library with nothing in it: what a preloaded library costs anyhow is not ours.
+/// The least of five runs, for pages of files that happen to be mapped vary.
+fn kib(test: &str, scene: &str, preload: Option<&Path>) -> Option<i64> {
+    let run = |_| {
+        let mut command = plain(victim("trap_memory"));
+        if let Some(library) = preload {
+            command.env("LD_PRELOAD", library);
+        }
+        Some(text(&shown(test, command.arg(scene))?.stdout).trim().parse().unwrap())
+    };
+    (0..5).map(run).collect::<Option<Vec<i64>>>()?.into_iter().min()
+}
+
+/// Compared with an empty library, for any preloaded library costs some.
 #[test]
 fn program_without_large_copies_has_little_private_memory_of_ours() {
     let test = "program_without_large_copies_has_little_private_memory_of_ours";
-    let program = victim("trap_memory");
-    if !can_be_shown(test, plain(&program).arg("private")) {
-        return;
-    }
-    let private = |preload: &Path| -> i64 {
-        let run = || succeed(plain(&program).arg("private").env("LD_PRELOAD", preload)).0;
-        (0..5).map(|_| run().trim().parse::<i64>().unwrap()).min().unwrap()
-    };
-    let (ours, empty) = (private(&library()), private(&a_library("trap_empty_library")));
+    let empty = a_library("trap_empty_library", &[]);
+    let Some(empty) = kib(test, "private", Some(&empty)) else { return };
+    let ours = kib(test, "private", Some(&library())).unwrap();
     assert!(ours - empty <= 64, "{ours} KiB with the library, {empty} KiB with an empty one");
-}
-
-victims! { survives_offloaded:
-    memory_locked_within_a_limit_is_locked_as_without_us: "trap_memory" "locked";
 }
 
 #[test]
 fn program_without_large_copies_needs_less_than_one_mebibyte_more() {
     let test = "program_without_large_copies_needs_less_than_one_mebibyte_more";
-    let program = victim("trap_memory");
-    if !can_be_shown(test, &mut plain(&program)) {
-        return;
-    }
-    // The least of several: file pages that happen to be mapped around vary.
-    let resident = |run: &dyn Fn() -> String| -> i64 {
-        (0..5).map(|_| run().trim().parse::<i64>().unwrap()).min().unwrap()
-    };
-    let without = resident(&|| succeed(&mut plain(&program)).0);
-    let with = resident(&|| succeed(&mut preloaded(&program)).0);
+    let Some(without) = kib(test, "resident", None) else { return };
+    let with = kib(test, "resident", Some(&library())).unwrap();
     assert!(with - without < 1024, "{with} KiB with the library, {without} KiB without");
 }

@@ -1,18 +1,15 @@
-//! For tests of faults and signals: what a victim sees and how it ends is compared with a run
-//! without the library.
+//! Faults and signals: output and end of a program are compared with those of a run without the
+//! library.
 
-use super::{finish, plain, preloaded, scratch, skip, text, victim};
-use serde_json::Value;
+use super::{Value, finish, plain, preloaded, scratch, skip, text, victim};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 
-const CANNOT_BE_SHOWN: i32 = 77;
-
-/// With a share of 0 the caller leaves all it can to the workers: then it is they who meet
-/// the bad page first.
+/// With a share of 0 the caller leaves as much as it can to the workers, which then meet the bad
+/// page first.
 pub const CPU_SHARES: [&str; 2] = ["auto", "0"];
 
-/// The caller streams without help. Only copies from 1 MiB up, the others are libc's.
+/// The caller streams without help, from 1 MiB up.
 pub const ALONE: &str = "alone";
 
 pub fn offloading(program: &str, share: &str) -> Command {
@@ -28,12 +25,11 @@ pub fn offloading(program: &str, share: &str) -> Command {
 }
 
 /// Runs to any end and returns the statistics as well, where there was an exit to write them.
-/// Children report too; the program itself does so last.
+/// Children that have made copies report first.
 pub fn finish_with_report(command: &mut Command) -> (Output, Option<Value>) {
     let folder = scratch("faults");
     let file = folder.join("report.json");
     let done = finish(command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", &file));
-    // Children that have made copies report as well, before the one that waits for them.
     let report = std::fs::read_to_string(&file).ok().map(|text| {
         let last = text.lines().last().unwrap_or_default();
         serde_json::from_str(last).unwrap_or_else(|error| panic!("{command:?}: {error}: {text}"))
@@ -47,24 +43,21 @@ pub fn outcome(done: &Output) -> (Option<i32>, Option<i32>, String, String) {
     (done.status.code(), done.status.signal(), text(&done.stdout), text(&done.stderr))
 }
 
-/// What the victim does without the library, or nothing where it cannot be shown here.
+/// Outcome without the library; `None`: skipped, for it cannot be shown here.
 pub fn without_us(test: &str, program: &str, arguments: &[&str]) -> Option<Output> {
     let done = finish(plain(victim(program)).args(arguments));
-    if done.status.code() == Some(CANNOT_BE_SHOWN) {
+    if done.status.code() == Some(super::CANNOT_BE_SHOWN) {
         skip(test, text(&done.stderr).trim());
         return None;
     }
+    assert_ne!(done.status.code(), Some(1), "without the library: {:?}", outcome(&done));
     Some(done)
 }
 
-/// Succeeds without the library and with it.
-pub fn succeeds_as_without_us(test: &str, program: &str) {
-    let Some(without) = without_us(test, program, &[]) else { return };
-    assert!(without.status.success(), "without the library: {:?}", outcome(&without));
-    for share in CPU_SHARES {
-        let (with, report) = finish_with_report(&mut offloading(program, share));
-        assert!(with.status.success(), "share {share}: {:?}", outcome(&with));
-        let report = report.expect("a report");
-        assert!(report["paths"]["engine"]["calls"].as_u64().unwrap() > 0, "{report}");
-    }
+/// Copies were carried, and none was left with its slot claimed, which makes the engine busy for a
+/// single caller.
+pub fn expect_carried(report: &Value, at_least: u64, what: &str) {
+    let carried = super::number(&report["paths"]["engine"]["calls"]);
+    assert!(carried >= at_least, "{what}: {report}");
+    assert_eq!(report["fallbacks"]["busy"], 0, "{what}: {report}");
 }

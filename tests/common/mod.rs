@@ -1,12 +1,13 @@
-//! What every behaviour test needs: the built library, compiled victims, a run with a time limit.
+//! Scaffold of the behaviour tests: the built library, compiled programs, a run with a time limit.
 //!
-//! Tests are separate processes on purpose: the library is only ever seen as a preloaded
-//! shared object, as its users see it.
-#![allow(dead_code, unused_imports, unused_macros)] // every test file uses its own part of this
+//! Tests run separate processes on purpose: they see the library as its users do, as a preloaded
+//! shared object.
+#![allow(dead_code, unused_imports, unused_macros)] // each suite uses a part
 
 pub mod faults;
 pub mod traps;
 
+pub use serde_json::Value;
 use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -52,7 +53,7 @@ pub fn victim_with(name: &str, flags: &[&str]) -> PathBuf {
     let suffix: String = flags.concat().chars().filter(char::is_ascii_alphanumeric).collect();
     let exe = folder.join(format!("{name}{suffix}"));
     let modified = |path: &Path| std::fs::metadata(path).and_then(|m| m.modified()).ok();
-    // A header may be anybody's; all of them count.
+    // Any header may be included.
     let folders = ["tests/programs", "include"].map(|folder| root().join(folder));
     let headers = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap().flatten());
     let headers = headers.map(|entry| entry.path()).filter(|p| p.extension() == Some("h".as_ref()));
@@ -75,9 +76,8 @@ pub fn victim_with(name: &str, flags: &[&str]) -> PathBuf {
     exe
 }
 
-/// Compiler flags that link a program with the library. The loader looks for it there before
-/// anywhere else (an rpath of the old kind): cargo points LD_LIBRARY_PATH at target/debug, where a
-/// plain `cargo build` has left a library once, and that comes before an rpath of the new kind.
+/// Compiler flags that link a program with the library. DT_RPATH comes before LD_LIBRARY_PATH, which
+/// cargo points at target/debug, where a plain `cargo build` has left another library.
 pub fn link_flags() -> [String; 4] {
     let folder = library().parent().unwrap().display().to_string();
     let rpath = format!("-Wl,-rpath,{folder}");
@@ -103,9 +103,8 @@ pub fn plain(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Runs to the end, or kills after five minutes: a hang is a failure, never a stuck test run.
-/// Nothing takes that long, and nothing that only takes long may fail: the machine can be as busy
-/// as it likes.
+/// Runs to the end, or fails after five minutes: the limit turns a hang into a failure, on a machine
+/// of any load.
 pub fn finish(command: &mut Command) -> Output {
     finish_within(command, Duration::from_secs(300))
 }
@@ -126,7 +125,7 @@ pub fn finish_within(command: &mut Command, limit: Duration) -> Output {
         }
         std::thread::sleep(Duration::from_millis(2));
     };
-    // What it has left behind may hold its output, and must not hold us.
+    // A process that it has left behind may hold its output open.
     let begun = Instant::now();
     while !(stdout.thread.is_finished() && stderr.thread.is_finished()) {
         if begun.elapsed() > limit.min(Duration::from_secs(100)) {
@@ -138,7 +137,7 @@ pub fn finish_within(command: &mut Command, limit: Duration) -> Output {
     Output { status, stdout: stdout.bytes(), stderr: stderr.bytes() }
 }
 
-/// What is read behind our back.
+/// Output read by a thread.
 struct Gathered {
     bytes: Arc<Mutex<Vec<u8>>>,
     thread: std::thread::JoinHandle<()>,
@@ -174,16 +173,15 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Writes a script, or another file that can be executed. Another process does: what this one has
-/// open for writing, the children that other tests are just starting have open as well until they
-/// execute something, and a file that is open for writing cannot be executed ("Text file busy").
+/// Writes a script by way of another process: children that other tests are just starting inherit
+/// files that this process has open for writing, and those cannot be executed ("Text file busy").
 pub fn executable(path: &Path, contents: &str) {
     let mut shell = plain("sh");
     shell.args(["-c", "printf %s \"$2\" >\"$1\" && chmod 755 \"$1\"", "sh"]);
     succeed(shell.arg(path).arg(contents));
 }
 
-/// Copies a program that is to be executed there; by another process, as above.
+/// Copies a program that is to be executed there; by another process, like [`executable`].
 pub fn copy_program(from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) {
     succeed(plain("cp").arg(from).arg(to));
 }
@@ -202,17 +200,22 @@ pub fn succeed(command: &mut Command) -> (String, String) {
 }
 
 /// Runs under the library with JSON statistics and returns them, one value per reporting process.
-pub fn statistics(command: &mut Command) -> Vec<serde_json::Value> {
+pub fn statistics(command: &mut Command) -> Vec<Value> {
     let folder = scratch("stats");
     command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", folder.join("%p.json"));
     succeed(command);
-    let mut all = Vec::new();
-    for entry in std::fs::read_dir(&folder).unwrap() {
-        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
-        all.push(serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}")));
-    }
+    let all = reports_in(&folder);
     std::fs::remove_dir_all(&folder).unwrap();
     all
+}
+
+/// The JSON reports in a folder, one for each process.
+pub fn reports_in(folder: &Path) -> Vec<Value> {
+    let report = |entry: std::io::Result<std::fs::DirEntry>| {
+        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
+    };
+    std::fs::read_dir(folder).unwrap().map(report).collect()
 }
 
 /// A victim under a fixed threshold, with channels even on a small machine.
@@ -224,13 +227,13 @@ pub fn fixed(name: &str, arguments: &str) -> Command {
 }
 
 /// The statistics of a program that is one process.
-pub fn only_report(command: &mut Command) -> serde_json::Value {
+pub fn only_report(command: &mut Command) -> Value {
     let mut all = statistics(command);
     assert_eq!(all.len(), 1, "{command:?}: one process, one report");
     all.remove(0)
 }
 
-pub fn number(value: &serde_json::Value) -> u64 {
+pub fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("not a number: {value}"))
 }
 
@@ -245,6 +248,21 @@ pub fn is_root() -> bool {
     succeed(plain("id").arg("-u")).0.trim() == "0"
 }
 
+/// Exit status of a program whose subject cannot be shown on this machine.
+pub const CANNOT_BE_SHOWN: i32 = 77;
+
+/// Runs to exit status 0; `None`: skipped, for the program says that it cannot be shown here.
+pub fn shown(test: &str, command: &mut Command) -> Option<Output> {
+    let done = finish(command);
+    let reason = text(&done.stderr);
+    if done.status.code() == Some(CANNOT_BE_SHOWN) {
+        skip(test, reason.trim());
+        return None;
+    }
+    assert!(done.status.success(), "{command:?}: {}\n{}{reason}", done.status, text(&done.stdout));
+    Some(done)
+}
+
 /// A fresh folder under target/.
 pub fn scratch(purpose: &str) -> PathBuf {
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -256,7 +274,7 @@ pub fn scratch(purpose: &str) -> PathBuf {
     folder
 }
 
-/// Says why a test could not run here; `tests/run` puts it into the summary as skipped.
+/// Records why a test could not run here, for the summary of `tests/run`.
 /// Use as `return skip("name_of_test", "reason")`.
 pub fn skip(test: &str, reason: &str) {
     println!("SKIP {test}: {reason}");

@@ -12,13 +12,8 @@
  * compare enormous         lengths beyond all memory that differ soon
  * compare calls NAME COUNT SIZE  COUNT calls of one function, of equal ranges
  */
-#include "fault.h"
 #include "trap.h"
-#include <dlfcn.h>
-#include <strings.h>
-#include <wchar.h>
-
-#define PAGE ((size_t)4096)
+#include "fault.h"
 
 typedef int comparer(const void *, const void *, size_t);
 
@@ -138,7 +133,7 @@ static void with_difference(const struct way *way, struct pair pair, size_t size
     b[at] ^= flip;
 }
 
-static void lengths(uint64_t seed)
+static void lengths_from(uint64_t seed)
 {
     struct pair pair = map_pair(9 * MIB);
     for (size_t size = 0; size < 300; size++)
@@ -165,6 +160,11 @@ static void lengths(uint64_t seed)
         expect(&ways[1], pair.a, pair.a, size, 16);
     }
     unmap_pair(pair);
+}
+
+static void lengths(void)
+{
+    lengths_from(strtoul(scene_argument(0, "1"), NULL, 0));
 }
 
 static void borders(void)
@@ -240,11 +240,7 @@ static void fault(void)
                     int got = ways[way].compare(pair.a, pair.b, size);
                     wrong("%s over a bad page answered %d", ways[way].name, got);
                 }
-                if (fault_at < bad || fault_at >= bad + PAGE)
-                    wrong("%s: fault at %p, the bad page is %p", ways[way].name, (void *)fault_at,
-                          (void *)bad);
-                if (fault_by != syscall(SYS_gettid))
-                    wrong("%s: another thread got the fault", ways[way].name);
+                expect_fault_in(bad, ways[way].name);
                 /* And all is well again. */
                 mprotect(bad, PAGE, PROT_READ | PROT_WRITE);
                 expect(&ways[way], pair.a, pair.b, size, size);
@@ -268,19 +264,6 @@ static void behind(void)
             }
 }
 
-static void in_child(void (*work)(int), int argument, int signal)
-{
-    pid_t child = fork();
-    if (child == 0) {
-        work(argument);
-        _exit(0);
-    }
-    int status = 0;
-    waitpid(child, &status, 0);
-    if (signal ? !WIFSIGNALED(status) || WTERMSIG(status) != signal : status != 0)
-        wrong("the child ended with %x", status);
-}
-
 static void one_fault(int place)
 {
     struct pair pair = map_pair(4 * MIB);
@@ -289,18 +272,29 @@ static void one_fault(int place)
     ways[place % WAYS].compare(pair.a, pair.b, pair.size);
 }
 
-static void all_behind(int argument)
-{
-    (void)argument;
-    behind();
-}
-
 static void unhandled(void)
 {
     signal(SIGSEGV, SIG_DFL);
-    for (int i = 0; i < PLACES; i++)
-        in_child(one_fault, i, SIGSEGV);
-    in_child(all_behind, 0, 0);
+    for (int i = 0; i < PLACES; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            one_fault(i);
+            _exit(0);
+        }
+        int status = 0;
+        waitpid(child, &status, 0);
+        if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGSEGV)
+            wrong("the child ended with %x", status);
+    }
+    in_child(behind, "child with a bad page behind a difference");
+}
+
+static void behind_handled(void)
+{
+    handle_faults();
+    if (sigsetjmp(jump, 1))
+        wrong("a page behind the difference was read, at %p", (void *)fault_at);
+    behind();
 }
 
 static void cancel(void)
@@ -318,7 +312,7 @@ static void early(void)
     struct pair pair = map_pair(16 * MIB);
     for (int round = 0; round < 30; round++)
         with_difference(&ways[round % WAYS], pair, pair.size, round * 1000, 1);
-    if (threads_named("adma-") != 0)
+    if (count_workers() != 0)
         wrong("workers came for a difference at the beginning");
     unmap_pair(pair);
 }
@@ -338,46 +332,26 @@ static void enormous(void)
 
 static void *thread(void *seed)
 {
-    lengths((uintptr_t)seed);
+    lengths_from((uintptr_t)seed);
     return NULL;
 }
 
-int main(int count, char **words)
+static void threads(void)
 {
-    const char *mode = count > 1 ? words[1] : "";
-    find_libcs();
-    if (!strcmp(mode, "lengths")) {
-        lengths(count > 2 ? strtoul(words[2], NULL, 0) : 1);
-    } else if (!strcmp(mode, "borders")) {
-        borders();
-    } else if (!strcmp(mode, "values")) {
-        values();
-    } else if (!strcmp(mode, "fault")) {
-        fault();
-    } else if (!strcmp(mode, "behind")) {
-        handle_faults();
-        if (sigsetjmp(jump, 1))
-            wrong("a page behind the difference was read, at %p", (void *)fault_at);
-        behind();
-    } else if (!strcmp(mode, "unhandled")) {
-        unhandled();
-    } else if (!strcmp(mode, "threads")) {
-        in_four_threads(thread);
-    } else if (!strcmp(mode, "cancel")) {
-        cancel();
-    } else if (!strcmp(mode, "early")) {
-        early();
-    } else if (!strcmp(mode, "enormous")) {
-        enormous();
-    } else if (!strcmp(mode, "calls")) {
-        size_t size = strtoul(words[4], NULL, 0);
-        char *a = map(size), *b = map(size);
-        for (int i = 0; i < atoi(words[3]); i++)
-            for (int way = 0; way < WAYS; way++)
-                if (!strcmp(ways[way].name, words[2]) && ways[way].compare(a, b, size) != 0)
-                    wrong("%s: not the same", words[2]);
-    } else {
-        wrong("which?");
-    }
-    return 0;
+    in_four_threads(thread);
 }
+
+static void calls(void)
+{
+    const char *name = scene_argument(0, "memcmp");
+    size_t size = strtoul(scene_argument(2, "0"), NULL, 0);
+    char *a = map(size), *b = map(size);
+    for (int i = 0; i < atoi(scene_argument(1, "0")); i++)
+        for (int way = 0; way < WAYS; way++)
+            if (!strcmp(ways[way].name, name) && ways[way].compare(a, b, size) != 0)
+                wrong("%s: not the same", name);
+}
+
+SCENES(find_libcs(), {"lengths", lengths}, {"borders", borders}, {"values", values},
+       {"fault", fault}, {"behind", behind_handled}, {"unhandled", unhandled}, {"threads", threads},
+       {"cancel", cancel}, {"early", early}, {"enormous", enormous}, {"calls", calls})

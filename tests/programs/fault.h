@@ -1,19 +1,13 @@
-/* Jumps out of a fault, and tells where it was and in whose thread. */
-#define _GNU_SOURCE
-#include <setjmp.h>
-#include <signal.h>
-#include <stddef.h>
-#include <sys/syscall.h>
-#include <sys/types.h>
-#include <unistd.h>
+/* For fill.c and compare.c, after trap.h: jumps out of a fault. */
+#define PAGE ((size_t)4096)
 
 static sigjmp_buf jump;
 static char *volatile fault_at;
 static volatile pid_t fault_by;
 
-static void on_fault(int signal, siginfo_t *info, void *context)
+static void on_fault(int number, siginfo_t *info, void *context)
 {
-    (void)signal, (void)context;
+    (void)number, (void)context;
     fault_at = info->si_addr;
     fault_by = syscall(SYS_gettid);
     siglongjmp(jump, 1);
@@ -23,4 +17,12 @@ static void handle_faults(void)
 {
     struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
     sigaction(SIGSEGV, &action, NULL);
+}
+
+static void expect_fault_in(char *page, const char *what)
+{
+    if (fault_at < page || fault_at >= page + PAGE)
+        wrong("%s: fault at %p, the bad page is %p", what, (void *)fault_at, (void *)page);
+    if (fault_by != syscall(SYS_gettid))
+        wrong("%s: another thread got the fault", what);
 }

@@ -8,14 +8,11 @@
  * fill checked           __memset_chk with too little room
  * fill calls NAME COUNT SIZE  COUNT calls of one function
  */
-#include "fault.h"
 #include "trap.h"
-#include <strings.h>
-#include <wchar.h>
+#include "fault.h"
 
 void *__memset_chk(void *, int, size_t, size_t);
 
-#define PAGE ((size_t)4096)
 #define GUARD 64
 
 static void *by_memset(void *at, int value, size_t size)
@@ -83,7 +80,7 @@ static void values(void)
             one(&ways[way], region, value * 7 & 127, value, 100000 + value * 13);
 }
 
-static void lengths(uint64_t seed)
+static void lengths_from(uint64_t seed)
 {
     unsigned char *region = map(12 * MIB);
     for (size_t size = 0; size < 300; size++)
@@ -118,18 +115,29 @@ static void fresh(void)
     }
 }
 
+static void lengths(void)
+{
+    lengths_from(strtoul(scene_argument(0, "1"), NULL, 0));
+}
+
 static void *thread(void *seed)
 {
-    lengths((uintptr_t)seed);
+    lengths_from((uintptr_t)seed);
     return NULL;
+}
+
+static void threads(void)
+{
+    in_four_threads(thread);
 }
 
 static void fault(void)
 {
     const size_t size = 4 * MIB, places[] = {0, PAGE, 64 * KIB, MIB, 2 * MIB, 3 * MIB + PAGE,
                                              4 * MIB - PAGE};
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
-        for (int way = 0; way < WAYS; way++) {
+    handle_faults();
+    for (volatile size_t i = 0; i < sizeof places / sizeof *places; i++)
+        for (volatile int way = 0; way < WAYS; way++) {
             char *region = map(size);
             ways[0].fill(region, 1, size);
             mprotect(region + places[i], PAGE, i % 2 ? PROT_READ : PROT_NONE);
@@ -138,11 +146,7 @@ static void fault(void)
                 ways[way].fill(region, 2, size);
                 wrong("%s over a bad page came back", ways[way].name);
             }
-            if (fault_at < region + places[i] || fault_at >= region + places[i] + PAGE)
-                wrong("%s: fault at %p, the bad page is %p", ways[way].name, (void *)fault_at,
-                      (void *)(region + places[i]));
-            if (fault_by != syscall(SYS_gettid))
-                wrong("%s: another thread got the fault", ways[way].name);
+            expect_fault_in(region + places[i], ways[way].name);
             /* No worker fills any more. */
             mprotect(region, size, PROT_READ | PROT_WRITE);
             for (size_t at = 0; at < size; at += 64)
@@ -155,32 +159,20 @@ static void fault(void)
         }
 }
 
-int main(int count, char **words)
+static void checked(void)
 {
-    const char *mode = count > 1 ? words[1] : "";
-    if (!strcmp(mode, "values")) {
-        values();
-    } else if (!strcmp(mode, "lengths")) {
-        lengths(count > 2 ? strtoul(words[2], NULL, 0) : 1);
-    } else if (!strcmp(mode, "fresh")) {
-        fresh();
-    } else if (!strcmp(mode, "threads")) {
-        in_four_threads(thread);
-    } else if (!strcmp(mode, "fault")) {
-        handle_faults();
-        fault();
-    } else if (!strcmp(mode, "checked")) {
-        char *region = map(MIB);
-        __memset_chk(region, 1, 300000, strtoul(words[2], NULL, 0));
-    } else if (!strcmp(mode, "calls")) {
-        size_t size = strtoul(words[4], NULL, 0);
-        char *region = map(size);
-        for (int i = 0; i < atoi(words[3]); i++)
-            for (int way = 0; way < WAYS; way++)
-                if (!strcmp(ways[way].name, words[2]))
-                    ways[way].fill(region, i, size);
-    } else {
-        wrong("which?");
-    }
-    return 0;
+    __memset_chk(map(MIB), 1, 300000, strtoul(scene_argument(0, "0"), NULL, 0));
 }
+
+static void calls(void)
+{
+    size_t size = strtoul(scene_argument(2, "0"), NULL, 0);
+    char *region = map(size);
+    for (int i = 0; i < atoi(scene_argument(1, "0")); i++)
+        for (int way = 0; way < WAYS; way++)
+            if (!strcmp(ways[way].name, scene_argument(0, "")))
+                ways[way].fill(region, i, size);
+}
+
+SCENES((void)0, {"values", values}, {"lengths", lengths}, {"fresh", fresh}, {"threads", threads},
+       {"fault", fault}, {"checked", checked}, {"calls", calls})

@@ -1,19 +1,20 @@
-/* A program that runs under a seccomp filter from its start, which forbids nothing that is used.
- */
-#ifndef FILTERED_H
-#define FILTERED_H
-
+/* Seccomp filters: one installed now, or one that is there from the start of the program. */
+#pragma once
 #include "trap.h"
 #include "seccomp.h"
 
-/* Installs the filter and executes this program again, with "again" for its second word. */
+static inline void filter_calls(const int *calls, unsigned action, unsigned flags)
+{
+    if (answer_calls(calls, action, flags))
+        cannot("no seccomp filter here: %s", strerror(errno));
+}
+
+/* Installs a filter that forbids nothing in use, and executes this program again, with "again" for
+ * its second word. */
 static inline void be_filtered(char **words)
 {
     const int unused[] = {SYS_kexec_load, -1};
-    if (answer_calls(unused, SECCOMP_RET_KILL_PROCESS, 0))
-        cannot("no seccomp filter here: %s", strerror(errno));
+    filter_calls(unused, SECCOMP_RET_KILL_PROCESS, 0);
     execl("/proc/self/exe", words[0], words[1], "again", (char *)NULL);
     wrong("cannot execute myself: %s", strerror(errno));
 }
-
-#endif

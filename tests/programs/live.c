@@ -1,40 +1,21 @@
-/* Does what the lines of its standard input say, and answers each with a line.
+/* Follows the lines of its standard input, and answers each with a line.
  *
  *     copy BYTES COUNT   COUNT copies
  *     fork COUNT         a child makes COUNT copies of 1 MiB and leaves by _exit
- *     rawfork COUNT      the same, without the C library's fork handlers
+ *     rawfork COUNT      like fork, without the C library's fork handlers
  *     messages COUNT     COUNT of 100 kB to a child, which leaves by _exit
  *     descriptor         the lowest number that is free
  *     fsize              no file may grow any more
  *     exec               executes this program again
- *     terminal           does as editors do from now on: says when it is interrupted or let go
+ *     terminal           behaves like an editor from now on: says when it is interrupted or let go
  *                        on, and tidies up before it stops, for which it takes its time
  *     signal N           to its whole group, and goes on
  *     tell N             that signal to its parent
  *     leave              into a process group of its own, and waits there
  *     exit N, _exit N, kill, stop
  */
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
+#include "trap.h"
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-static unsigned char *map(size_t size)
-{
-    void *block = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (block == MAP_FAILED)
-        _exit(1);
-    return block;
-}
 
 static void copy(size_t size, long count)
 {
@@ -45,22 +26,19 @@ static void copy(size_t size, long count)
         memcpy(to, from, size);
     for (size_t at = 0; count && at < size; at += 4096)
         if (to[at] != (unsigned char)(at >> 12))
-            _exit(1);
+            wrong("byte %zu is wrong", at);
     munmap(from, size);
     munmap(to, size);
 }
 
-static int child(long (*fork_it)(void), long count)
+static void child(pid_t pid, long count)
 {
-    int status = 0;
-    pid_t pid = fork_it();
     if (pid == 0) {
         copy(1 << 20, count);
         _exit(0);
     }
-    waitpid(pid, &status, 0);
+    expect_success(pid, "child");
     printf("%d\n", pid);
-    return status;
 }
 
 /* A function of the library that is preloaded. */
@@ -73,7 +51,7 @@ static long call(const char *name, long first, void *second, long third)
 static void send_messages(long count)
 {
     enum { SIZE = 100000 };
-    int sockets[2], status;
+    int sockets[2];
     unsigned char *room = map(SIZE);
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, sockets))
         _exit(1);
@@ -85,44 +63,27 @@ static void send_messages(long count)
             _exit(1);
     if (pid == 0)
         _exit(0);
-    if (waitpid(pid, &status, 0) != pid || status)
-        _exit(1);
+    expect_success(pid, "reader");
     call("adma_close", connection, NULL, 0);
     munmap(room, SIZE);
 }
 
-static void say(const char *line)
-{
-    if (write(1, line, strlen(line)) < 0)
-        _exit(1);
-}
-
 static void speak(int number)
 {
-    say(number == SIGINT ? "interrupted\n" : "went on\n");
+    say(number == SIGINT ? "interrupted" : "went on");
 }
 
 static void tidy_up(int number)
 {
     sigset_t set;
     usleep(100000);
-    say("tidied up\n");
+    say("tidied up");
     signal(number, SIG_DFL);
     sigemptyset(&set);
     sigaddset(&set, number);
     raise(number);
     sigprocmask(SIG_UNBLOCK, &set, NULL);
     signal(number, tidy_up);
-}
-
-static long with_handlers(void)
-{
-    return fork();
-}
-
-static long without_handlers(void)
-{
-    return syscall(SYS_fork);
 }
 
 int main(int words, char **word)
@@ -138,11 +99,9 @@ int main(int words, char **word)
             copy(first, second);
             puts("copied");
         } else if (!strcmp(what, "fork")) {
-            if (child(with_handlers, first))
-                return 1;
+            child(fork(), first);
         } else if (!strcmp(what, "rawfork")) {
-            if (child(without_handlers, first))
-                return 1;
+            child(syscall(SYS_fork), first);
         } else if (!strcmp(what, "messages")) {
             send_messages(first);
             puts("sent");

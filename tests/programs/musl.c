@@ -17,46 +17,44 @@ static sigjmp_buf back;
 
 static void caught(int signal)
 {
-	siglongjmp(back, signal);
+    siglongjmp(back, signal);
 }
 
 static void *copies(void *count)
 {
-	char *from = malloc(SIZE), *to = malloc(SIZE);
-
-	for (int i = 0; i < *(int *)count; i++) {
-		memset(from, i, SIZE);
-		memcpy(to, from, SIZE);
-		memmove(to + 1, to, SIZE - 1);
-		if (memcmp(to, from, SIZE))
-			exit(1);
-	}
-	free(from);
-	free(to);
-	return NULL;
+    char *from = malloc(SIZE), *to = malloc(SIZE);
+    for (int i = 0; i < *(int *)count; i++) {
+        memset(from, i, SIZE);
+        memcpy(to, from, SIZE);
+        memmove(to + 1, to, SIZE - 1);
+        if (memcmp(to, from, SIZE))
+            exit(1);
+    }
+    free(from);
+    free(to);
+    return NULL;
 }
 
 int main(void)
 {
-	int half = 50, status = 0;
-	pthread_t thread;
-	pid_t child = fork();
-
-	if (child == 0) {
-		copies(&half);
-		_exit(0);
-	}
-	waitpid(child, &status, 0);
-	if (status)
-		return 1;
-	pthread_create(&thread, NULL, copies, &half);
-	copies(&half);
-	pthread_join(thread, NULL);
-	signal(SIGSEGV, caught);
-	if (!sigsetjmp(back, 1)) {
-		memcpy((char *)8, &half, 4);
-		return 1;
-	}
-	puts("copied 100 times, caught one");
-	return 0;
+    int half = 50, status = 0;
+    pthread_t thread;
+    pid_t child = fork();
+    if (child == 0) {
+        copies(&half);
+        _exit(0);
+    }
+    waitpid(child, &status, 0);
+    if (status)
+        return 1;
+    pthread_create(&thread, NULL, copies, &half);
+    copies(&half);
+    pthread_join(thread, NULL);
+    signal(SIGSEGV, caught);
+    if (!sigsetjmp(back, 1)) {
+        memcpy((char *)8, &half, 4);
+        return 1;
+    }
+    puts("copied 100 times, caught one");
+    return 0;
 }

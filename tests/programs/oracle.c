@@ -8,8 +8,6 @@
  * the library copy in another way; they must never be called.
  */
 #include "pattern.h"
-#include <pthread.h>
-#include <signal.h>
 
 enum { LARGEST = 8 << 20, ROOM = LARGEST + 4 * PAGE, LINE = 64, RANDOM_COPIES = 160 };
 
@@ -17,143 +15,133 @@ static uint64_t seed = 1;
 static unsigned threads = 1;
 
 struct bench {
-	unsigned number; /* takes every case that is its number modulo the threads */
-	unsigned turn;
-	uint64_t random;
-	byte *dst, *src;
+    unsigned number; /* takes every case that is its number modulo the threads */
+    unsigned turn;
+    uint64_t random;
+    byte *dst, *src;
 };
 
 static uint64_t next_random(struct bench *bench)
 {
-	bench->random ^= bench->random << 13;
-	bench->random ^= bench->random >> 7;
-	bench->random ^= bench->random << 17;
-	return bench->random;
+    bench->random ^= bench->random << 13;
+    bench->random ^= bench->random >> 7;
+    bench->random ^= bench->random << 17;
+    return bench->random;
 }
 
 /* One copy, watched on `before` bytes ahead of it and `after` bytes behind it. */
 static void copy(struct bench *bench, size_t dst_at, size_t src_at, size_t len, size_t before,
-		 size_t after)
+                 size_t after)
 {
-	unsigned turn = bench->turn++;
-	const struct operation *operation = &operations[turn / threads % OPERATIONS];
-	char what[160];
+    unsigned turn = bench->turn++;
+    const struct operation *operation = &operations[turn / threads % OPERATIONS];
+    char what[160];
+    if (turn % threads != bench->number)
+        return;
+    len -= len % operation->unit;
 
-	if (turn % threads != bench->number)
-		return;
-	len -= len % operation->unit;
-
-	struct side dst = { bench->dst + dst_at - before, before + len + after, before, len };
-	struct side src = { bench->src + src_at - before, before + len + after, before, len };
-
-	snprintf(what, sizeof(what), "seed %lu, copy %u: %s", seed, turn, operation->name);
-	lay_down(&dst, DESTINATION);
-	lay_down(&src, SOURCE);
-	operation->call((void *)(bench->dst + dst_at), (void *)(bench->src + src_at), len);
-	expect_copied(&dst, &src, what);
+    struct side dst = { bench->dst + dst_at - before, before + len + after, before, len };
+    struct side src = { bench->src + src_at - before, before + len + after, before, len };
+    snprintf(what, sizeof(what), "seed %lu, copy %u: %s", seed, turn, operation->name);
+    lay_down(&dst, DESTINATION);
+    lay_down(&src, SOURCE);
+    operation->call((void *)(bench->dst + dst_at), (void *)(bench->src + src_at), len);
+    expect_copied(&dst, &src, what);
 }
 
 static void every_offset(struct bench *bench)
 {
-	static const size_t sizes[] = { 1, 4, 31, 63, 64, 65, 200, 1024, PAGE - 1, PAGE, PAGE + 1 };
-	size_t edge = PAGE - LINE / 2;
-
-	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
-		for (size_t dst = 0; dst < LINE; dst++)
-			for (size_t src = 0; src < LINE; src++)
-				copy(bench, edge + dst, edge + src, sizes[i], LINE, LINE);
+    static const size_t sizes[] = { 1, 4, 31, 63, 64, 65, 200, 1024, PAGE - 1, PAGE, PAGE + 1 };
+    size_t edge = PAGE - LINE / 2;
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+        for (size_t dst = 0; dst < LINE; dst++)
+            for (size_t src = 0; src < LINE; src++)
+                copy(bench, edge + dst, edge + src, sizes[i], LINE, LINE);
 }
 
 static void every_size(struct bench *bench)
 {
-	static const size_t offsets[][2] = { { 0, 0 }, { 1, 0 }, { 0, 63 }, { 2048, 17 } };
-
-	for (size_t i = 0; i < sizeof(offsets) / sizeof(offsets[0]); i++)
-		for (size_t len = 1; len <= 3 * PAGE; len++)
-			copy(bench, PAGE + offsets[i][0], PAGE + offsets[i][1], len, 2 * LINE,
-			     2 * LINE);
+    static const size_t offsets[][2] = { { 0, 0 }, { 1, 0 }, { 0, 63 }, { 2048, 17 } };
+    for (size_t i = 0; i < sizeof(offsets) / sizeof(offsets[0]); i++)
+        for (size_t len = 1; len <= 3 * PAGE; len++)
+            copy(bench, PAGE + offsets[i][0], PAGE + offsets[i][1], len, 2 * LINE, 2 * LINE);
 }
 
 /* A kernel that reads or writes a byte too much, be it only to write it back, dies here. */
 static void at_forbidden_pages(struct bench *bench)
 {
-	for (size_t len = 4; len <= 2 * PAGE + LINE; len += 4) {
-		size_t to_the_end = ROOM - len;
-
-		copy(bench, 0, 0, len, 0, LINE);
-		copy(bench, to_the_end, to_the_end, len, LINE, 0);
-		copy(bench, PAGE, to_the_end, len, LINE, 0);
-		copy(bench, to_the_end, PAGE, len, LINE, 0);
-	}
+    for (size_t len = 4; len <= 2 * PAGE + LINE; len += 4) {
+        size_t to_the_end = ROOM - len;
+        copy(bench, 0, 0, len, 0, LINE);
+        copy(bench, to_the_end, to_the_end, len, LINE, 0);
+        copy(bench, PAGE, to_the_end, len, LINE, 0);
+        copy(bench, to_the_end, PAGE, len, LINE, 0);
+    }
 }
 
 static void at_random(struct bench *bench)
 {
-	for (int i = 0; i < RANDOM_COPIES; i++) {
-		/* As many copies between 1 and 2 MiB as between 1 and 2 KiB. */
-		size_t limit = (size_t)LARGEST >> next_random(bench) % 16;
-		size_t len = limit / 2 + next_random(bench) % (limit / 2) + 1;
-		size_t dst_at = PAGE + next_random(bench) % PAGE;
-		size_t src_at = PAGE + next_random(bench) % PAGE;
-
-		if (i % 2)
-			copy(bench, dst_at, src_at, len, PAGE, PAGE);
-		else /* up to the forbidden page, in whole wide characters */
-			copy(bench, ROOM - len / 4 * 4, ROOM - len / 4 * 4, len / 4 * 4, PAGE, 0);
-	}
+    for (int i = 0; i < RANDOM_COPIES; i++) {
+        /* As many copies between 1 and 2 MiB as between 1 and 2 KiB. */
+        size_t limit = (size_t)LARGEST >> next_random(bench) % 16;
+        size_t len = limit / 2 + next_random(bench) % (limit / 2) + 1;
+        size_t dst_at = PAGE + next_random(bench) % PAGE;
+        size_t src_at = PAGE + next_random(bench) % PAGE;
+        if (i % 2)
+            copy(bench, dst_at, src_at, len, PAGE, PAGE);
+        else /* up to the forbidden page, in whole wide characters */
+            copy(bench, ROOM - len / 4 * 4, ROOM - len / 4 * 4, len / 4 * 4, PAGE, 0);
+    }
 }
 
 static void *work(void *number)
 {
-	struct bench bench = {
-		.number = (uintptr_t)number,
-		.random = seed * 0x9e3779b97f4a7c15u | 1,
-		.dst = pages_between_guards(ROOM),
-		.src = pages_between_guards(ROOM),
-	};
-
-	every_offset(&bench);
-	every_size(&bench);
-	at_forbidden_pages(&bench);
-	at_random(&bench);
-	if (!bench.number)
-		printf("seed %lu: %u copies in %u threads\n", seed, bench.turn, threads);
-	return NULL;
+    struct bench bench = {
+        .number = (uintptr_t)number,
+        .random = seed * 0x9e3779b97f4a7c15u | 1,
+        .dst = pages_between_guards(ROOM),
+        .src = pages_between_guards(ROOM),
+    };
+    every_offset(&bench);
+    every_size(&bench);
+    at_forbidden_pages(&bench);
+    at_random(&bench);
+    if (!bench.number)
+        printf("seed %lu: %u copies in %u threads\n", seed, bench.turn, threads);
+    return NULL;
 }
 
 static void on_fault(int signo, siginfo_t *info, void *context)
 {
-	(void)context;
-	fail("seed %lu: signal %d at %p, but nothing faults here", seed, signo, info->si_addr);
+    (void)context;
+    fail("seed %lu: signal %d at %p, but nothing faults here", seed, signo, info->si_addr);
 }
 
 static void handle_faults(void)
 {
-	struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO };
-
-	sigaction(SIGSEGV, &action, NULL);
-	sigaction(SIGBUS, &action, NULL);
+    struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO };
+    sigaction(SIGSEGV, &action, NULL);
+    sigaction(SIGBUS, &action, NULL);
 }
 
 int main(int argc, char **argv)
 {
-	for (int option; (option = getopt(argc, argv, "s:t:h")) != -1;)
-		if (option == 's')
-			seed = strtoul(optarg, NULL, 0);
-		else if (option == 't')
-			threads = atoi(optarg);
-		else if (option == 'h')
-			handle_faults();
-		else
-			fail("usage: oracle [-s SEED] [-t THREADS] [-h]");
+    for (int option; (option = getopt(argc, argv, "s:t:h")) != -1;)
+        if (option == 's')
+            seed = strtoul(optarg, NULL, 0);
+        else if (option == 't')
+            threads = atoi(optarg);
+        else if (option == 'h')
+            handle_faults();
+        else
+            fail("usage: oracle [-s SEED] [-t THREADS] [-h]");
 
-	pthread_t others[threads];
-
-	for (uintptr_t i = 1; i < threads; i++)
-		if (pthread_create(&others[i], NULL, work, (void *)i))
-			fail("no thread");
-	work(0);
-	for (unsigned i = 1; i < threads; i++)
-		pthread_join(others[i], NULL);
-	return 0;
+    pthread_t others[threads];
+    for (uintptr_t i = 1; i < threads; i++)
+        if (pthread_create(&others[i], NULL, work, (void *)i))
+            fail("no thread");
+    work(0);
+    for (unsigned i = 1; i < threads; i++)
+        pthread_join(others[i], NULL);
+    return 0;
 }

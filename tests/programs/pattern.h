@@ -11,18 +11,7 @@
  */
 #ifndef PATTERN_H
 #define PATTERN_H
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <time.h>
-#include <unistd.h>
-#include <wchar.h>
+#include "usual.h"
 
 enum { PAGE = 4096, CANNOT_BE_SHOWN = 77 };
 enum { SOURCE = 0x80, DESTINATION = 0, INSIDE = 0x40, POSITION = 0x3f };
@@ -35,8 +24,7 @@ struct side {
 	size_t size, from, len;
 };
 
-__attribute__((noreturn, format(printf, 1, 2), unused))
-static void fail(const char *format, ...)
+static inline __attribute__((noreturn, format(printf, 1, 2))) void fail(const char *format, ...)
 {
 	va_list args;
 
@@ -47,16 +35,14 @@ static void fail(const char *format, ...)
 	exit(1);
 }
 
-__attribute__((noreturn, unused))
-static void cannot_be_shown(const char *why)
+static inline __attribute__((noreturn)) void cannot_be_shown(const char *why)
 {
 	fprintf(stderr, "%s\n", why);
 	exit(CANNOT_BE_SHOWN);
 }
 
 /* Fresh pages, with an inaccessible page on either side. */
-__attribute__((unused))
-static byte *pages_between_guards(size_t size)
+static inline byte *pages_between_guards(size_t size)
 {
 	size_t whole = (size + PAGE - 1) / PAGE * PAGE;
 	char *all = mmap(NULL, whole + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -66,8 +52,7 @@ static byte *pages_between_guards(size_t size)
 	return (byte *)all + PAGE;
 }
 
-__attribute__((unused))
-static void release_pages_between_guards(byte *pages, size_t size)
+static inline void release_pages_between_guards(byte *pages, size_t size)
 {
 	size_t whole = (size + PAGE - 1) / PAGE * PAGE;
 
@@ -84,15 +69,14 @@ static inline unsigned char laid_down(const struct side *side, unsigned kind, si
 	return stamp(at - side->from < side->len ? kind | INSIDE : kind, at - side->from);
 }
 
-__attribute__((unused))
-static void lay_down(const struct side *side, unsigned kind)
+static inline void lay_down(const struct side *side, unsigned kind)
 {
 	for (size_t at = 0; at < side->size; at++)
 		side->base[at] = laid_down(side, kind, at);
 }
 
 /* What is wrong with byte `at` of the destination, in words. */
-static const char *diagnosis(const struct side *dst, size_t at, unsigned char found)
+static inline const char *diagnosis(const struct side *dst, size_t at, unsigned char found)
 {
 	int inside = at - dst->from < dst->len;
 
@@ -107,9 +91,8 @@ static const char *diagnosis(const struct side *dst, size_t at, unsigned char fo
 	return "spoiled: a byte of neither side";
 }
 
-/* Complains of the first byte of an untouched side that differs from what was laid down. */
-__attribute__((unused))
-static void expect_untouched(const struct side *side, unsigned kind, const char *what)
+/* Fails at the first byte that differs from what was laid down. */
+static inline void expect_untouched(const struct side *side, unsigned kind, const char *what)
 {
 	for (size_t at = 0; at < side->size; at++)
 		if (side->base[at] != laid_down(side, kind, at))
@@ -118,9 +101,8 @@ static void expect_untouched(const struct side *side, unsigned kind, const char 
 			     side->len, side->base[at], laid_down(side, kind, at));
 }
 
-/* Complains of the first byte that differs from what a right copy leaves behind. */
-__attribute__((unused))
-static void expect_copied(const struct side *dst, const struct side *src, const char *what)
+/* Fails at the first byte that differs from a right copy. */
+static inline void expect_copied(const struct side *dst, const struct side *src, const char *what)
 {
 	for (size_t at = 0; at < dst->size; at++) {
 		unsigned char want = laid_down(dst, DESTINATION, at);
@@ -188,8 +170,7 @@ static const struct operation operations[] = {
 };
 enum { OPERATIONS = sizeof(operations) / sizeof(operations[0]) };
 
-__attribute__((unused))
-static const struct operation *operation_named(const char *name)
+static inline const struct operation *operation_named(const char *name)
 {
 	for (int i = 0; i < OPERATIONS; i++)
 		if (!strcmp(operations[i].name, name))
@@ -197,20 +178,20 @@ static const struct operation *operation_named(const char *name)
 	fail("no operation is called %s", name);
 }
 
-__attribute__((unused))
-static void sleep_ms(long ms)
+#ifndef TRAP_H
+static inline void sleep_ms(long ms)
 {
 	struct timespec pause = { ms / 1000, ms % 1000 * 1000000 };
 
 	nanosleep(&pause, NULL);
 }
+#endif
 
 /*
  * Looks at a byte in every `stride`, waits, and looks again: a thread that still writes there is
  * seen at once, where a new pattern would take longer to lay down than a straggler needs.
  */
-__attribute__((unused))
-static void expect_nobody_writes(byte *at, size_t size, size_t stride, const char *what)
+static inline void expect_no_writer(byte *at, size_t size, size_t stride, const char *what)
 {
 	size_t looks = size / stride;
 	unsigned char *seen = malloc(looks);
@@ -220,7 +201,7 @@ static void expect_nobody_writes(byte *at, size_t size, size_t stride, const cha
 	sleep_ms(5);
 	for (size_t i = 0; i < looks; i++)
 		if (at[i * stride] != seen[i])
-			fail("%s: somebody still writes: byte %zu was %#x, is now %#x", what,
+			fail("%s: a thread still writes: byte %zu was %#x, is now %#x", what,
 			     i * stride, seen[i], at[i * stride]);
 	free(seen);
 }

@@ -1,5 +1,5 @@
-/* Large reads of files in every corner. Each case prints a line with what a program can notice:
- * answer, errno, position and bytes. The lines must be the same with and without the library.
+/* Large reads of files in every corner. Each case prints a line with what a program can notice
+ * (answer, errno, position and bytes), to be compared with a run without the library.
  *
  * reads corners FOLDER   descriptors: ends, kinds of files, bad buffers, bad lists, flags
  * reads streams FOLDER   FILEs: buffers, pushed back bytes, ends, errors, modes
@@ -10,21 +10,10 @@
  * reads children FOLDER  fork, vfork, threads with descriptors of their own
  * reads filtered FOLDER  after a seccomp filter that kills for what a reader need not call
  * reads huge FOLDER      more than the kernel reads at once
+ * reads overflow NAME    __read_chk, __pread_chk or __fread_chk of more than the buffer holds
  */
-#include "trap.h"
-#include <limits.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sched.h>
-#include <setjmp.h>
-#include <stddef.h>
-#include <stdio_ext.h>
-#include <sys/prctl.h>
+#include "filtered.h"
 #include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/uio.h>
-#include <sys/wait.h>
-#include <wchar.h>
 
 #define PAGE ((size_t)4096)
 #define SIZE (3 * MIB + 120)
@@ -146,21 +135,19 @@ static void kinds_of_files(char *to)
     close(fd);
     tell("closed", fd, to, MIB, 0);
     tell("no descriptor", -1, to, MIB, 0);
-    tell("path", fd = open(path_of("kinds"), O_PATH), to, MIB, 0);
-    close(fd);
-    tell("write only", fd = open(path_of("kinds"), O_WRONLY), to, MIB, 0);
-    close(fd);
-    tell("folder", fd = open(folder, O_RDONLY), to, MIB, 0);
-    close(fd);
-    tell("zero", fd = open("/dev/zero", O_RDONLY), to, MIB + 5, 3);
-    close(fd);
-    tell("null", fd = open("/dev/null", O_RDONLY), to, MIB, 0);
-    close(fd);
-    tell("proc", fd = open("/proc/version", O_RDONLY), to, MIB, 0);
-    close(fd);
-    tell("sys", fd = open("/sys/kernel/mm/transparent_hugepage/enabled", O_RDONLY), to, MIB, 0);
-    close(fd);
-    tell("sparse", fd = open(path_of("sparse"), O_RDWR | O_CREAT | O_TRUNC, 0600), to, MIB, 0);
+    const struct { const char *path; int flags; } kinds[] = {
+        {path_of("kinds"), O_PATH}, {path_of("kinds"), O_WRONLY}, {folder, O_RDONLY},
+        {"/dev/zero", O_RDONLY},    {"/dev/null", O_RDONLY},      {"/proc/version", O_RDONLY},
+        {"/sys/kernel/mm/transparent_hugepage/enabled", O_RDONLY},
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        fd = open(kinds[i].path, kinds[i].flags);
+        tell(kinds[i].path, fd, to, MIB + 5, 0);
+        tell(kinds[i].path, fd, to, MIB, 3);
+        close(fd);
+    }
+    fd = open(path_of("sparse"), O_RDWR | O_CREAT | O_TRUNC, 0600);
+    tell("empty", fd, to, MIB, 0);
     if (ftruncate(fd, SIZE) < 0 || pwrite(fd, "x", 1, 2 * MIB) != 1)
         wrong("sparse: %s", strerror(errno));
     tell("sparse", fd, to, SIZE + 9, 0);
@@ -171,21 +158,14 @@ static void kinds_of_files(char *to)
         wrong("memfd: %s", strerror(errno));
     tell("memfd", fd, to, 3 * MIB, 0);
     close(fd);
-    for (int how = 0; how < FUNCTIONS; how++) {
-        int ends[2];
-        if (pipe(ends) < 0 || write(ends[1], names, 40) != 40)
-            wrong("pipe: %s", strerror(errno));
+    for (int i = 0; i < 2 * FUNCTIONS; i++) {
+        int ends[2], how = i / 2;
+        if ((i % 2 ? pipe(ends) : socketpair(AF_UNIX, SOCK_DGRAM, 0, ends)) < 0 ||
+            write(ends[1], names, 40) != 40 || write(ends[1], names, 30) != 30)
+            wrong("pipe or socketpair: %s", strerror(errno));
         errno = 77;
         ssize_t got = call(how, ends[0], to, MIB, 0);
-        printf("pipe %s: %zd, errno %d\n", names[how], got, errno);
-        close(ends[0]);
-        close(ends[1]);
-        if (socketpair(AF_UNIX, SOCK_DGRAM, 0, ends) < 0 || write(ends[1], names, 40) != 40 ||
-            write(ends[1], names, 30) != 30)
-            wrong("socketpair: %s", strerror(errno));
-        errno = 77;
-        got = call(how, ends[0], to, MIB, 0);
-        printf("socket %s: %zd, errno %d\n", names[how], got, errno);
+        printf("%s %s: %zd, errno %d\n", i % 2 ? "pipe" : "socket", names[how], got, errno);
         close(ends[0]);
         close(ends[1]);
     }
@@ -238,22 +218,13 @@ static void bad_lists(char *to)
     struct iovec twice[2] = {{to, MIB}, {to + MIB / 2, MIB}};
     printf("overlapping: %zd %lx\n", preadv(fd, twice, 2, 0), sum_of(to, 2 * MIB));
     struct iovec sum[2] = {{to, MIB}, {to, SSIZE_MAX}};
-    errno = 0;
-    ssize_t got = readv(fd, sum, 2);
-    printf("sum: %zd, errno %d\n", got, errno);
-    errno = 0;
-    got = pread(fd, to, MIB, -5);
-    printf("negative offset: %zd, errno %d\n", got, errno);
-    errno = 0;
-    got = pread(fd, to, MIB, LONG_MAX - 5);
-    printf("last offset: %zd, errno %d\n", got, errno);
+#define TRY(call) (errno = 0, printf(#call ": %zd", call), printf(", errno %d\n", errno))
+    TRY(readv(fd, sum, 2));
+    TRY(pread(fd, to, MIB, -5));
+    TRY(pread(fd, to, MIB, LONG_MAX - 5));
     const int flags[] = {RWF_NOWAIT, RWF_HIPRI, RWF_APPEND, 1 << 30, -1};
-    struct iovec one = {to, MIB};
-    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
-        errno = 0;
-        got = preadv2(fd, &one, 1, 0, flags[i]);
-        printf("flags %d: %zd, errno %d\n", flags[i], got, errno);
-    }
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        TRY(preadv2(fd, sum, 1, 0, flags[i]));
     close(fd);
 }
 
@@ -267,97 +238,7 @@ static void corners(void)
     bad_lists(to);
 }
 
-/* ---- streams */
-
-static size_t freads(int how, void *to, size_t size, size_t count, FILE *file)
-{
-    switch (how) {
-    case 0: return fread(to, size, count, file);
-    case 1: return fread_unlocked(to, size, count, file);
-    case 2: return __fread_chk(to, 8 * MIB, size, count, file);
-    default: return __fread_unlocked_chk(to, 8 * MIB, size, count, file);
-    }
-}
-
-/* The next byte is told, not the descriptor's position, which is libc's own business. */
-static void tell_stream(const char *what, int how, FILE *file, size_t size, size_t count)
-{
-    char *to = map(8 * MIB);
-    errno = 77;
-    size_t got = freads(how, to, size, count, file);
-    int error = errno;
-    printf("%s %d: %zu, errno %d, at %ld, end %d, error %d, ", what, how, got, error,
-           ftell(file), feof(file), ferror(file));
-    printf("next %d, bytes %lx\n", fgetc(file), sum_of(to, 4 * MIB));
-    munmap(to, 8 * MIB);
-}
-
-static void streams(void)
-{
-    static char large[2 * MIB];
-    const struct { const char *what; size_t size, count; } amounts[] = {
-        {"all", 1, SIZE}, {"one more", 1, SIZE + 1}, {"items", 1000, 3000},
-        {"too many items", 4096, 2000}, {"one item", 2 * MIB, 1}, {"one item too large", 5 * MIB, 1},
-        {"odd", 7, 300001}, {"below", 3, 9000}, {"none", 0, 5 * MIB}, {"nothing", MIB, 0},
-    };
-    for (int how = 0; how < 4; how++)
-        for (size_t i = 0; i < sizeof amounts / sizeof *amounts; i++)
-            for (int before = 0; before < 12; before++) {
-                if (before == 0 || before == 8) /* the one before has written */
-                    close(new_file("stream", SIZE, O_RDONLY));
-                FILE *file = fopen(path_of("stream"), before == 7 ? "r+" : before == 8 ? "rm" : "r");
-                int byte = 0;
-                switch (before) {
-                case 1: byte = fgetc(file); break;
-                case 2: byte = fgetc(file); ungetc(byte, file); break;
-                case 3: byte = fgetc(file); ungetc(byte ^ 1, file); break;
-                case 4: fseek(file, 5001, SEEK_SET); byte = fgetc(file); break;
-                case 5: setvbuf(file, NULL, _IONBF, 0); break;
-                case 6: setvbuf(file, large, _IOFBF, sizeof large); byte = fgetc(file); break;
-                case 7: fwrite("written", 1, 7, file); fseek(file, 3, SEEK_SET); break;
-                case 9: fseek(file, -10, SEEK_END); break;
-                case 10: while (fgetc(file) != EOF) ; break;
-                case 11: ungetc('x', file); break;
-                }
-                char what[60];
-                snprintf(what, sizeof what, "%s after %d", amounts[i].what, before);
-                tell_stream(what, how, file, amounts[i].size, amounts[i].count);
-                fclose(file);
-            }
-    for (int how = 0; how < 4; how++) {
-        FILE *file = fopen(folder, "r");
-        tell_stream("folder", how, file, 1, 3 * MIB);
-        fclose(file);
-        close(new_file("stream", SIZE, O_RDONLY));
-        file = fopen(path_of("stream"), "w");
-        tell_stream("written", how, file, 1, 3 * MIB);
-        fclose(file);
-        close(new_file("stream", SIZE, O_RDONLY));
-        file = fopen(path_of("stream"), "r");
-        fwide(file, 1);
-        tell_stream("wide", how, file, 1, 3 * MIB);
-        fclose(file);
-        file = fmemopen(large, sizeof large, "r");
-        tell_stream("memory", how, file, 1, 3 * MIB);
-        fclose(file);
-        file = popen("head -c 3000000 /dev/zero", "r");
-        tell_stream("pipe", how, file, 1, 4 * MIB);
-        pclose(file);
-        file = fopen(path_of("stream"), "r");
-        close(fileno(file));
-        tell_stream("closed", how, file, 1, 4 * MIB);
-        fclose(file);
-        /* Old bytes in the buffer stay what they were. */
-        file = fopen(path_of("stream"), "r+");
-        fgetc(file);
-        int other = open(path_of("stream"), O_WRONLY);
-        if (pwrite(other, "changed", 7, 100) != 7)
-            wrong("pwrite: %s", strerror(errno));
-        tell_stream("changed", how, file, 1, 3 * MIB);
-        fclose(file);
-        close(other);
-    }
-}
+#include "reads_streams.h"
 
 /* ---- one position for many */
 
@@ -412,13 +293,10 @@ static void shared(void)
         }
         pthread_t threads[3];
         for (int i = 0; i < 3; i++)
-            pthread_create(&threads[i], NULL, read_on, i == 1 ? &other : &reader);
+            threads[i] = start_thread(read_on, i == 1 ? &other : &reader);
         for (int i = 0; i < 3; i++)
             pthread_join(threads[i], NULL);
-        int status = 1;
-        waitpid(child, &status, 0);
-        if (status)
-            wrong("child: %d", status);
+        expect_success(child, "child");
         for (int i = 0; i < STEPS; i++)
             if (seen[i] != 1)
                 wrong("step %d was read %d times", i, seen[i]);
@@ -463,9 +341,8 @@ static void changing(void)
     for (int shrinks = 0; shrinks < 2; shrinks++) {
         int fd = new_file("changing", SIZE, O_RDONLY);
         struct change what = {open(path_of("changing"), O_WRONLY | O_APPEND), shrinks};
-        pthread_t thread;
         stop = false;
-        pthread_create(&thread, NULL, change, &what);
+        pthread_t thread = start_thread(change, &what);
         for (int round = 0; round < rounds(200); round++) {
             const enum how hows[] = {READ, READV, PREADV2, PREAD, PREADV};
             enum how how = hows[round % 5];
@@ -492,9 +369,9 @@ static volatile sig_atomic_t handled;
 static sigjmp_buf back;
 static volatile bool jumps;
 
-static void handle(int signal)
+static void on_alarm(int number)
 {
-    (void)signal;
+    (void)number;
     handled++;
     if (jumps)
         siglongjmp(back, 1);
@@ -505,8 +382,7 @@ static void signals(void)
     char *to = map(8 * MIB);
     int fd = new_file("signals", SIZE, O_RDONLY);
     for (int restart = 0; restart < 3; restart++) {
-        struct sigaction action = {.sa_handler = handle, .sa_flags = restart ? SA_RESTART : 0};
-        sigaction(SIGALRM, &action, NULL);
+        handle(SIGALRM, on_alarm, restart ? SA_RESTART : 0);
         struct itimerval often = {{0, 500}, {0, 500}}, never = {{0, 0}, {0, 0}};
         handled = 0;
         volatile int round = 0;
@@ -552,10 +428,8 @@ static void cancelled(void)
 {
     cancelled_fd = new_file("cancelled", SIZE, O_RDONLY);
     for (intptr_t how = 0; how < FUNCTIONS; how++) {
-        pthread_t thread;
         void *result;
-        pthread_create(&thread, NULL, read_cancelled, (void *)how);
-        pthread_join(thread, &result);
+        pthread_join(start_thread(read_cancelled, (void *)how), &result);
         printf("%s: cancelled %d, cleaned %d, position %ld\n", names[how],
                result == PTHREAD_CANCELED, cleaned, (long)lseek(cancelled_fd, 0, SEEK_CUR));
     }
@@ -595,17 +469,15 @@ static void children(void)
         fflush(stdout);
         _exit(0);
     }
-    waitpid(child, NULL, 0);
+    expect_success(child, "child of fork");
     lseek(fd, 0, SEEK_SET);
     child = vfork();
     if (child == 0)
         _exit(read(fd, to, SIZE) == (ssize_t)SIZE ? 0 : 1);
-    int status = 1;
-    waitpid(child, &status, 0);
+    expect_success(child, "child of vfork");
     check(to, SIZE, 1, "vfork");
-    printf("vforked: %d, position %ld\n", status, (long)lseek(fd, 0, SEEK_CUR));
-    pthread_t thread;
-    pthread_create(&thread, NULL, read_own, (void *)(intptr_t)fd);
+    printf("vforked: position %ld\n", (long)lseek(fd, 0, SEEK_CUR));
+    pthread_t thread = start_thread(read_own, (void *)(intptr_t)fd);
     for (int round = 0; round < 50; round++) {
         if (pread(fd, to, SIZE, 0) != (ssize_t)SIZE)
             wrong("pread: %s", strerror(errno));
@@ -619,19 +491,8 @@ static void filtered(void)
 {
     char *to = map(8 * MIB);
     int fd = new_file("filtered", SIZE, O_RDONLY);
-#define KILL(number)                                                                               \
-    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),                                             \
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)
-    struct sock_filter lines[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        KILL(SYS_preadv2), KILL(SYS_statx), KILL(SYS_process_vm_readv), KILL(SYS_pread64),
-        KILL(SYS_fcntl),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {sizeof lines / sizeof *lines, lines};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ||
-        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) < 0)
-        cannot("no filter: %s", strerror(errno));
+    const int unneeded[] = {SYS_preadv2, SYS_statx, SYS_process_vm_readv, SYS_pread64, SYS_fcntl, -1};
+    filter_calls(unneeded, SECCOMP_RET_KILL_PROCESS, 0);
     for (int round = 0; round < 20; round++) {
         lseek(fd, 0, SEEK_SET);
         struct iovec one = {to, SIZE};
@@ -662,18 +523,26 @@ static void huge(void)
     unlink(path_of("huge"));
 }
 
+/* A fortified read of more than the buffer holds. */
+static void overflow(void)
+{
+    char *to = map(MIB);
+    int fd = open("/dev/zero", O_RDONLY);
+    switch (folder[0]) {
+    case 'r': __read_chk(fd, to, MIB, MIB - 1); break;
+    case 'p': __pread_chk(fd, to, MIB, 0, MIB - 1); break;
+    default: __fread_chk(to, MIB - 1, KIB, KIB, fdopen(fd, "r"));
+    }
+    wrong("has read more than there is room for");
+}
+
 int main(int count, char **arguments)
 {
-    const struct { const char *name; void (*run)(void); } all[] = {
-        {"corners", corners}, {"streams", streams}, {"shared", shared}, {"changing", changing},
-        {"signals", signals}, {"cancelled", cancelled}, {"children", children},
-        {"filtered", filtered}, {"huge", huge},
-    };
     folder = count > 2 ? arguments[2] : ".";
-    for (size_t i = 0; count > 1 && i < sizeof all / sizeof *all; i++)
-        if (strcmp(arguments[1], all[i].name) == 0) {
-            all[i].run();
-            return 0;
-        }
-    wrong("usage: reads WHAT FOLDER");
+    return play(count, arguments,
+                (const struct scene[]){{"corners", corners}, {"streams", streams},
+                                       {"shared", shared}, {"changing", changing},
+                                       {"signals", signals}, {"cancelled", cancelled},
+                                       {"children", children}, {"filtered", filtered},
+                                       {"huge", huge}, {"overflow", overflow}, {NULL, NULL}});
 }

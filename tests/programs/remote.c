@@ -1,22 +1,17 @@
-/* process_vm_readv and process_vm_writev against the kernel's own answers.
- *
- * Every call is made twice, through the C library's symbol and as a bare system call, with the
- * same lists in equal surroundings: result, errno and bytes must be the same. The other process
- * is a child that only waits.
+/* process_vm_readv and process_vm_writev against the kernel's own answers: every call is made
+ * twice, through the C library's symbol and as a bare system call, with equal lists in equal
+ * surroundings. Result, errno and bytes must agree. The other process is a child that only waits.
  *
  * remote random SEED ROUNDS    scattered lists, also with bad pages on either side
- * remote threads SEED ROUNDS   the same by four threads at once
- * remote forked SEED ROUNDS    the same in the child of a fork
- * remote filtered SEED ROUNDS  the same after a seccomp filter that kills for what we may not do
+ * remote threads SEED ROUNDS   scattered lists by four threads at once
+ * remote forked SEED ROUNDS    scattered lists in the child of a fork
+ * remote filtered SEED ROUNDS  scattered lists after a seccomp filter that kills for rare calls
  * remote long ROUNDS           lists of 65 to 1024 segments
  * remote errors                calls that the kernel refuses, or cuts off
  * remote itself                the other process is this one: the order of bytes matters
  * remote plain COUNT SIZE      COUNT calls of one segment each
  */
-#include "trap.h"
-#include "seccomp.h"
-#include <limits.h>
-#include <sys/uio.h>
+#include "filtered.h"
 
 #define PAGE ((size_t)4096)
 #define REGION (12 * MIB)
@@ -110,6 +105,12 @@ static pid_t waiting_child(void)
     return child;
 }
 
+static void end_child(pid_t child)
+{
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+}
+
 static struct remote_side other_process(uint64_t *state)
 {
     struct remote_side side = {.whole = new_pair(0, state), .holed = new_pair(3, state)};
@@ -120,19 +121,13 @@ static struct remote_side other_process(uint64_t *state)
 static size_t length(uint64_t *state)
 {
     switch (next_random(state) % 8) {
-    case 0:
-        return 0;
-    case 1:
-        return 1 + next_random(state) % 200;
-    case 2:
-        return PAGE * (next_random(state) % 20);
+    case 0: return 0;
+    case 1: return 1 + next_random(state) % 200;
+    case 2: return PAGE * (next_random(state) % 20);
     case 3:
-    case 4:
-        return next_random(state) % (64 * KIB);
-    case 5:
-        return next_random(state) % (6 * MIB);
-    default:
-        return next_random(state) % MIB;
+    case 4: return next_random(state) % (64 * KIB);
+    case 5: return next_random(state) % (6 * MIB);
+    default: return next_random(state) % MIB;
     }
 }
 
@@ -244,8 +239,9 @@ static int stripes(struct iovec lists[2][MOST], const struct pair *pair, int cou
     return count;
 }
 
-static void long_lists(int count)
+static void long_lists(void)
 {
+    int count = atoi(scene_argument(0, "60"));
     static struct iovec mine[2][MOST], theirs[2][MOST];
     uint64_t state = 3;
     struct remote_side side = other_process(&state);
@@ -261,8 +257,7 @@ static void long_lists(int count)
     }
     call_both(false, side.pid, mine, stripes(mine, &local, 1024), theirs,
               stripes(theirs, &side.whole, 1025), 0);
-    kill(side.pid, SIGKILL);
-    waitpid(side.pid, NULL, 0);
+    end_child(side.pid);
 }
 
 static void random_calls(uint64_t seed, int count)
@@ -276,19 +271,7 @@ static void random_calls(uint64_t seed, int count)
         compare(writing, &side, holes ? &holed : &whole, remote_holes ? &side.holed : &side.whole,
                 apart, seed, &state);
     }
-    kill(side.pid, SIGKILL);
-    waitpid(side.pid, NULL, 0);
-}
-
-struct task {
-    uint64_t seed;
-    int count;
-};
-
-static void *random_thread(void *task)
-{
-    random_calls(((struct task *)task)->seed, ((struct task *)task)->count);
-    return NULL;
+    end_child(side.pid);
 }
 
 static void expect_alike(const char *what, pid_t pid, const struct iovec *local,
@@ -396,7 +379,7 @@ static void refused_calls(void)
         struct without_rights without = {side.pid, l, r};
         pthread_join(start_thread(call_without_rights, &without), NULL);
     }
-    kill(side.pid, SIGKILL);
+    end_child(side.pid);
 }
 
 /* Moves inside this process: the kernel copies page by page, from the first byte on. By less
@@ -433,15 +416,6 @@ static void *thread_to_itself(void *unused)
     return NULL;
 }
 
-static void filter(void)
-{
-    const int forbidden[] = {SYS_tgkill,  SYS_mincore,           SYS_madvise, SYS_membarrier,
-                             SYS_clone,   SYS_sched_setaffinity, SYS_rseq,    SYS_getpriority,
-                             SYS_kcmp,    -1};
-    if (answer_calls(forbidden, SECCOMP_RET_KILL_PROCESS, 0))
-        cannot("no seccomp: %s", strerror(errno));
-}
-
 static void plain_calls(int count, size_t size)
 {
     char *local = map(size), *remote = map(size);
@@ -454,52 +428,68 @@ static void plain_calls(int count, size_t size)
             wrong("call %d: %s", i, strerror(errno));
         check(local, size, 16, "what was read");
     }
-    kill(child, SIGKILL);
+    end_child(child);
 }
 
-int main(int count, char **words)
+/* The words after the scene's name, as numbers. */
+static uint64_t number(int which)
 {
-    const char *mode = count > 1 ? words[1] : "";
-    struct task task = {count > 2 ? strtoul(words[2], NULL, 0) : 1, count > 3 ? atoi(words[3]) : 100};
-    if (!strcmp(mode, "random")) {
-        random_calls(task.seed, task.count);
-    } else if (!strcmp(mode, "threads")) {
-        pthread_t threads[4];
-        struct task tasks[4];
-        for (int i = 0; i < 4; i++) {
-            tasks[i] = (struct task){task.seed + i, task.count};
-            threads[i] = start_thread(random_thread, &tasks[i]);
-        }
-        for (int i = 0; i < 4; i++)
-            pthread_join(threads[i], NULL);
-    } else if (!strcmp(mode, "forked")) {
-        random_calls(task.seed, 10);
-        pid_t child = fork();
-        if (child == 0) {
-            random_calls(task.seed + 1, task.count);
-            exit(0);
-        }
-        expect_success(child, "child of a fork");
-    } else if (!strcmp(mode, "filtered")) {
-        plain_calls(20, 4 * MIB);
-        uint64_t seed = task.seed;
-        struct remote_side side = other_process(&seed);
-        struct pair local = new_pair(0, &seed);
-        filter();
-        for (int i = 0; i < task.count; i++)
-            compare(i % 2, &side, &local, &side.whole, true, task.seed, &seed);
-        kill(side.pid, SIGKILL);
-    } else if (!strcmp(mode, "long")) {
-        long_lists(task.seed);
-    } else if (!strcmp(mode, "errors")) {
-        refused_calls();
-    } else if (!strcmp(mode, "itself")) {
-        calls_to_itself(getpid());
-        pthread_join(start_thread(thread_to_itself, NULL), NULL);
-    } else if (!strcmp(mode, "plain")) {
-        plain_calls(task.seed, strtoul(words[3], NULL, 0));
-    } else {
-        wrong("which?");
-    }
-    return 0;
+    return strtoul(scene_argument(which, which ? "100" : "1"), NULL, 0);
 }
+
+static void random_scene(void)
+{
+    random_calls(number(0), number(1));
+}
+
+static void *random_thread(void *which)
+{
+    random_calls(number(0) + (uintptr_t)which, number(1));
+    return NULL;
+}
+
+static void threads(void)
+{
+    in_four_threads(random_thread);
+}
+
+static void forked(void)
+{
+    random_calls(number(0), 10);
+    pid_t child = fork();
+    if (child == 0) {
+        random_calls(number(0) + 1, number(1));
+        exit(0);
+    }
+    expect_success(child, "child of a fork");
+}
+
+static void filtered(void)
+{
+    const int forbidden[] = {SYS_tgkill,  SYS_mincore,           SYS_madvise, SYS_membarrier,
+                             SYS_clone,   SYS_sched_setaffinity, SYS_rseq,    SYS_getpriority,
+                             SYS_kcmp,    -1};
+    uint64_t seed = number(0);
+    plain_calls(20, 4 * MIB);
+    struct remote_side side = other_process(&seed);
+    struct pair local = new_pair(0, &seed);
+    filter_calls(forbidden, SECCOMP_RET_KILL_PROCESS, 0);
+    for (uint64_t i = 0; i < number(1); i++)
+        compare(i % 2, &side, &local, &side.whole, true, number(0), &seed);
+    end_child(side.pid);
+}
+
+static void itself(void)
+{
+    calls_to_itself(getpid());
+    pthread_join(start_thread(thread_to_itself, NULL), NULL);
+}
+
+static void plain(void)
+{
+    plain_calls(number(0), number(1));
+}
+
+SCENES((void)0, {"random", random_scene}, {"threads", threads}, {"forked", forked},
+       {"filtered", filtered}, {"long", long_lists}, {"errors", refused_calls}, {"itself", itself},
+       {"plain", plain})

@@ -1,7 +1,5 @@
-/* A seccomp filter with one answer for some calls; all others are allowed. */
-#ifndef SECCOMP_H
-#define SECCOMP_H
-
+/* Seccomp filters with one answer for some calls and another for the rest. */
+#pragma once
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
@@ -10,9 +8,10 @@
 #include <unistd.h>
 
 /* `calls` ends with -1. Returns 0, or -1 with errno where no filter can be had. */
-static inline int answer_calls(const int *calls, unsigned action, unsigned flags)
+static inline int answer_calls_and_rest(const int *calls, unsigned action, unsigned rest,
+                                        unsigned flags)
 {
-    struct sock_filter code[64];
+    struct sock_filter code[256];
     unsigned short n = 0;
     code[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
                                              offsetof(struct seccomp_data, nr));
@@ -20,11 +19,15 @@ static inline int answer_calls(const int *calls, unsigned action, unsigned flags
         code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, *calls, 0, 1);
         code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, action);
     }
-    code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, rest);
     struct sock_fprog program = {n, code};
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         return -1;
     return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
 }
 
-#endif
+/* Allows all other calls. */
+static inline int answer_calls(const int *calls, unsigned action, unsigned flags)
+{
+    return answer_calls_and_rest(calls, action, SECCOMP_RET_ALLOW, flags);
+}

@@ -2,28 +2,10 @@
  *
  *     stats_copies [FUNCTION SIZE[-SIZE] COUNT] ...
  *
- * SIZE is in bytes; of a range FIRST-LAST the COUNT copies take evenly spread sizes.
- * "overlap" is a memmove within one block. The blocks are mapped and filled by plain
- * stores, so that the copies named are the only ones the program makes by itself.
+ * Of a range FIRST-LAST the COUNT copies take evenly spread sizes. "overlap" is a memmove within one
+ * block. Blocks are filled by plain stores, so that the program makes no other copies.
  */
-#define _GNU_SOURCE
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <strings.h>
-#include <sys/mman.h>
-#include <wchar.h>
-
-static unsigned char *map(size_t size)
-{
-    void *block = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (block == MAP_FAILED) {
-        perror("mmap");
-        exit(1);
-    }
-    return block;
-}
+#include "trap.h"
 
 static unsigned char byte_at(size_t place, unsigned seed)
 {
@@ -44,10 +26,8 @@ static void copy(const char *function, unsigned char *to, const unsigned char *f
         wmemcpy((wchar_t *)to, (const wchar_t *)from, size / sizeof(wchar_t));
     else if (!strcmp(function, "wmemmove"))
         wmemmove((wchar_t *)to, (const wchar_t *)from, size / sizeof(wchar_t));
-    else {
-        fprintf(stderr, "no function %s\n", function);
-        exit(1);
-    }
+    else
+        wrong("no function %s", function);
 }
 
 int main(int words, char **word)
@@ -62,7 +42,6 @@ int main(int words, char **word)
         size_t count = strtoull(word[i + 2], NULL, 10);
         size_t step = count > 1 ? (last - first) / (count - 1) : 0;
         size_t distance = overlap ? 64 : 0, size = first;
-
         unsigned char *from = map(last + 4096), *to = overlap ? from + distance : map(last + 4096);
         for (size_t n = 0; n < count; n++) {
             size = first + n * step;
@@ -74,15 +53,11 @@ int main(int words, char **word)
             bytes += size;
             if (n == 0 || n + 1 == count)
                 for (size_t at = 0; at < size; at++)
-                    if (to[at] != byte_at(at, i + n)) {
-                        fprintf(stderr, "%s: byte %zu of %zu is wrong\n", function, at, size);
-                        return 1;
-                    }
+                    if (to[at] != byte_at(at, i + n))
+                        wrong("%s: byte %zu of %zu is wrong", function, at, size);
         }
-        if (to[size] != (overlap ? from[size + distance] : 0)) {
-            fprintf(stderr, "%s: wrote past the end of %zu\n", function, size);
-            return 1;
-        }
+        if (to[size] != (overlap ? from[size + distance] : 0))
+            wrong("%s: wrote past the end of %zu", function, size);
         munmap(from, last + 4096);
         if (!overlap)
             munmap(to, last + 4096);

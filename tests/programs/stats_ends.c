@@ -1,28 +1,16 @@
-/* Makes one copy of 1 MiB and ends in the manner named by its first argument.
- * The exit status is 7 where the manner lets the program choose.
+/* Makes one copy of 1 MiB and ends in the manner named by its first argument. The exit status is 7
+ * where the manner lets the program choose.
  */
-#define _GNU_SOURCE
-#include "same.h"
-#include <fcntl.h>
-#include <pthread.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <unistd.h>
+#include "trap.h"
 
-enum { SIZE = 1 << 20, STATUS = 7 };
+enum { STATUS = 7 };
 
-static unsigned char *from, *to;
+static struct blocks b;
 
 static void copy(void)
 {
-    memcpy(to, from, SIZE);
-    if (!same(to, from, SIZE))
-        _exit(1);
+    memcpy(b.to, b.from, b.size);
+    check(b.to, b.size, 1, "copy");
 }
 
 static void *leave_by_exit(void *unused)
@@ -41,11 +29,16 @@ static void *copy_later(void *unused)
 
 static void *copy_for_ever(void *unused)
 {
-    (void)unused;
-    unsigned char *own = malloc(SIZE);
-    while (own)
-        memcpy(own, from, SIZE);
-    return NULL;
+    for (void *own = map(b.size);;)
+        memcpy(own, b.from, b.size);
+    return unused;
+}
+
+static void start_copying(void)
+{
+    for (int i = 0; i < 3; i++)
+        start_thread(copy_for_ever, NULL);
+    usleep(20000);
 }
 
 static void exit_again(void)
@@ -58,13 +51,6 @@ static void wait_for_ever(void)
 {
     for (;;)
         pause();
-}
-
-static void start(void *(*work)(void *))
-{
-    pthread_t thread;
-    if (pthread_create(&thread, NULL, work, NULL))
-        _exit(1);
 }
 
 static void leave_at_once(int signal)
@@ -87,15 +73,18 @@ static void jump_back(int signal)
     siglongjmp(before_abort, 1);
 }
 
+static int say_line(void)
+{
+    fprintf(stderr, "a line of the program\n");
+    return STATUS;
+}
+
 int main(int words, char **word)
 {
     const char *manner = words > 1 ? word[1] : "return";
-    from = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    to = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    for (int at = 0; at < SIZE; at++)
-        from[at] = at * 7 ^ at >> 8;
+    b = map_blocks(MIB);
+    fill(b.from, b.size, 1);
     copy();
-
     if (!strcmp(manner, "return"))
         return STATUS;
     if (!strcmp(manner, "replaced")) { /* its file, as by an upgrade */
@@ -105,7 +94,7 @@ int main(int words, char **word)
     if (!strcmp(manner, "exit"))
         exit(STATUS);
     if (!strcmp(manner, "exit-in-thread")) {
-        start(leave_by_exit);
+        start_thread(leave_by_exit, NULL);
         wait_for_ever();
     }
     if (!strcmp(manner, "exit-in-handler")) { /* two copies */
@@ -113,13 +102,11 @@ int main(int words, char **word)
         return 0;
     }
     if (!strcmp(manner, "last-thread")) { /* two copies, status 0 */
-        start(copy_later);
+        start_thread(copy_later, NULL);
         pthread_exit(NULL);
     }
     if (!strcmp(manner, "exit-while-copying")) {
-        for (int i = 0; i < 3; i++)
-            start(copy_for_ever);
-        usleep(20000);
+        start_copying();
         exit(STATUS);
     }
     if (!strcmp(manner, "_exit"))
@@ -128,19 +115,15 @@ int main(int words, char **word)
         _Exit(STATUS);
     if (!strcmp(manner, "_exit-in-handler")) { /* with next to no stack */
         stack_t small = {.ss_size = sysconf(_SC_MINSIGSTKSZ) + 1024};
-        small.ss_sp = mmap(NULL, small.ss_size, PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        struct sigaction action = {.sa_handler = leave_at_once, .sa_flags = SA_ONSTACK};
+        small.ss_sp = map(small.ss_size);
         sigaltstack(&small, NULL);
-        sigaction(SIGUSR1, &action, NULL);
+        handle(SIGUSR1, leave_at_once, SA_ONSTACK);
         raise(SIGUSR1);
     }
     if (!strcmp(manner, "_exit-while-copying")) {
+        start_copying();
         for (int i = 0; i < 3; i++)
-            start(copy_for_ever);
-        usleep(20000);
-        for (int i = 0; i < 3; i++)
-            start(leave_too);
+            start_thread(leave_too, NULL);
         wait_for_ever();
     }
     if (!strcmp(manner, "abort-and-jump")) { /* a handler keeps the process alive: two copies */
@@ -173,21 +156,18 @@ int main(int words, char **word)
         close(2);
         if (open(word[2], O_WRONLY | O_CREAT | O_TRUNC, 0666) != 2)
             return 1;
-        fprintf(stderr, "a line of the program\n");
-        return STATUS;
+        return say_line();
     }
     if (!strcmp(manner, "own-stderr-by-dup2")) {
         int fd = open(word[2], O_WRONLY | O_CREAT | O_TRUNC, 0666);
         dup2(fd, 2);
         close(fd);
-        fprintf(stderr, "a line of the program\n");
-        return STATUS;
+        return say_line();
     }
     if (!strcmp(manner, "own-stderr-by-freopen")) {
         if (!freopen(word[2], "w", stderr))
             return 1;
-        fprintf(stderr, "a line of the program\n");
-        return STATUS;
+        return say_line();
     }
     if (!strcmp(manner, "closed-stderr")) {
         close(2);

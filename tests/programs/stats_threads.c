@@ -1,39 +1,29 @@
-/* THREADS threads each make COUNT copies of SIZE bytes at once; a thread checks its last. */
-#include "same.h"
-#include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
+/* THREADS threads each make COUNT copies of SIZE bytes at once. */
+#include "trap.h"
 
 static size_t size;
-static int count;
+static int copies;
 
 static void *copy(void *number)
 {
-    unsigned char *from = malloc(size), *to = malloc(size);
-    for (size_t at = 0; at < size; at++)
-        from[at] = at * 13 + (size_t)number;
-    for (int i = 0; i < count; i++) {
-        from[i % size] ^= i;
-        memcpy(to, from, size);
-    }
-    return same(to, from, size) ? NULL : "wrong";
+    struct blocks b = map_blocks(size);
+    fill(b.from, size, (uintptr_t)number);
+    for (int i = 0; i < copies; i++)
+        memcpy(b.to, b.from, size);
+    check(b.to, size, (uintptr_t)number, "copy");
+    return NULL;
 }
 
-int main(int words, char **word)
+int main(int count, char **words)
 {
-    if (words != 4)
-        return 2;
-    int threads = atoi(word[1]);
-    size = strtoull(word[2], NULL, 10);
-    count = atoi(word[3]);
-    pthread_t thread[64];
-    for (int i = 0; i < threads; i++)
-        if (pthread_create(&thread[i], NULL, copy, (void *)(size_t)i))
-            return 1;
-    for (int i = 0; i < threads; i++) {
-        void *wrong;
-        if (pthread_join(thread[i], &wrong) || wrong)
-            return 1;
-    }
+    if (count != 4)
+        wrong("usage: stats_threads THREADS SIZE COUNT");
+    pthread_t threads[64];
+    size = strtoull(words[2], NULL, 10);
+    copies = atoi(words[3]);
+    for (uintptr_t i = 0; i < strtoul(words[1], NULL, 10); i++)
+        threads[i] = start_thread(copy, (void *)i);
+    for (int i = 0; i < atoi(words[1]); i++)
+        pthread_join(threads[i], NULL);
     return 0;
 }

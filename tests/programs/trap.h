@@ -1,33 +1,14 @@
-/* What the trap_ victims share: patterned blocks, checked copies, ways to end.
+/* Scaffold of the trap_ programs: patterned blocks, checked copies, threads and children.
  *
- * A victim ends with 0 when all went right, 1 when something went wrong (the
- * reason is on stderr) and 77 when its trap cannot be shown on this machine.
- * TRAP_WORKERS in the environment says that offloaded copies are expected, TRAP_LESS by
- * how much to divide what is done many times, on slow machines.
+ * A program exits with 0 (passed), 1 (failed, reason on stderr) or 77 (cannot be shown here).
+ * TRAP_WORKERS in the environment: copies must be offloaded. TRAP_LESS: divides the number of
+ * rounds, for slow machines.
  */
 #ifndef TRAP_H
 #define TRAP_H
 
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
+#include "usual.h"
+#include "scenes.h"
 
 #define KIB ((size_t)1024)
 #define MIB ((size_t)1024 * 1024)
@@ -53,7 +34,8 @@ static inline __attribute__((noreturn, format(printf, 2, 3))) void end(int statu
 /* Says on stdout that a moment was reached; without stdio, which has its own exit handlers. */
 static inline void say(const char *line)
 {
-    if (write(1, line, strlen(line)) < 0 || write(1, "\n", 1) < 0)
+    struct iovec both[2] = {{(void *)line, strlen(line)}, {"\n", 1}};
+    if (writev(1, both, 2) < 0)
         wrong("cannot write to stdout: %s", strerror(errno));
 }
 
@@ -121,7 +103,7 @@ static inline void unmap_blocks(struct blocks b)
     munmap(b.from, b.size);
 }
 
-/* Each call wants a seed of its own: what an earlier copy left must not look right. */
+/* A fresh seed for each call tells the bytes from those of an earlier copy. */
 static inline void copy_checked(struct blocks b, uint64_t seed, const char *where)
 {
     fill(b.from, b.size, seed);
@@ -153,7 +135,7 @@ static inline void *copy_until_stopped(void *size)
     return NULL;
 }
 
-static inline pthread_t start_thread(void *(*work)(void *), void *argument)
+static __attribute__((noinline, unused)) pthread_t start_thread(void *(*work)(void *), void *argument)
 {
     pthread_t thread;
     int refused = pthread_create(&thread, NULL, work, argument);
@@ -185,7 +167,7 @@ static inline void stop_copiers(pthread_t *threads, int count)
         pthread_join(threads[i], NULL);
 }
 
-/* A child that hangs is killed and reported; a stuck test run would tell nothing. */
+/* Waits for a child, and kills one that hangs. */
 static inline void expect_success(pid_t child, const char *what)
 {
     if (child < 0)
@@ -203,6 +185,44 @@ static inline void expect_success(pid_t child, const char *what)
         wrong("%s: the child ended with status 0x%x", what, status);
 }
 
+/* A new process from the C library's fork(); runs `work` there and expects it to return. */
+static inline void in_child(void (*work)(void), const char *what)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        work();
+        _exit(0);
+    }
+    expect_success(child, what);
+}
+
+static inline void handle(int number, void (*handler)(int), int flags)
+{
+    struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
+    if (sigaction(number, &action, NULL))
+        wrong("sigaction: %s", strerror(errno));
+}
+
+/* Root has the right to exceed limits; without the capability it is bound like all others. */
+static inline void drop_capability(int capability)
+{
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct sets[2];
+    if (syscall(SYS_capget, &header, sets))
+        cannot("capget: %s", strerror(errno));
+    sets[0].effective &= ~(1u << capability);
+    sets[0].permitted &= ~(1u << capability);
+    if (syscall(SYS_capset, &header, sets))
+        cannot("capset: %s", strerror(errno));
+}
+
+/* SIGALRM, once. */
+static inline void alarm_after_us(long us)
+{
+    struct itimerval once = {.it_value = {us / 1000000, us % 1000000}};
+    setitimer(ITIMER_REAL, &once, NULL);
+}
+
 static inline long cpu_time_us(void)
 {
     struct timespec used;
@@ -210,33 +230,68 @@ static inline long cpu_time_us(void)
     return used.tv_sec * 1000000 + used.tv_nsec / 1000;
 }
 
-/* How many threads of this process have a name that begins so; "" counts them all. */
-static inline int threads_named(const char *beginning)
+/* One thread, from /proc/PID/task/TID/status. */
+struct task {
+    pid_t tid;
+    char name[32];
+    unsigned user, effective_user;
+    unsigned long long capabilities, blocked_signals;
+};
+enum { MOST_TASKS = 400 };
+
+/* Returns the number of threads of a process. One that ends meanwhile is left out. */
+static inline int tasks_of(pid_t process, struct task all[MOST_TASKS])
 {
+    char path[64], text[4096];
     int count = 0;
-    DIR *tasks = opendir("/proc/self/task");
+    snprintf(path, sizeof path, "/proc/%d/task", process);
+    DIR *tasks = opendir(path);
     if (!tasks)
-        cannot("no /proc/self/task");
-    for (struct dirent *entry; (entry = readdir(tasks));) {
-        char path[64], name[32] = "";
-        if (entry->d_name[0] == '.')
+        cannot("no %s", path);
+    for (struct dirent *entry; (entry = readdir(tasks)) && count < MOST_TASKS;) {
+        struct task task = {.tid = atoi(entry->d_name)};
+        snprintf(path, sizeof path, "/proc/%d/task/%d/status", process, task.tid);
+        int fd = task.tid ? open(path, O_RDONLY) : -1;
+        ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+        if (fd >= 0)
+            close(fd);
+        if (length <= 0)
             continue;
-        snprintf(path, sizeof path, "/proc/self/task/%.20s/comm", entry->d_name);
-        int fd = open(path, O_RDONLY);
-        if (fd < 0)
-            continue; /* it has ended meanwhile */
-        if (read(fd, name, sizeof name - 1) > 0 && !strncmp(name, beginning, strlen(beginning)))
-            count++;
-        close(fd);
+        text[length] = 0;
+        sscanf(text, "Name: %31s", task.name);
+        sscanf(strstr(text, "Uid:"), "Uid: %u %u", &task.user, &task.effective_user);
+        sscanf(strstr(text, "CapEff:"), "CapEff: %llx", &task.capabilities);
+        sscanf(strstr(text, "SigBlk:"), "SigBlk: %llx", &task.blocked_signals);
+        all[count++] = task;
     }
     closedir(tasks);
     return count;
 }
 
+static inline bool is_worker(const struct task *task)
+{
+    return !strncmp(task->name, "adma-", 5);
+}
+
+static inline int count_threads(void)
+{
+    struct task all[MOST_TASKS];
+    return tasks_of(getpid(), all);
+}
+
+static inline int count_workers(void)
+{
+    struct task all[MOST_TASKS];
+    int workers = 0;
+    for (int i = tasks_of(getpid(), all) - 1; i >= 0; i--)
+        workers += is_worker(&all[i]);
+    return workers;
+}
+
 /* Copies until a worker shows; a new one names itself only when it gets a CPU. */
 static inline void expect_workers(struct blocks b, const char *when)
 {
-    for (uint64_t round = 0; workers_expected() && threads_named("adma-") == 0; round++) {
+    for (uint64_t round = 0; workers_expected() && count_workers() == 0; round++) {
         if (round == 20000) /* of a millisecond at least: a busy machine has few to give */
             wrong("%s: no worker came", when);
         copy_checked(b, 7000000 + round, when);
@@ -251,9 +306,8 @@ static inline long clock_ms(void)
     return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* A program that wants to be alone is kept waiting for workers for a second, and then has them:
- * on a machine so busy that a worker got no CPU in that second. Workers that are not even
- * sent away are there at once. */
+/* Before fork and its like the library waits up to a second for workers to end. A worker that got
+ * no CPU in that second is still there afterwards, and that is no failure. */
 static inline bool waited_in_vain(long since_ms)
 {
     return clock_ms() - since_ms >= 900;
@@ -271,12 +325,12 @@ static inline void have_workers_leave(void)
             _exit(0);
         bool too_busy = waited_in_vain(begun);
         expect_success(child, "child for which the workers leave");
-        if (threads_named("adma-") == 0)
+        if (count_workers() == 0)
             return;
         if (!too_busy)
             break;
     } while (++tries < 20);
-    wrong("%d workers stayed", threads_named("adma-"));
+    wrong("%d workers stayed", count_workers());
 }
 
 #endif

@@ -1,12 +1,11 @@
-/* Works its allocator hard from several threads and over fork, for a run beside
- * jemalloc, tcmalloc or mimalloc: realloc moves large blocks, allocators copy
- * while they hold locks of their own.
+/* Works its allocator hard from several threads and over fork, for a run beside jemalloc,
+ * tcmalloc or mimalloc: realloc moves large blocks, allocators copy under their own locks.
  */
 #include "trap.h"
 
 static void *grow_and_shrink(void *number)
 {
-    uint64_t seed = (uintptr_t)number;
+    uint64_t seed = (uintptr_t)number * 1000;
     for (int round = 0; round < 6; round++) {
         size_t size = (16 + round) * KIB;
         char *block = malloc(size);
@@ -29,13 +28,9 @@ static void *grow_and_shrink(void *number)
     return NULL;
 }
 
-int main(void)
+static void *fork_and_allocate(void *number)
 {
-    pthread_t threads[4];
-    grow_and_shrink((void *)1);
-    for (int i = 0; i < 4; i++)
-        threads[i] = start_thread(grow_and_shrink, (void *)(uintptr_t)(1000 * (i + 1)));
-    for (int round = 0; round < 3; round++) {
+    for (int round = 0; !number && round < 3; round++) {
         pid_t child = fork();
         if (child == 0) {
             grow_and_shrink((void *)7);
@@ -43,7 +38,12 @@ int main(void)
         }
         expect_success(child, "child that allocates");
     }
-    for (int i = 0; i < 4; i++)
-        pthread_join(threads[i], NULL);
+    return grow_and_shrink(number);
+}
+
+int main(void)
+{
+    grow_and_shrink((void *)5);
+    in_four_threads(fork_and_allocate);
     return 0;
 }

@@ -1,6 +1,6 @@
-/* Copies blocks of many sizes, checks them, and nothing else; for runs in unusual
- * surroundings: linked statically, with sanitizers, set-user-id, in a debugger.
- * With "beyond": then 8 bytes more than there is room for, which a sanitizer sees.
+/* Copies blocks of many sizes and checks them, for runs in unusual surroundings: linked statically,
+ * with sanitizers, set-user-id ("secure"), in a debugger. "beyond": copies 8 bytes more than there
+ * is room for, which a sanitizer sees.
  */
 #include "trap.h"
 #include <sys/auxv.h>

@@ -1,8 +1,5 @@
-/* Copies in .preinit_array, before the constructor of any library, and in the
- * program's own first constructor.
- *
- * With WITH_IFUNC also in an IFUNC resolver, which runs while the program is
- * being relocated.
+/* Copies in .preinit_array, before the constructor of any library, in the program's own first
+ * constructor, and WITH_IFUNC in an IFUNC resolver, while the program is being relocated.
  */
 #include "trap.h"
 
@@ -12,21 +9,18 @@ static void copy_every_way(const char *where)
 {
     static uint64_t from[16 * KIB], to[16 * KIB];
     size_t sizes[] = {8, 64, 4 * KIB, 128 * KIB};
-    for (int i = 0; i < 4; i++) {
-        size_t size = sizes[i];
+    for (int i = 0; i < 16; i++) {
+        size_t size = sizes[i / 4];
         fill(from, size, 10 + i);
-        memcpy(to, from, size);
+        switch (i % 4) {
+        case 0: memcpy(to, from, size); break;
+        case 1: memmove(to, from, size); break;
+        case 2: __memcpy_chk(to, from, size, sizeof to); break;
+        default:
+            if (mempcpy(to, from, size) != (char *)to + size)
+                wrong("%s: mempcpy returned something else than the end", where);
+        }
         check(to, size, 10 + i, where);
-        fill(from, size, 20 + i);
-        memmove(to, from, size);
-        check(to, size, 20 + i, where);
-        fill(from, size, 30 + i);
-        if (mempcpy(to, from, size) != (char *)to + size)
-            wrong("%s: mempcpy returned something else than the end", where);
-        check(to, size, 30 + i, where);
-        fill(from, size, 40 + i);
-        __memcpy_chk(to, from, size, sizeof to);
-        check(to, size, 40 + i, where);
     }
     fill(from, 64 * KIB, 50);
     memmove(from + 1, from, 64 * KIB);

@@ -1,5 +1,5 @@
-/* errno is the program's: it survives a copy of every kind and size, also one
- * that faults in the middle and goes on after the program's SIGSEGV handler.
+/* errno survives a copy of every kind and size, also one that faults in the middle and goes on
+ * after the program's SIGSEGV handler.
  */
 #include "trap.h"
 
@@ -26,22 +26,20 @@ int main(void)
     struct blocks b = map_blocks(32 * MIB);
     size_t sizes[] = {8, 4 * KIB, 64 * KIB, 1 * MIB, 30 * MIB};
     errno = 4711;
-    for (int i = 0; i < 5; i++) {
-        for (int round = 0; round < 20; round++) {
-            memcpy(b.to, b.from, sizes[i]);
-            expect("memcpy");
-            memmove(b.to, b.from, sizes[i]);
-            expect("memmove");
-            mempcpy(b.to, b.from, sizes[i]);
-            expect("mempcpy");
-            memmove(b.to, (char *)b.to + 8, sizes[i]);
-            expect("memmove downwards in one block");
-            memmove((char *)b.to + 8, b.to, sizes[i]);
-            expect("memmove upwards in one block");
-        }
+    for (int i = 0; i < 100; i++) {
+        size_t size = sizes[i % 5];
+        memcpy(b.to, b.from, size);
+        expect("memcpy");
+        memmove(b.to, b.from, size);
+        expect("memmove");
+        mempcpy(b.to, b.from, size);
+        expect("mempcpy");
+        memmove(b.to, (char *)b.to + 8, size);
+        expect("memmove downwards in one block");
+        memmove((char *)b.to + 8, b.to, size);
+        expect("memmove upwards in one block");
     }
-    struct sigaction action = {.sa_handler = open_page};
-    sigaction(SIGSEGV, &action, NULL);
+    handle(SIGSEGV, open_page, 0);
     for (int round = 0; round < 20; round++) {
         closed_page = (char *)(round % 2 ? b.to : b.from) + (round * 300 + 5) * 4 * KIB;
         fill(b.from, b.size, round);

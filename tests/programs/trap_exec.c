@@ -1,8 +1,6 @@
-/* Executes itself again and again while other threads copy, from the main thread
- * and from another one in turn.
- *
- * Each new program must be alone in its process: a worker outside the program's
- * thread group would live on.
+/* Executes itself again and again while other threads copy, from the main thread and from another
+ * one in turn. Each new program must be alone in its process: a worker outside of the thread group
+ * would live on.
  */
 #include "trap.h"
 
@@ -20,8 +18,8 @@ int main(int count, char **words)
 {
     int generations = count > 1 ? atoi(words[1]) : rounds(30);
     pthread_t threads[2];
-    if (threads_named("") != 1)
-        wrong("%d threads right after exec", threads_named(""));
+    if (count_threads() != 1)
+        wrong("%d threads right after exec", count_threads());
     if (generations == 0) {
         copy_once(8 * MIB, 1, "last generation");
         return 0;

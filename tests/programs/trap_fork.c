@@ -1,9 +1,8 @@
-/* Forks 160 times while other threads copy, with fork handlers that copy too.
+/* Forks 160 times while other threads copy; with "handlers", fork handlers copy too. One set of
+ * them is registered before any library's constructor ran, one after.
  *
- * Children copy and exit, copy and _exit, only _exit, or have children of their
- * own. One set of fork handlers is registered before any library's constructor
- * ran, one after: whatever the order of handlers, a copy inside them is right.
- * A child that leaves by exit, and so reports, has copied three times 1 MiB.
+ * Children copy and exit, copy and _exit, only _exit, or have children of their own. A child that
+ * leaves by exit, and so reports, has copied three times 1 MiB.
  */
 #include "trap.h"
 
@@ -32,26 +31,19 @@ static void copy_as_child(struct blocks b, int round)
 
 static void be_child(struct blocks b, int round)
 {
-    switch (round % 4) {
-    case 0:
-        copy_as_child(b, round);
-        exit(0);
-    case 1:
-        copy_as_child(b, round);
-        _exit(0);
-    case 2:
-        _exit(0);
-    default: {
+    if (round % 4 == 3) {
         pid_t grandchild = fork();
         if (grandchild == 0) {
             copy_as_child(b, round);
             _exit(0);
         }
         expect_success(grandchild, "grandchild");
+    }
+    if (round % 4 != 2)
         copy_as_child(b, round + 1);
-        _exit(0);
-    }
-    }
+    if (round % 4 == 0)
+        exit(0);
+    _exit(0);
 }
 
 int main(int count, char **words)

@@ -1,11 +1,35 @@
-/* Small and large copies by every function of which trap_interposer.c has one. Each call of
- * the program arrives there, if it is there at all.
+/* Small and large copies by functions that a further interposed library stands in front of: its
+ * moving functions call the copying ones by name, as a tracing or checking library may. With
+ * LIBRARY defined this file is that library.
  */
 #include "trap.h"
-#include <wchar.h>
 
 extern void *__memcpy_chk(void *, const void *, size_t, size_t);
 extern void *__memmove_chk(void *, const void *, size_t, size_t);
+#ifdef LIBRARY
+
+int interposed_calls;
+
+void *memmove(void *to, const void *from, size_t size)
+{
+    interposed_calls++;
+    return memcpy(to, from, size);
+}
+
+void *__memmove_chk(void *to, const void *from, size_t size, size_t room)
+{
+    interposed_calls++;
+    return __memcpy_chk(to, from, size, room);
+}
+
+wchar_t *wmemmove(wchar_t *to, const wchar_t *from, size_t count)
+{
+    interposed_calls++;
+    return wmemcpy(to, from, count);
+}
+
+#else
+
 extern int interposed_calls __attribute__((weak));
 
 static void copy_by_all(struct blocks b)
@@ -36,3 +60,4 @@ int main(void)
     copy_by_all(map_blocks(8 * MIB));
     return 0;
 }
+#endif

@@ -1,8 +1,7 @@
-/* Calls that a library which stands in front of them has to pass on, while another thread holds a
- * lock of the loader's:
+/* Calls that the library passes on, while another thread holds a lock of the loader's:
  *
  *   constructor LIBRARY  a constructor of LIBRARY, which dlopen runs, waits for a thread that calls
- *   fork                 the call is the child's of a fork during which a thread walks over the
+ *   fork                 the caller is the child of a fork during which a thread walked over the
  *                        loaded objects (backtraces, profilers)
  *
  * Each call is made in a process of its own, which an alarm ends if it hangs. With LIBRARY defined
@@ -19,10 +18,8 @@ __attribute__((constructor)) static void start(void)
 }
 
 #else
-#include <dlfcn.h>
 #include <grp.h>
 #include <link.h>
-#include <sched.h>
 
 extern int capset(void *header, const void *data);
 extern int cuMemHostRegister_v2(void *, size_t, unsigned), cuMemHostUnregister(void *);

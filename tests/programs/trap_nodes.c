@@ -3,7 +3,6 @@
  * Policies are set after workers were made. */
 #include "trap.h"
 #include <linux/mempolicy.h>
-#include <sched.h>
 
 enum { NODES = 2, SIZE = 4 << 20, PAGES = SIZE / 4096 };
 

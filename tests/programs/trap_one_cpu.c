@@ -1,19 +1,17 @@
-/* Copies where only one CPU may be used; no thread may be made for it.
+/* Copies where only one CPU may be used, for which no thread may be made.
  *
  *   given  the caller of this program has seen to the one CPU
  *   narrow the program narrows its own affinity before the first large copy
- *   later  it does so when workers live already; only the copies are judged
- *   widen  it narrows its affinity before the first large copy and takes that back: workers
- *          come after a while
- *   shrink it narrows its affinity when workers live: they go after a while
- *   quota  it sets the quota of its control group when workers live: they go after a while,
- *          and come again when it takes that back. Further words: the file that holds the
- *          quota, what it holds for one CPU, and without a limit.
+ *   later  like narrow, when workers live already; only the copies are judged
+ *   widen  narrow, and then takes it back: workers come after a while
+ *   shrink narrows its affinity when workers live: they go after a while
+ *   quota FILE ONE ALL  writes ONE to the quota of its control group when workers live, and they go;
+ *          writes ALL, and they come again
  */
 #include "trap.h"
-#include <sched.h>
 
 static cpu_set_t all;
+static struct blocks b;
 
 static void narrow(void)
 {
@@ -27,10 +25,11 @@ static void narrow(void)
         cannot("sched_setaffinity: %s", strerror(errno));
 }
 
-/* Copies until there are workers, or none. */
-static void expect_change(struct blocks b, bool workers)
+/* Copies until there are workers, or none. Without the library there never are. */
+static void expect_change(bool workers)
 {
-    for (int ms = 0; (threads_named("adma-") != 0) != workers; ms += 20) {
+    workers = workers && getenv("LD_PRELOAD");
+    for (int ms = 0; (count_workers() != 0) != workers; ms += 20) {
         if (ms >= 60000)
             wrong(workers ? "no worker came in a minute" : "the workers stay");
         copy_checked(b, 100 + ms, "copy after a change");
@@ -38,49 +37,60 @@ static void expect_change(struct blocks b, bool workers)
     }
 }
 
-static void set_quota(const char *path, const char *value)
+static void set_quota(const char *value)
 {
+    const char *path = scene_argument(0, "");
     int fd = open(path, O_WRONLY);
     if (fd < 0 || write(fd, value, strlen(value)) < 0 || close(fd))
         wrong("%s to %s: %s", value, path, strerror(errno));
 }
 
-int main(int count, char **words)
+static void given(void)
 {
-    const char *way = count > 1 ? words[1] : "given";
-    struct blocks b = map_blocks(32 * MIB);
-    if (!strcmp(way, "narrow") || !strcmp(way, "widen"))
-        narrow();
-    if (!strcmp(way, "shrink")) {
-        if (getenv("LD_PRELOAD"))
-            expect_change(b, true);
-        narrow();
-        expect_change(b, false);
-        return 0;
-    }
-    if (!strcmp(way, "quota") && count > 4) {
-        bool workers = getenv("LD_PRELOAD");
-        expect_change(b, workers);
-        set_quota(words[2], words[3]);
-        expect_change(b, false);
-        set_quota(words[2], words[4]);
-        expect_change(b, workers);
-        return 0;
-    }
     for (int i = 0; i < 5; i++) {
         copy_checked(b, i, "copy on one CPU");
-        if (strcmp(way, "later") && threads_named("") != 1)
-            wrong("%d threads on one CPU", threads_named(""));
+        if (count_threads() != 1)
+            wrong("%d threads on one CPU", count_threads());
     }
-    if (!strcmp(way, "widen")) {
-        sched_setaffinity(0, sizeof all, &all);
-        if (getenv("LD_PRELOAD"))
-            expect_change(b, true);
-    }
-    if (!strcmp(way, "later")) {
-        narrow();
-        for (int i = 5; i < 15; i++)
-            copy_checked(b, i, "copy after narrowing");
-    }
-    return 0;
 }
+
+static void narrow_first(void)
+{
+    narrow();
+    given();
+}
+
+static void narrow_later(void)
+{
+    for (int i = 0; i < 15; i++) {
+        if (i == 5)
+            narrow();
+        copy_checked(b, i, "copy around narrowing");
+    }
+}
+
+static void widen(void)
+{
+    narrow_first();
+    sched_setaffinity(0, sizeof all, &all);
+    expect_change(true);
+}
+
+static void shrink(void)
+{
+    expect_change(true);
+    narrow();
+    expect_change(false);
+}
+
+static void quota(void)
+{
+    expect_change(true);
+    set_quota(scene_argument(1, ""));
+    expect_change(false);
+    set_quota(scene_argument(2, ""));
+    expect_change(true);
+}
+
+SCENES(b = map_blocks(32 * MIB), {"given", given}, {"narrow", narrow_first},
+       {"later", narrow_later}, {"widen", widen}, {"shrink", shrink}, {"quota", quota})

@@ -1,34 +1,23 @@
 /* A thread copies while its worker, an ordinary thread, is kept from its CPU by a SCHED_FIFO
- * thread, which lets go only when the copy is over: a copy that waits for the worker never is.
+ * thread, which lets go only when the copy is over: a copy that waits for the worker never ends.
  * Two CPUs; the kernel does not limit real-time threads.
  *
  *   held      the caller is a SCHED_FIFO thread, too
  *   first     like held, with the first copy of a program that has several threads already
- *   ordinary  the caller is an ordinary thread. Without a worker nothing is shown, so copies go
- *             on until there was one.
+ *   ordinary  the caller is an ordinary thread; copies go on until there was a worker
  *
  * With "filtered" as second word the process is under a seccomp filter from its start.
  */
 #include "filtered.h"
-#include "trap.h"
-#include <sched.h>
-#include <semaphore.h>
 
 enum { SIZE = 4 << 20, ROUNDS = 60, FIRST_SEED = 1000, LIMIT_MS = 10000 };
 
+static struct blocks b;
 static sem_t begin;
 static atomic_bool over, stop;
 static atomic_int held_for_ms, rounds_held;
 static bool first, ordinary;
 
-static double now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1e3 + now.tv_nsec / 1e6;
-}
-
-/* This thread. */
 static void stay_on(int cpu)
 {
     cpu_set_t one;
@@ -46,17 +35,17 @@ static void be_real_time(int priority)
 }
 
 /* Whether a worker writes to the second half, where a worker begins. */
-static bool worker_is_at_the_end(const struct blocks *b, uint64_t seed)
+static bool worker_is_at_the_end(uint64_t seed)
 {
-    const volatile uint64_t *words = b->to;
-    for (size_t at = b->size / 16; at < b->size / 8; at += 512)
+    const volatile uint64_t *words = b.to;
+    for (size_t at = b.size / 16; at < b.size / 8; at += 512)
         if (words[at] == word_at(at, seed))
             return true;
     return false;
 }
 
 /* Keeps all other threads from its CPU, once a worker has begun, until the copy is over. */
-static void *hold(void *blocks)
+static void *hold(void *nothing)
 {
     struct timespec moment = {0, 1000000}; /* leaves the worker its CPU */
     stay_on(1);
@@ -64,20 +53,24 @@ static void *hold(void *blocks)
     for (int round = 0;; round++) {
         sem_wait(&begin);
         if (stop)
-            return NULL;
-        while (!over && !worker_is_at_the_end(blocks, FIRST_SEED + round))
+            return nothing;
+        while (!over && !worker_is_at_the_end(FIRST_SEED + round))
             nanosleep(&moment, NULL);
         rounds_held += !over;
-        double from = now_ms();
-        while (!over && now_ms() < from + LIMIT_MS)
+        long from = clock_ms();
+        while (!over && clock_ms() < from + LIMIT_MS)
             ;
-        held_for_ms = (int)(now_ms() - from);
+        held_for_ms = clock_ms() - from;
     }
 }
 
-static void copies_held(struct blocks b, int count)
+static void *copy(void *nothing)
 {
-    for (int round = 0; round < count; round++) {
+    if (!first) /* a worker is born where its maker may be */
+        stay_on(0);
+    if (!ordinary)
+        be_real_time(20);
+    for (int round = 0; round < (first ? 1 : rounds(ROUNDS)); round++) {
         over = false;
         held_for_ms = -1;
         sem_post(&begin);
@@ -86,21 +79,12 @@ static void copies_held(struct blocks b, int count)
         while (held_for_ms < 0)
             sleep_ms(1);
         if (held_for_ms >= LIMIT_MS)
-            wrong("round %d: the copy waited for one of %d workers, who could not run", round,
-                  threads_named("adma-"));
+            wrong("round %d: the copy waited for one of %d workers, which could not run", round,
+                  count_workers());
     }
-}
-
-static void *copy(void *blocks)
-{
-    if (!first) /* a worker is born where its maker may be */
-        stay_on(0);
-    if (!ordinary)
-        be_real_time(20);
-    copies_held(*(struct blocks *)blocks, first ? 1 : rounds(ROUNDS));
     if (ordinary && rounds_held == 0)
         wrong("every copy was over too soon");
-    return NULL;
+    return nothing;
 }
 
 int main(int count, char **words)
@@ -110,16 +94,15 @@ int main(int count, char **words)
         be_filtered(words);
     first = !strcmp(way, "first");
     ordinary = !strcmp(way, "ordinary");
-    struct blocks b = map_blocks(first ? 4 * SIZE : SIZE); /* long enough for a worker to come */
-    /* As real-time programs do: a page that has to be read waits for threads of the kernel. */
+    b = map_blocks(first ? 4 * SIZE : SIZE); /* long enough for a worker to come */
+    /* Like real-time programs: a page that has to be read waits for threads of the kernel. */
     if (mlockall(MCL_CURRENT | MCL_FUTURE))
         cannot("mlockall: %s", strerror(errno));
     sem_init(&begin, 0, 0);
     if (!first)
         expect_workers(b, "before");
-    pthread_t holder = start_thread(hold, &b);
-    pthread_t copier = start_thread(copy, &b);
-    pthread_join(copier, NULL);
+    pthread_t holder = start_thread(hold, NULL);
+    pthread_join(start_thread(copy, NULL), NULL);
     stop = true;
     sem_post(&begin);
     pthread_join(holder, NULL);

@@ -2,58 +2,69 @@
  *
  *   prefork  children copy 256 KiB and leave: none has another thread
  *   turn     the program copies 256 KiB and forks in turn: there is no other thread
- *   large    one copy of 64 MiB, after which there are workers; the second word tells how
- *   again    children copy 4 MiB each, as the program has done before; the second word tells how
- *   faults   says how many page faults the child of a fork has had when it begins
+ *   large    one copy of 64 MiB, for strace
+ *   again    children copy 4 MiB each, as the program has done before, for strace
+ *   faults   prints the number of page faults of a forked child at its beginning
  */
 #include "trap.h"
-#include <sys/resource.h>
 
-static void expect_alone(const char *who)
+static struct blocks b;
+
+static void copy_alone(void)
 {
-    if (threads_named("") != 1)
-        wrong("%s has %d threads", who, threads_named(""));
+    static uint64_t seed = 1;
+    copy_checked(b, seed++, "short process");
+    if (b.size < MIB && count_threads() != 1)
+        wrong("a short process has %d threads", count_threads());
 }
 
-static void in_child(struct blocks b, int round)
+static void do_nothing(void)
 {
-    copy_checked(b, round, "child");
-    if (b.size < MIB)
-        expect_alone("the child");
-    _exit(0);
 }
 
-int main(int count, char **words)
+static void prefork(void)
 {
-    const char *way = count > 1 ? words[1] : "prefork";
-    size_t size = !strcmp(way, "large") ? 64 * MIB : !strcmp(way, "again") ? 4 * MIB : 256 * KIB;
-    struct blocks b = map_blocks(size);
-    if (!strcmp(way, "large")) {
-        fill(b.from, b.size, 1);
-        memcpy(b.to, b.from, b.size);
-        return 0;
+    b = map_blocks(256 * KIB);
+    for (int round = 0; round < 20; round++)
+        in_child(copy_alone, "child");
+}
+
+static void in_turn(void)
+{
+    b = map_blocks(256 * KIB);
+    for (int round = 0; round < 20; round++) {
+        copy_alone();
+        in_child(do_nothing, "child");
     }
-    if (!strcmp(way, "again"))
-        copy_checked(b, 1000, "parent");
-    for (int round = 0; round < (strcmp(way, "again") ? 20 : 5); round++) {
-        if (!strcmp(way, "turn")) {
-            copy_checked(b, round, "parent");
-            expect_alone("the program");
-        }
-        pid_t child = fork();
-        if (child == 0 && !strcmp(way, "faults")) {
-            struct rusage used;
-            getrusage(RUSAGE_SELF, &used);
-            printf("%ld\n", used.ru_minflt);
-            exit(0);
-        }
-        if (child == 0 && !strcmp(way, "turn"))
-            _exit(0);
-        if (child == 0)
-            in_child(b, 100 + round);
-        expect_success(child, "child");
-        if (!strcmp(way, "faults"))
-            break;
-    }
-    return 0;
 }
+
+static void one_large(void)
+{
+    b = map_blocks(64 * MIB);
+    fill(b.from, b.size, 1);
+    memcpy(b.to, b.from, b.size);
+}
+
+static void again(void)
+{
+    b = map_blocks(4 * MIB);
+    copy_alone();
+    for (int round = 0; round < 5; round++)
+        in_child(copy_alone, "child");
+}
+
+static void say_faults(void)
+{
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    printf("%ld\n", used.ru_minflt);
+    exit(0);
+}
+
+static void faults(void)
+{
+    in_child(say_faults, "child");
+}
+
+SCENES((void)0, {"prefork", prefork}, {"turn", in_turn}, {"large", one_large}, {"again", again},
+       {"faults", faults})

@@ -1,13 +1,14 @@
-/* A signal handler that copies as much as the code it interrupts.
+/* Signals and copies of one thread.
  *
- *   timer: an alarm rings during each copy of 64 MiB; its handler copies 64 MiB
- *   storm: another thread sends a signal 200 us after the last one was handled, at
- *          the earliest; its handler copies 128 KiB
+ *   timer    an alarm rings during each copy of 64 MiB; its handler copies 64 MiB
+ *   storm    another thread sends a signal 200 us after the last one was handled, at the earliest;
+ *            its handler copies 128 KiB
+ *   pending  a signal that the program has blocked is sent to the process while workers live: it
+ *            must wait for the program, and not be taken by a worker that left it unblocked
  *
- * Both copies must be right, errno must survive in both, and nothing may hang.
+ * Interrupted copies and those of the handler must be right, and errno must survive in both.
  */
 #include "trap.h"
-#include <sys/time.h>
 
 static struct blocks outer, inner;
 static volatile sig_atomic_t handled;
@@ -45,11 +46,14 @@ static void expect_same_mask(const sigset_t *before)
 
 static void ring_during_copies(void)
 {
+    sigset_t mask;
+    sigprocmask(SIG_SETMASK, NULL, &mask);
+    inner = map_blocks(64 * MIB);
+    handle(SIGALRM, copy_in_handler, SA_RESTART);
     for (int round = 0; round < 12; round++) {
-        fill(outer.from, outer.size, round);
-        struct itimerval soon = {{0, 0}, {0, 300 + round % 6 * 1500}};
         int before = handled;
-        setitimer(ITIMER_REAL, &soon, NULL);
+        fill(outer.from, outer.size, round);
+        alarm_after_us(300 + round % 6 * 1500);
         errno = 4711;
         memcpy(outer.to, outer.from, outer.size);
         if (errno != 4711)
@@ -58,32 +62,46 @@ static void ring_during_copies(void)
             usleep(500);
         check(outer.to, outer.size, round, "interrupted copy");
     }
+    expect_same_mask(&mask);
 }
 
 static void copy_in_storm(void)
 {
-    pthread_t self = pthread_self();
-    pthread_t sender = start_thread(send_signals, &self);
+    sigset_t mask;
+    sigprocmask(SIG_SETMASK, NULL, &mask);
+    inner = map_blocks(128 * KIB);
+    handle(SIGUSR1, copy_in_handler, SA_RESTART);
+    pthread_t self = pthread_self(), sender = start_thread(send_signals, &self);
     for (int round = 0; round < 8 || handled < 50; round++)
         copy_checked(outer, round, "copy in a signal storm");
     storm_over = true;
     pthread_join(sender, NULL);
+    expect_same_mask(&mask);
 }
 
-int main(int count, char **words)
+static void wait_for_blocked_signals(void)
 {
-    bool storm = count > 1 && !strcmp(words[1], "storm");
-    outer = map_blocks(64 * MIB);
-    inner = map_blocks(storm ? 128 * KIB : 64 * MIB);
-    struct sigaction action = {.sa_handler = copy_in_handler, .sa_flags = SA_RESTART};
-    sigaction(SIGALRM, &action, NULL);
-    sigaction(SIGUSR1, &action, NULL);
-    sigset_t mask;
-    sigprocmask(SIG_SETMASK, NULL, &mask);
-    if (storm)
-        copy_in_storm();
-    else
-        ring_during_copies();
-    expect_same_mask(&mask);
-    return 0;
+    /* Workers come before the program blocks anything: their mask is their own doing. */
+    copy_checked(outer, 1, "copy");
+    expect_workers(outer, "before signals are blocked");
+    sigset_t one, pending;
+    sigfillset(&one);
+    sigprocmask(SIG_BLOCK, &one, NULL);
+    for (int number = SIGHUP; number < SIGRTMAX; number++) {
+        if (number == SIGKILL || number == SIGSTOP || number == SIGCONT || number == 32 ||
+            number == 33)
+            continue; /* cannot be blocked, has no effect to wait for, or libc's */
+        sigemptyset(&one);
+        sigaddset(&one, number);
+        kill(getpid(), number);
+        sigpending(&pending);
+        if (!sigismember(&pending, number))
+            wrong("signal %d was taken from the program", number);
+        struct timespec at_once = {0, 0};
+        if (sigtimedwait(&one, NULL, &at_once) != number)
+            wrong("signal %d cannot be waited for: %s", number, strerror(errno));
+    }
 }
+
+SCENES(outer = map_blocks(64 * MIB), {"timer", ring_during_copies}, {"storm", copy_in_storm},
+       {"pending", wait_for_blocked_signals})

@@ -1,12 +1,8 @@
-/* A signal handler that leaves an interrupted copy by siglongjmp.
- *
- * What remains must be an abandoned copy and nothing else: no worker writes its
- * destination any more, and later copies are right and are offloaded again
- * (a claimed place that is never given back would send them all to libc).
+/* A signal handler that leaves an interrupted copy by siglongjmp. No worker writes the destination
+ * any more, and later copies are right and offloaded again (a claimed slot that is never given back
+ * would send them all to libc).
  */
 #include "trap.h"
-#include <setjmp.h>
-#include <sys/time.h>
 
 static sigjmp_buf before_copy;
 
@@ -21,12 +17,10 @@ int main(void)
     struct blocks b = map_blocks(20 * MIB);
     fill(b.from, b.size, 1);
     fill(b.to, b.size, 2);
-    struct sigaction action = {.sa_handler = jump};
-    sigaction(SIGALRM, &action, NULL);
-    for (int round = 0; round < 60; round++) {
-        struct itimerval soon = {{0, 0}, {0, 200 + round % 10 * 250}};
+    handle(SIGALRM, jump, 0);
+    for (volatile int round = 0; round < 60; round++) {
         if (sigsetjmp(before_copy, 1) == 0) {
-            setitimer(ITIMER_REAL, &soon, NULL);
+            alarm_after_us(200 + round % 10 * 250);
             for (;;)
                 memcpy(b.to, b.from, b.size);
         }

@@ -1,8 +1,10 @@
-/* posix_spawn, system and popen while other threads copy; the spawned program,
- * this one again, copies too. With "daemon": daemon(), and the daemon copies.
+/* Programs that start others:
+ *
+ *   spawn   posix_spawn, system and popen while other threads copy; the spawned program is this one
+ *           again ("leaf"), and copies
+ *   daemon  daemon(), and the daemon copies
  */
 #include "trap.h"
-#include <poll.h>
 #include <spawn.h>
 
 extern char **environ;
@@ -27,7 +29,7 @@ static void read_from_shell(void)
         wrong("pclose is not 0");
 }
 
-static int become_daemon(void)
+static void become_daemon(void)
 {
     int ends[2];
     char answer = 0;
@@ -49,21 +51,14 @@ static int become_daemon(void)
     struct pollfd until = {ends[0], POLLIN, 0};
     if (poll(&until, 1, 100000) != 1 || read(ends[0], &answer, 1) != 1 || answer != 'k')
         wrong("the daemon did not come to the end of its copies");
-    /* It has written its report when it is gone, and its end of the pipe with it. */
+    /* The end of the pipe closes with the daemon's end, when its report is written. */
     if (poll(&until, 1, 100000) != 1 || read(ends[0], &answer, 1) != 0)
         wrong("the daemon did not end");
-    return 0;
 }
 
-int main(int count, char **words)
+static void spawn(void)
 {
     pthread_t threads[2];
-    if (count > 1 && !strcmp(words[1], "daemon"))
-        return become_daemon();
-    if (count > 1 && !strcmp(words[1], "leaf")) {
-        copy_once(1 * MIB, 1, "spawned program");
-        return 0;
-    }
     start_copiers(threads, 2, 512 * KIB);
     for (int round = 0; round < rounds(25); round++) {
         spawn_self();
@@ -72,5 +67,11 @@ int main(int count, char **words)
             wrong("system does not tell the exit status");
     }
     stop_copiers(threads, 2);
-    return 0;
 }
+
+static void leaf(void)
+{
+    copy_once(1 * MIB, 1, "spawned program");
+}
+
+SCENES((void)0, {"spawn", spawn}, {"daemon", become_daemon}, {"leaf", leaf})

@@ -1,18 +1,14 @@
-/* Workers are stopped in the middle of what they do, each time for as long as it takes to
- * make more copies: a caller must not wait for them, and when they go on they must not
- * write into what is not theirs any more. A child stops them as a debugger would, one thread
- * at a time; the kernel's scheduler does the same to them, only for shorter and when it likes.
+/* Workers are stopped in the middle of a piece, each time for as long as it takes to make more
+ * copies: a caller must not wait for them, and when they go on they must not write into memory that
+ * is not theirs any more. A child stops them as a debugger would, one thread at a time.
  *
  * With "refused" membarrier, by which they are interrupted, answers EPERM from now on, as after a
  * restore from a checkpoint. Then a stopped worker has to be waited for, and is stopped for a moment
- * only; a copy that hangs ends by an alarm.
+ * only.
  */
 #include "trap.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <poll.h>
-#include <stddef.h>
-#include <sys/prctl.h>
 #include <sys/ptrace.h>
 
 enum { ROUNDS = 100, MOST = 64, SIZE = 2 << 20, PATIENCE_MS = 60000 };
@@ -51,38 +47,20 @@ struct tracer {
     int count;
 };
 
-static bool is_seized(const struct tracer *t, pid_t tid)
-{
-    for (int i = 0; i < t->count; i++)
-        if (t->seized[i] == tid)
-            return true;
-    return false;
-}
-
 static void seize_workers(struct tracer *t)
 {
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/task", t->parent);
-    DIR *tasks = opendir(path);
-    if (!tasks)
-        return;
-    for (struct dirent *entry; (entry = readdir(tasks));) {
-        char name[32] = "";
-        pid_t tid = atoi(entry->d_name);
-        snprintf(path, sizeof path, "/proc/%d/task/%.20s/comm", t->parent, entry->d_name);
-        int fd = open(path, O_RDONLY);
-        if (fd < 0)
+    struct task all[MOST_TASKS];
+    for (int i = tasks_of(t->parent, all) - 1; i >= 0; i--) {
+        int at = 0;
+        while (at < t->count && t->seized[at] != all[i].tid)
+            at++;
+        if (!is_worker(&all[i]) || at < t->count || t->count == MOST)
             continue;
-        ssize_t got = read(fd, name, sizeof name - 1);
-        close(fd);
-        if (got <= 0 || strncmp(name, "adma-", 5) || is_seized(t, tid) || t->count == MOST)
-            continue;
-        if (ptrace(PTRACE_SEIZE, tid, 0, 0) == 0)
-            t->seized[t->count++] = tid;
+        if (ptrace(PTRACE_SEIZE, all[i].tid, 0, 0) == 0)
+            t->seized[t->count++] = all[i].tid;
         else
             shared->failed = 1;
     }
-    closedir(tasks);
 }
 
 static void stop_workers(struct tracer *t)

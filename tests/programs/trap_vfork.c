@@ -1,18 +1,15 @@
 /* vfork: the child lives in the parent's memory and no fork handler runs.
  *
- *   exec:  the child executes another program
- *   copy:  the child copies a large block and leaves by _exit
- *   first: the same, and the child's copy is the first large one of all:
- *          workers it made would be threads of the child and die with it
+ *   copy    the child copies a large block and leaves by _exit
+ *   exec    the child executes another program
+ *   first   like copy, and the child's copy is the first large one of all: workers it made would be
+ *           threads of the child and die with it
+ *   race    like first, with another thread's first copy at the same moment, in 80 processes: a
+ *           worker that dies with the child leaves a piece undone
+ *   killed  children are killed in the middle of their copies; the parent's are shared as before
  *
- *   race:  the same with another thread's first copy at the same moment, in 80
- *          processes: a worker that dies with the child leaves a piece undone
- *
- *   killed: children are killed in the middle of their copies; the parent's copies are
- *          shared as before
- *
- * Other threads of the parent copy meanwhile, and the parent itself copies
- * afterwards: nothing of a dead child may be waited for.
+ * Other threads of the parent copy meanwhile, and the parent itself copies afterwards: nothing of a
+ * dead child may be waited for.
  */
 #include "trap.h"
 
@@ -31,8 +28,9 @@ static void vfork_and_copy(int round)
     copy_checked(shared, 1000 + round, "parent after vfork");
 }
 
-static void vfork_and_exec(void)
+static void vfork_and_exec(int round)
 {
+    (void)round;
     pid_t child = vfork();
     if (child == 0) {
         execl("/bin/true", "true", (char *)NULL);
@@ -54,7 +52,7 @@ static void *copy_along(void *blocks)
     return NULL;
 }
 
-static int race_for_first_copy(void)
+static void race_for_first_copy(void)
 {
     struct blocks beside = map_blocks(1 * MIB);
     fill(beside.from, beside.size, 8);
@@ -69,7 +67,14 @@ static int race_for_first_copy(void)
     pthread_join(thread, NULL);
     expect_success(child, "child of vfork");
     check(shared.to, shared.size, 7, "what the child of vfork copied");
-    return 0;
+}
+
+static void race(void)
+{
+    fill(shared.from, shared.size, 7);
+    for (int round = 0; round < rounds(80); round++)
+        in_child(race_for_first_copy, "process with a race for its first copy");
+    copy_checked(shared, 1, "after the races");
 }
 
 /* The parent waits in vfork, so another thread is the one to kill. */
@@ -81,8 +86,7 @@ static void *kill_children(void *count)
         while (copying_child == 0)
             ;
         pid_t child = copying_child;
-        struct timespec a_while = {0, 100000 + i % 16 * 100000};
-        nanosleep(&a_while, NULL);
+        usleep(100 + i % 16 * 100);
         copying_child = 0;
         kill(child, SIGKILL);
     }
@@ -109,38 +113,18 @@ static void kill_in_the_middle_of_copies(void)
         copy_checked(shared, 200 + round, "parent after its children were killed");
 }
 
-int main(int count, char **words)
+static void killed(void)
 {
-    const char *way = count > 1 ? words[1] : "copy";
+    copy_checked(shared, 1, "before vfork");
+    kill_in_the_middle_of_copies();
+}
+
+static void in_rounds(void (*work)(int))
+{
     pthread_t threads[2];
-    shared = map_blocks(2 * MIB);
-    if (!strcmp(way, "race")) {
-        fill(shared.from, shared.size, 7);
-        for (int round = 0; round < rounds(80); round++) {
-            pid_t process = fork();
-            if (process == 0)
-                _exit(race_for_first_copy());
-            expect_success(process, "process with a race for its first copy");
-        }
-        copy_checked(shared, 1, "after the races");
-        return 0;
-    }
-    if (!strcmp(way, "killed")) {
-        copy_checked(shared, 1, "before vfork");
-        kill_in_the_middle_of_copies();
-        return 0;
-    }
-    if (strcmp(way, "first"))
-        copy_checked(shared, 1, "before vfork");
-    else
-        vfork_and_copy(1);
     start_copiers(threads, 2, 512 * KIB);
-    for (int round = 2; round < 2 + rounds(98); round++) {
-        if (!strcmp(way, "exec"))
-            vfork_and_exec();
-        else
-            vfork_and_copy(round);
-    }
+    for (int round = 2; round < 2 + rounds(98); round++)
+        work(round);
     stop_copiers(threads, 2);
     for (int round = 100; round < 103; round++) {
         have_workers_leave(); /* the next child would be the one to make new ones */
@@ -151,8 +135,28 @@ int main(int count, char **words)
     for (int round = 103; round < 120; round++)
         vfork_and_copy(round);
     stop_copiers(threads, 2);
-    have_workers_leave(); /* again: whether copies are offloaded shows in new workers */
+    have_workers_leave(); /* again: new workers show that copies are offloaded */
     copy_checked(shared, 5000, "parent at the end");
     expect_workers(shared, "parent after all children");
-    return 0;
 }
+
+static void copy(void)
+{
+    copy_checked(shared, 1, "before vfork");
+    in_rounds(vfork_and_copy);
+}
+
+static void exec(void)
+{
+    copy_checked(shared, 1, "before vfork");
+    in_rounds(vfork_and_exec);
+}
+
+static void first(void)
+{
+    vfork_and_copy(1);
+    in_rounds(vfork_and_copy);
+}
+
+SCENES(shared = map_blocks(2 * MIB), {"copy", copy}, {"exec", exec}, {"first", first},
+       {"race", race}, {"killed", killed})

@@ -1,9 +1,7 @@
-/* The life of the workers as the program can see it.
- *
- * One thread before the first large copy; then workers with a name, all signals
- * blocked, no CPU time when idle and no descriptor; one thread again after
- * a tenth of a second of idleness, and new workers at the next copy.
- * For glibc the program is single-threaded all the time.
+/* The life of the workers as the program can see it: one thread before the first large copy; then
+ * workers with a name, all signals blocked, no CPU time when idle and no descriptor; one thread again
+ * after a tenth of a second of idleness, and new workers at the next copy. For glibc the program is
+ * single-threaded all the time.
  */
 #include "trap.h"
 #include <sys/single_threaded.h>
@@ -20,48 +18,32 @@ static int count_descriptors(void)
 
 static void expect_alone(const char *when)
 {
-    if (threads_named("") != 1)
-        wrong("%d threads %s", threads_named(""), when);
+    if (count_threads() != 1)
+        wrong("%d threads %s", count_threads(), when);
     if (!__libc_single_threaded)
         wrong("glibc believes in threads %s", when);
 }
 
-/* What a worker blocks that does not block everything; 0: there is none. */
-static unsigned long long blocked_by_worker(void)
-{
-    DIR *tasks = opendir("/proc/self/task");
-    unsigned long long found = 0;
-    for (struct dirent *entry; (entry = readdir(tasks));) {
-        char path[64], line[200];
-        unsigned long long blocked = 0;
-        bool worker = false;
-        snprintf(path, sizeof path, "/proc/self/task/%.20s/status", entry->d_name);
-        FILE *status = entry->d_name[0] == '.' ? NULL : fopen(path, "r");
-        while (status && fgets(line, sizeof line, status)) {
-            worker |= !strncmp(line, "Name:\tadma-", 11);
-            sscanf(line, "SigBlk: %llx", &blocked);
-        }
-        if (status)
-            fclose(status);
-        /* SIGKILL and SIGSTOP cannot be blocked. */
-        if (worker && (blocked | 1ull << (SIGKILL - 1) | 1ull << (SIGSTOP - 1)) != ~0ull)
-            found = blocked;
-    }
-    closedir(tasks);
-    return found;
-}
-
-/* A worker hears of bad pages while it copies, and may be slow to get a CPU to stop. */
+/* A worker unblocks SIGSEGV and SIGBUS while it copies, and may be slow to get a CPU to stop. */
 static void expect_signals_blocked(void)
 {
-    for (int ms = 0; blocked_by_worker(); ms += 10) {
+    /* SIGKILL and SIGSTOP cannot be blocked. */
+    const unsigned long long never = 1ull << (SIGKILL - 1) | 1ull << (SIGSTOP - 1);
+    struct task all[MOST_TASKS];
+    for (int ms = 0;; ms += 10) {
+        unsigned long long blocked = ~0ull;
+        for (int i = tasks_of(getpid(), all) - 1; i >= 0; i--)
+            if (is_worker(&all[i]))
+                blocked &= all[i].blocked_signals | never;
+        if (blocked == ~0ull)
+            return;
         if (ms > 4000)
-            wrong("a worker blocks only %llx", blocked_by_worker());
+            wrong("a worker blocks only %llx", blocked);
         sleep_ms(10);
     }
 }
 
-/* They may look round a little before they sleep, which on a busy machine is later. */
+/* Workers spin a little before they sleep, on a busy machine later. */
 static void expect_no_cpu_time(void)
 {
     for (int tries = 0;; tries++) {
@@ -76,13 +58,13 @@ static void expect_no_cpu_time(void)
     }
 }
 
-/* On a busy machine each of them has to get a CPU to leave: one of a few times. */
+/* Each worker has to get a CPU to leave, so a busy machine has several tries. */
 static void expect_soon_alone(struct blocks b)
 {
     for (int tries = 0; tries < 10; tries++) {
         copy_checked(b, 40 + tries, "large copy before idleness");
         for (int ms = 0; ms < 2000; ms += 20, sleep_ms(20))
-            if (threads_named("") == 1)
+            if (count_threads() == 1)
                 return;
     }
     wrong("idle workers stay for seconds");
@@ -98,7 +80,7 @@ int main(void)
 
     copy_checked(b, 2, "large copy");
     expect_workers(b, "after the first large copy");
-    for (int ms = 0; threads_named("") != 1 + threads_named("adma-"); ms += 10) {
+    for (int ms = 0; count_threads() != 1 + count_workers(); ms += 10) {
         if (ms > 4000) /* each names itself when it gets a CPU */
             wrong("a thread has another name than adma-");
         sleep_ms(10);
@@ -110,9 +92,8 @@ int main(void)
     if (count_descriptors() != descriptors)
         wrong("%d descriptors are open, not %d", count_descriptors(), descriptors);
 
-    if (threads_named("adma-") != 0 || workers_expected()) {
+    if (count_workers() != 0 || workers_expected())
         expect_soon_alone(b);
-    }
     expect_alone("after idleness");
     copy_checked(b, 3, "large copy after idleness");
     expect_workers(b, "after idleness");

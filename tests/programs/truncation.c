@@ -5,10 +5,6 @@
  * interrupted in the calling thread only, and what it copied must have been in the file.
  */
 #include "pattern.h"
-#include <setjmp.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 
 enum { LEN = 4 << 20, RUN_MS = 1500, AT_MOST_MS = 20000, ENOUGH_FAULTS = 10 };
 
@@ -18,67 +14,65 @@ static pid_t caller;
 
 static void on_fault(int signo, siginfo_t *info, void *context)
 {
-	(void)context;
-	if (gettid() != caller)
-		fail("signal %d at %p in another thread", signo, info->si_addr);
-	faults++;
-	siglongjmp(before_copy, 1);
+    (void)context;
+    if (gettid() != caller)
+        fail("signal %d at %p in another thread", signo, info->si_addr);
+    faults++;
+    siglongjmp(before_copy, 1);
 }
 
 /* Runs until the parent kills it; dies with the parent. */
 static void truncate_and_restore(int file)
 {
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	for (unsigned round = 0;; round++) {
-		if (ftruncate(file, round % 7 * (LEN / 7)) || ftruncate(file, LEN))
-			_exit(1);
-		usleep(round % 8 * 700);
-	}
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (unsigned round = 0;; round++) {
+        if (ftruncate(file, round % 7 * (LEN / 7)) || ftruncate(file, LEN))
+            _exit(1);
+        usleep(round % 8 * 700);
+    }
 }
 
 static long now_ms(void)
 {
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
 int main(void)
 {
-	struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO };
-	int file = memfd_create("truncated", MFD_CLOEXEC);
-	byte *plain = pages_between_guards(LEN);
-	byte *mapped;
-	volatile long copies = 0, begun = now_ms();
-	pid_t truncating;
-
-	if (file < 0 || ftruncate(file, LEN))
-		fail("memfd_create: %m");
-	mapped = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-	if (mapped == MAP_FAILED)
-		fail("mmap: %m");
-	caller = gettid();
-	sigaction(SIGBUS, &action, NULL);
-	truncating = fork();
-	if (!truncating)
-		truncate_and_restore(file);
-	while (now_ms() - begun < (faults < ENOUGH_FAULTS ? AT_MOST_MS : RUN_MS)) {
-		for (size_t i = 0; i < LEN; i += 64)
-			plain[i] = 'P';
-		if (sigsetjmp(before_copy, 1))
-			continue;
-		memcpy((void *)mapped, (void *)plain, LEN);
-		memcpy((void *)plain, (void *)mapped, LEN);
-		copies++;
-		for (size_t i = 0; i < LEN; i += 64)
-			if (plain[i] != 'P' && plain[i] != 0)
-				fail("byte %zu is %#x, which never was in the file", i, plain[i]);
-	}
-	kill(truncating, SIGKILL);
-	waitpid(truncating, NULL, 0);
-	fprintf(stderr, "%ld copies, %d faults\n", copies, faults);
-	if (!faults)
-		cannot_be_shown("no copy met a truncated file");
-	return 0;
+    struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO };
+    int file = memfd_create("truncated", MFD_CLOEXEC);
+    byte *plain = pages_between_guards(LEN);
+    byte *mapped;
+    volatile long copies = 0, begun = now_ms();
+    pid_t truncating;
+    if (file < 0 || ftruncate(file, LEN))
+        fail("memfd_create: %m");
+    mapped = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (mapped == MAP_FAILED)
+        fail("mmap: %m");
+    caller = gettid();
+    sigaction(SIGBUS, &action, NULL);
+    truncating = fork();
+    if (!truncating)
+        truncate_and_restore(file);
+    while (now_ms() - begun < (faults < ENOUGH_FAULTS ? AT_MOST_MS : RUN_MS)) {
+        for (size_t i = 0; i < LEN; i += 64)
+            plain[i] = 'P';
+        if (sigsetjmp(before_copy, 1))
+            continue;
+        memcpy((void *)mapped, (void *)plain, LEN);
+        memcpy((void *)plain, (void *)mapped, LEN);
+        copies++;
+        for (size_t i = 0; i < LEN; i += 64)
+            if (plain[i] != 'P' && plain[i] != 0)
+                fail("byte %zu is %#x, which never was in the file", i, plain[i]);
+    }
+    kill(truncating, SIGKILL);
+    waitpid(truncating, NULL, 0);
+    fprintf(stderr, "%ld copies, %d faults\n", copies, faults);
+    if (!faults)
+        cannot_be_shown("no copy met a truncated file");
+    return 0;
 }

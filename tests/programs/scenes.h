@@ -1,0 +1,40 @@
+/* Programs of several scenes: the first argument names the one to play, none plays the first. */
+#pragma once
+#include <stdio.h>
+#include <string.h>
+
+struct scene {
+    const char *name;
+    void (*play)(void);
+};
+
+static char **scene_words;
+static int scene_word_count;
+
+/* The argument after the scene's name is number 0; `otherwise` where there are fewer. */
+static inline const char *scene_argument(int number, const char *otherwise)
+{
+    return number + 2 < scene_word_count ? scene_words[number + 2] : otherwise;
+}
+
+/* `scenes` ends with {NULL, NULL}. Returns the program's exit status. */
+static inline int play(int count, char **words, const struct scene *scenes)
+{
+    scene_words = words;
+    scene_word_count = count;
+    for (; scenes->name; scenes++)
+        if (count < 2 || !strcmp(words[1], scenes->name)) {
+            scenes->play();
+            return 0;
+        }
+    fprintf(stderr, "%s: no scene %s\n", words[0], words[1]);
+    return 1;
+}
+
+/* Defines main: evaluates `first`, then plays the scene that the first argument names. */
+#define SCENES(first, ...)                                                                         \
+    int main(int count, char **words)                                                              \
+    {                                                                                              \
+        first;                                                                                     \
+        return play(count, words, (const struct scene[]){__VA_ARGS__, {NULL, NULL}});              \
+    }
