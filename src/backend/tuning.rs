@@ -162,6 +162,7 @@ impl<const MOST: u32, const STEP: u32> CallerShare<MOST, STEP> {
 pub struct Clock {
     ticks: AtomicU64,
     nanoseconds: AtomicU64,
+    per_ms: AtomicU64,
 }
 
 impl Clock {
@@ -170,15 +171,23 @@ impl Clock {
         self.nanoseconds.store(sys::nanoseconds(), Relaxed);
     }
 
-    /// Returns the ticks of a millisecond; right after `set`, where the ratio is uncertain, those of
-    /// 4 GHz, so that sleeps are too short rather than too long.
-    pub fn ticks_per_ms(&self) -> u64 {
+    /// Measures how long a tick is. Not in a worker, which calls nothing of libc.
+    pub fn measure(&self) {
         let passed = sys::ticks().wrapping_sub(self.ticks.load(Relaxed));
-        if passed < 4_000_000 {
-            return 4_000_000;
+        if passed >= 4_000_000 {
+            let nanos = sys::nanoseconds().wrapping_sub(self.nanoseconds.load(Relaxed)).max(1);
+            let per_ms = u128::from(passed) * 1_000_000 / u128::from(nanos);
+            self.per_ms.store(per_ms as u64, Relaxed);
         }
-        let nanos = sys::nanoseconds().wrapping_sub(self.nanoseconds.load(Relaxed)).max(1);
-        (u128::from(passed) * 1_000_000 / u128::from(nanos)).max(1) as u64
+    }
+
+    /// Returns the ticks of a millisecond; before they are measured those of 4 GHz, so that sleeps
+    /// are too short rather than too long.
+    pub fn ticks_per_ms(&self) -> u64 {
+        match self.per_ms.load(Relaxed) {
+            0 => 4_000_000,
+            known => known,
+        }
     }
 
     pub fn nanoseconds(&self, ticks: u64) -> u64 {

@@ -189,6 +189,7 @@ impl Service {
         let engines = service.card.describe(&mut name).max(1);
         gpu.name.iter().zip(name).for_each(|(to, byte)| to.store(byte, Relaxed));
         gpu.engines.store(engines as u32, Relaxed);
+        gpu.clock.measure();
         Ok(service)
     }
 

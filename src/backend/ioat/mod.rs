@@ -401,6 +401,7 @@ impl Engine {
         }
         let rest = || expected.saturating_sub(sys::ticks().wrapping_sub(since));
         while rest() > DOZE_FROM && words.missing().is_some() {
+            self.clock.measure();
             self.counts.others.fetch_add(1, Relaxed);
             sys::sleep(self.clock.nanoseconds(rest() / 4 * 3).min(LONGEST_DOZE));
         }

@@ -26,6 +26,7 @@ impl Service {
         let look_through = now.saturating_sub(self.looked) > 500_000_000;
         if look_through {
             self.looked = now;
+            self.gpu.clock.measure();
         }
         for index in self.there.clone() {
             let registration = self.gpu.registrations.get(index);
