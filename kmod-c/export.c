@@ -95,8 +95,7 @@ static int adma_buf_pin(struct adma_buf *buf)
 		part = min_t(u64, adma_range_rest(addr), end - addr);
 		range = adma_range_get(&buf->file->mem, addr, part,
 				       buf->flags & ADMA_EXPORT_WRITE,
-				       ADMA_EVERY_DEVICE, GFP_KERNEL_ACCOUNT,
-				       &pinned);
+				       ADMA_EVERY_DEVICE, &pinned);
 		if (IS_ERR(range))
 			return range == ERR_PTR(-EBUSY) ? -EFAULT : PTR_ERR(range);
 		buf->range[buf->nr++] = range;
@@ -169,7 +168,7 @@ int adma_unexport(struct file *port, struct adma_wait *arg)
 	struct adma_flight what = {};
 	long limit = adma_timeout_of(arg);
 	struct adma_buf *buf;
-	int left;
+	long left;
 
 	arg->failed = 0;
 	xa_lock(&file->exports);

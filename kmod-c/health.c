@@ -99,7 +99,7 @@ static int adma_probe(struct adma_channel *ch)
 	}
 	end = jiffies + adma_timeout();
 	for (;;) {
-		adma_channel_poll(ch);
+		adma_channel_issue(ch, true);
 		/* What was copied, and how it went, comes before the count. */
 		came = atomic64_read_acquire(&cr->done);
 		if (came == 2 || time_after(jiffies, end))
@@ -132,7 +132,7 @@ static bool adma_chan_req_silent(struct adma_chan_req *cr)
 {
 	struct adma_channel *ch = cr->ch;
 
-	if (!cr->closed || time_before(jiffies, cr->sent_at + adma_timeout()))
+	if (!cr->closed || time_before(jiffies, cr->begun + adma_timeout()))
 		return false;
 	return time_after(jiffies, READ_ONCE(ch->moved) + adma_timeout()) ||
 	       (ch->ordered &&
@@ -151,7 +151,7 @@ static bool adma_in_trouble(struct adma_channel *ch)
 	ch->erred = false;
 	list_for_each_entry_safe(cr, next, &ch->reqs, list) {
 		/* Nothing else looks, if its word has found no place. */
-		adma_chan_req_over_if_complete(cr);
+		adma_chan_req_end(cr, false);
 		trouble |= adma_chan_req_silent(cr);
 	}
 	/* One that is still being submitted may have lost a transfer. */
@@ -175,20 +175,11 @@ static void adma_end_suspects(struct adma_channel *ch)
 			continue;
 		if (!cr->failed)
 			adma_count(ADMA_STAT_TIMEOUTS, 1);
-		adma_chan_req_over(cr);
+		adma_chan_req_end(cr, true);
 	}
 	/* Of those, as they ended. */
 	ch->erred = false;
 	spin_unlock_irqrestore(&ch->lock, irq);
-}
-
-static void adma_set_health(struct adma_channel *ch, enum adma_health health)
-{
-	/* At most a few times for each channel and load of the module. */
-	if (health == ADMA_OUT)
-		dev_warn(ch->dev, "adma: %s is left out\n",
-			 dma_chan_name(ch->chan));
-	WRITE_ONCE(ch->health, health);
 }
 
 /* Probes the channel and sets its health. Returns the pause, in ms. */
@@ -199,7 +190,7 @@ static unsigned int adma_examine(struct adma_channel *ch, bool trouble)
 	int ret;
 
 	if (ch->health == ADMA_UP)
-		adma_set_health(ch, ADMA_ASIDE);
+		WRITE_ONCE(ch->health, ADMA_ASIDE);
 	ret = adma_probe(ch);
 	/*
 	 * It may only have been caught by the reset that ended the others, and
@@ -228,10 +219,13 @@ static unsigned int adma_examine(struct adma_channel *ch, bool trouble)
 	rests = ret || (trouble && ch->errors > ADMA_PASSED_OVER);
 	if (rests)
 		adma_count(ADMA_STAT_QUARANTINED, 1);
-	if (ch->errors > ADMA_MAX_ERRORS)
-		adma_set_health(ch, ADMA_OUT);
-	else if (!rests)
-		adma_set_health(ch, ADMA_UP);
+	if (ch->errors > ADMA_MAX_ERRORS) {
+		dev_warn(ch->dev, "adma: %s is left out\n",
+			 dma_chan_name(ch->chan));
+		WRITE_ONCE(ch->health, ADMA_OUT);
+	} else if (!rests) {
+		WRITE_ONCE(ch->health, ADMA_UP);
+	}
 	return rests ? ADMA_REST_MS : ADMA_WATCH_MS;
 }
 
@@ -245,7 +239,7 @@ void adma_watch(struct work_struct *work)
 
 	if (!READ_ONCE(ch->chan))
 		goto out_unlock;
-	adma_channel_poll(ch);
+	adma_channel_issue(ch, true);
 	trouble = adma_in_trouble(ch);
 	if (trouble || ch->health == ADMA_ASIDE)
 		pause = adma_examine(ch, trouble);

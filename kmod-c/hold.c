@@ -5,7 +5,6 @@
 #include <linux/module.h>
 #include <linux/slab.h>
 
-#include "hold.h"
 #include "range.h"
 
 /* How long transfers in flight may take to end before their driver goes. */
@@ -20,19 +19,19 @@ unsigned int adma_align = 1;
  */
 static void adma_channel_leave(struct adma_channel *ch)
 {
-	const struct adma_flight any = { .begun_by = jiffies };
+	const struct adma_flight any = { .ch = ch, .begun_by = jiffies };
 	struct dma_chan *chan = ch->chan;
 
 	if (!chan)
 		return;
 	adma_watch_soon(ch);
-	wait_event_timeout(ch->wait, !adma_in_flight(ch, &any),
-			   msecs_to_jiffies(ADMA_LEAVE_MS));
+	adma_wait_for_flight(&any, msecs_to_jiffies(ADMA_LEAVE_MS), false);
 	WRITE_ONCE(ch->chan, NULL);
 	synchronize_srcu(&adma_srcu);
 	cancel_delayed_work_sync(&ch->watch);
 	dma_release_channel(chan);
-	adma_chan_reqs_abandon(ch);
+	if (ch->ordered)
+		adma_channel_stopped(ch);
 	/* A silent queue of idxd may still write there: rather lose a page. */
 	if (ch->ordered || !atomic_read(&ch->entries))
 		dma_free_coherent(ch->dev, PAGE_SIZE, ch->probe_page,
@@ -103,10 +102,8 @@ static int adma_queue_event(struct notifier_block *notifier,
 	if (event != BUS_NOTIFY_UNBOUND_DRIVER)
 		return NOTIFY_DONE;
 	for (i = 0; i < adma_nr_channels; i++) {
-		if (adma_channels[i].device != device - adma_devices)
-			continue;
-		WRITE_ONCE(adma_channels[i].reset, true);
-		adma_chan_reqs_abandon(&adma_channels[i]);
+		if (adma_channels[i].device == device - adma_devices)
+			adma_channel_stopped(&adma_channels[i]);
 	}
 	return NOTIFY_OK;
 }

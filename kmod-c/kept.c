@@ -5,7 +5,6 @@
  * eviction raise it: what was used since eviction last looked has a second
  * chance, and a hit takes no lock to be remembered.
  */
-#include <linux/list_lru.h>
 #include <linux/pkeys.h>
 #include <linux/rcupdate.h>
 #include <linux/sched/signal.h>
@@ -18,7 +17,10 @@
 #define ADMA_AGE_MS	1000
 #define ADMA_AGES	5
 
-/* How often a range that dies while it is pinned is looked for again. */
+/*
+ * How often a range is looked for again whose mapping changes while it is pinned:
+ * to unshare a page that the child of a fork has is such a change.
+ */
 #define ADMA_TRIES	8
 
 /* How long a copy that finds no room waits for its own file's works. */
@@ -90,24 +92,25 @@ static struct adma_range *adma_range_find(struct adma_mem *mem, u64 addr, size_t
 
 /* Returns a range of the table, or a new one, with a reference. */
 static struct adma_range *adma_range_of_table(struct adma_mem *mem, u64 index,
-					      bool write, gfp_t gfp)
+					      bool write)
 {
 	struct adma_range *range;
 
 	if (!adma_keeps(mem))
-		return adma_range_new(mem, index, write, gfp);
+		return adma_range_new(mem, index, write);
 	range = adma_range_lookup(mem, index, write);
 	adma_count_for(mem, range ? ADMA_STAT_HITS : ADMA_STAT_MISSES);
 	if (range)
 		return range;
-	range = adma_range_new(mem, index, write, gfp);
+	range = adma_range_new(mem, index, write);
 	if (IS_ERR(range))
 		return range;
 	/* All before it is in the table: taking it out undoes it. */
 	kref_get(&range->kref);
 	list_lru_add_obj(&adma_lru, &range->lru);
 	atomic_inc(&mem->kept);
-	if (xa_insert(&mem->table, adma_key(index, write), range, gfp)) {
+	if (xa_insert(&mem->table, adma_key(index, write), range,
+		      GFP_KERNEL_ACCOUNT)) {
 		/* No memory; or another thread was quicker, and this is ours alone. */
 		list_lru_del_obj(&adma_lru, &range->lru);
 		atomic_dec(&mem->kept);
@@ -180,6 +183,23 @@ static unsigned long adma_mems_evict(const struct user_struct *user,
 	return freed;
 }
 
+/**
+ * adma_mem_settle() - wait for requests that are over, and unpin what they used
+ * @mem: memory of the caller's process
+ * @ms: milliseconds for either at most
+ *
+ * A word comes before the interrupt that ends its request.
+ */
+void adma_mem_settle(struct adma_mem *mem, unsigned int ms)
+{
+	adma_channels_poll();
+	wait_event_killable_timeout(mem->wait, !atomic_read(&mem->ending),
+				    msecs_to_jiffies(ms));
+	adma_mem_reap(mem);
+	wait_event_killable_timeout(mem->wait, !atomic_read(&mem->leaving),
+				    msecs_to_jiffies(ms));
+}
+
 /*
  * What other files of the user keep is in the way when the limit is the user's;
  * it is reaped in their own time, and until then the caller is refused.
@@ -192,13 +212,7 @@ static void adma_make_room(struct adma_mem *mem, unsigned int pages, bool of_use
 	if (of_user && freed < pages &&
 	    adma_mems_evict(mem->cred->user, pages - freed, 1))
 		schedule_timeout_killable(1);
-	/* Requests may be over and not know it: the word comes before the interrupt. */
-	adma_channels_poll();
-	wait_event_killable_timeout(mem->wait, !atomic_read(&mem->ending),
-				    msecs_to_jiffies(ADMA_ROOM_MS));
-	adma_ranges_reap(mem);
-	wait_event_killable_timeout(mem->wait, !atomic_read(&mem->leaving),
-				    msecs_to_jiffies(ADMA_ROOM_MS));
+	adma_mem_settle(mem, ADMA_ROOM_MS);
 }
 
 /**
@@ -208,16 +222,15 @@ static void adma_make_room(struct adma_mem *mem, unsigned int pages, bool of_use
  * @len: bytes, all of one range
  * @write: whether they are written
  * @device: number of the device that they are mapped for, or ADMA_EVERY_DEVICE
- * @gfp: where this does not allow to wait, pages that are not there are refused
  * @pinned: increased by the pages that this has pinned
  *
- * May otherwise wait for a page for as long as its provider likes.
+ * May wait for a page for as long as its provider likes.
  *
  * Returns their range with a reference: one that is kept, or another for the
  * caller alone. -EBUSY if the mapping changes all the time.
  */
 struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr, size_t len,
-				  bool write, unsigned int device, gfp_t gfp,
+				  bool write, unsigned int device,
 				  unsigned int *pinned)
 {
 	unsigned int pages = adma_page_of(addr + len - 1) - adma_page_of(addr) + 1;
@@ -229,15 +242,14 @@ struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr, size_t len,
 	if (range)
 		return range;
 	for (tries = 0; tries < ADMA_TRIES; tries++) {
-		range = alone ? adma_range_new(mem, adma_range_of(addr), write, gfp) :
-				adma_range_of_table(mem, adma_range_of(addr), write, gfp);
+		range = alone ? adma_range_new(mem, adma_range_of(addr), write) :
+				adma_range_of_table(mem, adma_range_of(addr), write);
 		if (IS_ERR(range))
 			return range;
-		ret = adma_range_fill(range, addr, len, device, gfp, pinned);
+		ret = adma_range_fill(range, addr, len, device, pinned);
 		if (!ret)
 			return range;
-		if ((ret == -ENOMEM || ret == -EAGAIN) && tries < 2 &&
-		    gfpflags_allow_blocking(gfp)) {
+		if ((ret == -ENOMEM || ret == -EAGAIN) && tries < 2) {
 			/* Its other pages may be in the way. */
 			adma_range_retire(range);
 			adma_range_put(range);

@@ -43,51 +43,25 @@ impl Errno {
     }
 }
 
-impl fmt::Debug for Errno {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match self.0 {
-            libc::EPERM => "EPERM",
-            libc::ENOENT => "ENOENT",
-            libc::EBADF => "EBADF",
-            libc::EMFILE => "EMFILE",
-            libc::ESHUTDOWN => "ESHUTDOWN",
-            libc::EINTR => "EINTR",
-            libc::EIO => "EIO",
-            libc::E2BIG => "E2BIG",
-            libc::EAGAIN => "EAGAIN",
-            libc::ENOMEM => "ENOMEM",
-            libc::EACCES => "EACCES",
-            libc::EFAULT => "EFAULT",
-            libc::EBUSY => "EBUSY",
-            libc::ENODEV => "ENODEV",
-            libc::EINVAL => "EINVAL",
-            libc::ENOTTY => "ENOTTY",
-            libc::EOPNOTSUPP => "EOPNOTSUPP",
-            libc::ETIMEDOUT => "ETIMEDOUT",
-            number => return write!(out, "errno {number}"),
-        };
-        out.write_str(name)
-    }
+macro_rules! errnos {
+    ($($name:ident)*) => {
+        $(pub const $name: Errno = Errno(libc::$name);)*
+
+        impl fmt::Debug for Errno {
+            fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match *self {
+                    $($name => out.write_str(stringify!($name)),)*
+                    Errno(number) => write!(out, "errno {number}"),
+                }
+            }
+        }
+    };
 }
 
-pub const EPERM: Errno = Errno(libc::EPERM);
-pub const ENOENT: Errno = Errno(libc::ENOENT);
-pub const EBADF: Errno = Errno(libc::EBADF);
-pub const EACCES: Errno = Errno(libc::EACCES);
-pub const EMFILE: Errno = Errno(libc::EMFILE);
-pub const ESHUTDOWN: Errno = Errno(libc::ESHUTDOWN);
-pub const EINTR: Errno = Errno(libc::EINTR);
-pub const EIO: Errno = Errno(libc::EIO);
-pub const E2BIG: Errno = Errno(libc::E2BIG);
-pub const EAGAIN: Errno = Errno(libc::EAGAIN);
-pub const ENOMEM: Errno = Errno(libc::ENOMEM);
-pub const EFAULT: Errno = Errno(libc::EFAULT);
-pub const EBUSY: Errno = Errno(libc::EBUSY);
-pub const ENODEV: Errno = Errno(libc::ENODEV);
-pub const EINVAL: Errno = Errno(libc::EINVAL);
-pub const ENOTTY: Errno = Errno(libc::ENOTTY);
-pub const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
-pub const ETIMEDOUT: Errno = Errno(libc::ETIMEDOUT);
+errnos! {
+    EPERM ENOENT EBADF EACCES EMFILE ESHUTDOWN EINTR EIO E2BIG EAGAIN ENOMEM EFAULT EBUSY ENODEV
+    EINVAL ENOTTY EOPNOTSUPP ETIMEDOUT
+}
 
 // ---- calls --------------------------------------------------------------------------
 
@@ -142,9 +116,7 @@ impl Submit {
             ..Submit::default()
         }
     }
-}
 
-impl Submit {
     /// Between our memory and an export: `way` is SUBMIT_PULL or SUBMIT_PUSH, and on the side
     /// of the export a piece has an offset.
     pub fn across(pieces: &mut [Piece], way: u32, port: RawFd, export: u64) -> Submit {

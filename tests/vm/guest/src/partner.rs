@@ -217,9 +217,12 @@ impl Partner {
         }
     }
 
-    /// Ends it in the given way.
     pub fn kill(&mut self) -> Ended {
         self.child.kill(libc::SIGKILL);
+        self.wait()
+    }
+
+    pub fn wait(&mut self) -> Ended {
         self.child.wait()
     }
 }

@@ -288,7 +288,8 @@ fn channel_with_a_stuck_submission_is_not_silent() -> Outcome {
         own.submit(&mut Piece::new(&to, 0, &from, 0, 4 * PAGE).split(4, 1));
         fail!("a fault that nobody answers was passed")
     })?;
-    let begun = || Statistics::now().is_ok_and(|now| now.since(&before).descriptors > 0);
+    // Both sides of the first piece, and the destination of the second.
+    let begun = || Statistics::now().is_ok_and(|now| now.since(&before).pins >= 3);
     ensure!(eventually(PATIENCE, begun), "nothing was begun: no userfaultfd here?");
     std::thread::sleep(Duration::from_millis(300));
     // On a busy host a submission may take so long that it trusts no word itself.

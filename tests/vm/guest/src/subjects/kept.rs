@@ -506,6 +506,9 @@ fn kept_neighbours_of_a_destination_are_left_alone() -> Outcome {
 /// Every pin is for long, for a channel may be silent for ever: what the kernel does not pin so,
 /// as pages of a file that are to be written since 6.5, the processor copies.
 fn kept_pages_that_the_kernel_does_not_pin_for_long_are_efault() -> Outcome {
+    if !std::path::Path::new("/sys/kernel/debug/kprobes").exists() {
+        skip!("this kernel has no kprobes");
+    }
     modules::load_client()?;
     let _refused = Parameter::set("adma_client", "refuse_longterm", 1)?;
     let device = Device::open()?;

@@ -328,7 +328,7 @@ fn moment_unmap_while_a_thread_copies_nothing_comes_later() -> Outcome {
         while !over.load(Ordering::Relaxed) {
             let mut pieces = whole.split(2 * channels as usize, channels);
             let Submitted { result, out } = scene.device.submit(&mut pieces);
-            ensure!(matches!(result, Ok(()) | Err(EFAULT)), "{result:?}");
+            ensure!(matches!(result, Ok(()) | Err(EFAULT | EBUSY)), "{result:?}");
             if out.accepted > 0 {
                 ensure_eq!(scene.device.end(&out)?, 0, "failed pieces");
                 accepted += out.accepted as usize;
