@@ -164,10 +164,8 @@ impl Device {
     /// Where every copy pins its own pages and gives them back.
     pub fn keeping_nothing() -> Outcome<Device> {
         let device = Device::open()?;
-        match device.keep(0) {
-            Ok(()) => Ok(device),
-            Err(errno) => fail!("keeping nothing: {errno:?}"),
-        }
+        device.keep(0)?;
+        Ok(device)
     }
 
     /// For a process that may lock so many bytes, and is nobody from now on.
@@ -184,10 +182,8 @@ impl Device {
 
     pub fn info(&self) -> Outcome<Info> {
         let mut info = Info::new();
-        match call(self.fd(), INFO, &mut info) {
-            Ok(()) => Ok(info),
-            Err(errno) => fail!("ADMA_IOC_INFO: {errno:?}"),
-        }
+        ensure_eq!(call(self.fd(), INFO, &mut info), Ok(()), "ADMA_IOC_INFO");
+        Ok(info)
     }
 
     /// The last place up to `at` from which a channel can read.
@@ -258,8 +254,10 @@ impl Device {
         Ok(request)
     }
 
-    pub fn keep(&self, pages: u64) -> Result<(), Errno> {
-        call(self.fd(), INFO, &mut Info { flags: INFO_KEEP, keep_pages: pages, ..Info::new() })
+    pub fn keep(&self, pages: u64) -> Outcome {
+        let mut info = Info { flags: INFO_KEEP, keep_pages: pages, ..Info::new() };
+        ensure_eq!(call(self.fd(), INFO, &mut info), Ok(()), "keeping {pages} pages");
+        Ok(())
     }
 
     /// The same where others are at work too: what finds no room is tried again.
@@ -343,25 +341,4 @@ pub fn wait_by_words(words: &[Words], request: &Submit) -> Outcome<bool> {
         std::hint::spin_loop();
     }
     Ok(request.channels != 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn split_covers_all_bytes_in_aligned_pieces() {
-        for (len, parts) in [(64, 1), (64, 4), (4096, 3), (640, 64), (1 << 20, 5)] {
-            let whole = Piece { dst: 0x1000, src: 0x8003, len, channel: 0, flags: 0 };
-            let pieces = whole.split(parts, 2);
-            assert!(pieces.len() <= parts);
-            let mut at = 0;
-            for (number, piece) in pieces.iter().enumerate() {
-                assert_eq!((piece.dst, piece.src), (0x1000 + at, 0x8003 + at));
-                assert_eq!((piece.len % 64, piece.channel), (0, number as u32 % 2));
-                at += piece.len;
-            }
-            assert_eq!(at, len);
-        }
-    }
 }

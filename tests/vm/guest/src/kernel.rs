@@ -256,14 +256,6 @@ fn extents(piece: &Piece, physical: impl Fn(u64) -> Option<u64>) -> Option<u64> 
 mod tests {
     use super::*;
 
-    #[test]
-    fn vmstat_counter_is_found_by_its_whole_name() {
-        let text = "nr_foll_pin 9\nnr_foll_pin_acquired 12\nnr_foll_pin_released 7\n";
-        assert_eq!(counter(text, "nr_foll_pin_acquired"), Some(12));
-        assert_eq!(counter(text, "nr_foll_pin_released"), Some(7));
-        assert_eq!(counter(text, "nr_foll"), None);
-    }
-
     fn count(dst: u64, src: u64, len: u64, frames: impl Fn(u64) -> u64) -> Option<u64> {
         let piece = Piece { dst, src, len, ..Piece::default() };
         extents(&piece, |address| Some(frames(address / 4096) * 4096 + address % 4096))
@@ -279,11 +271,5 @@ mod tests {
         // Every second frame: nothing is contiguous.
         assert_eq!(count(0, 1 << 30, 4 * 4096, |frame| 2 * frame), Some(4));
         assert_eq!(count(0, (1 << 30) + 64, 4 * 4096, |frame| 2 * frame), Some(8));
-    }
-
-    #[test]
-    fn extents_of_memory_that_is_not_there_are_unknown() {
-        let piece = Piece { dst: 0, src: 1 << 30, len: 8192, ..Piece::default() };
-        assert_eq!(extents(&piece, |address| (address != 4096).then_some(address)), None);
     }
 }

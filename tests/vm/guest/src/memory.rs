@@ -418,31 +418,4 @@ mod tests {
         }
         region.expect(7).unwrap();
     }
-
-    #[test]
-    fn unmapped_part_is_a_hole() {
-        let region = Region::anonymous(4 * PAGE).unwrap();
-        region.touch();
-        assert_eq!(region.residence(), Some(vec![true; 4]));
-        region.unmap_part(PAGE, PAGE).unwrap();
-        assert_eq!(region.residence(), None);
-    }
-
-    #[test]
-    fn moved_pages_keep_their_bytes() {
-        let region = Region::anonymous(2 * PAGE).unwrap();
-        region.fill(3);
-        let moved = region.move_away().unwrap();
-        moved.expect(3).unwrap();
-        assert_eq!(region.residence(), None);
-    }
-
-    #[test]
-    fn files_can_be_mapped() {
-        for kind in [Kind::PrivateFile, Kind::SharedFile, Kind::LayeredFile] {
-            let region = Region::of_kind(kind, 2 * PAGE).unwrap();
-            region.fill(1);
-            region.expect(1).unwrap();
-        }
-    }
 }

@@ -16,9 +16,14 @@ tests! {
     channel_any_spreads_and_follows_the_place
     channel_bytes_are_spread_evenly
     channel_slots_full_is_eagain
-    channel_bytes_under_way_are_limited
-    channel_bytes_of_one_user_are_limited
-    channel_pages_under_way_are_limited
+    channel_bytes_under_way_are_limited =
+        || under_way_is_limited("max_bytes", 256 << 10, 1, |info, bytes| bytes <= info.max_bytes);
+    // Nor do more files help.
+    channel_bytes_of_one_user_are_limited =
+        || under_way_is_limited("max_bytes", 256 << 10, 3, |info, bytes| bytes <= info.max_bytes);
+    channel_pages_under_way_are_limited = || under_way_is_limited("max_pages", 128, 1, |info, bytes| {
+        2 * bytes / PAGE as u64 <= info.max_pages
+    });
     channel_bytes_queued_are_limited
     channel_queue_longer_than_the_timeout_is_no_failure
     channel_with_a_stuck_submission_is_not_silent
@@ -165,20 +170,6 @@ fn channel_slots_full_is_eagain() -> Outcome {
 }
 
 /// However much is asked for, no more is taken than was promised.
-fn channel_bytes_under_way_are_limited() -> Outcome {
-    under_way_is_limited("max_bytes", 256 << 10, 1, |info, bytes| bytes <= info.max_bytes)
-}
-
-/// Nor do more files help.
-fn channel_bytes_of_one_user_are_limited() -> Outcome {
-    under_way_is_limited("max_bytes", 256 << 10, 3, |info, bytes| bytes <= info.max_bytes)
-}
-
-fn channel_pages_under_way_are_limited() -> Outcome {
-    let is_kept = |info: &Info, bytes| 2 * bytes / PAGE as u64 <= info.max_pages;
-    under_way_is_limited("max_pages", 128, 1, is_kept)
-}
-
 fn under_way_is_limited(
     name: &str,
     limit: u64,
