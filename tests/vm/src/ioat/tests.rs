@@ -26,7 +26,7 @@ impl Bench {
         let raise = Box::new(move |_| {
             count.fetch_add(1, Ordering::SeqCst);
         });
-        let engine = Arc::new(Ioat::new(1, TRANSFER_CAPACITY, Arc::clone(&memory), raise));
+        let engine = Arc::new(Ioat::new(1, 20, Arc::clone(&memory), raise));
         let bench = Bench { engine, memory, interrupts, start: Instant::now() };
         bench.engine.write(0x03, 1, MASTER.into());
         bench.set(0x00, 2, RUN);
