@@ -103,7 +103,8 @@ static bool adma_in_flight(struct adma_channel *ch, const struct adma_flight *wh
 			 (!what->buf || job->buf == what->buf) &&
 			 !time_after(cr->begun, what->begun_by) &&
 			 (!what->max_age ||
-			  !time_after(jiffies, cr->begun + what->max_age)) &&
+			  !time_after(jiffies, READ_ONCE(cr->sent_at) +
+					       what->max_age)) &&
 			 adma_chan_req_left(cr);
 	}
 	spin_unlock_irqrestore(&ch->lock, irq);
@@ -399,6 +400,7 @@ void adma_chan_req_charge(struct adma_chan_req *cr, s32 units)
 {
 	struct adma_channel *ch = cr->ch;
 
+	WRITE_ONCE(cr->sent_at, jiffies);
 	WRITE_ONCE(cr->sent, cr->sent + units);
 	if (atomic_long_add_return(units, &ch->queued) == units)
 		WRITE_ONCE(ch->moved, jiffies);

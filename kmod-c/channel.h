@@ -110,6 +110,7 @@ struct adma_chan_req {
 	u32 sent;			/* units submitted; by the submitter */
 	dma_cookie_t cookie;		/* of the last transfer */
 	unsigned long begun;		/* jiffies before the first transfer */
+	unsigned long sent_at;		/* jiffies before the last batch */
 	bool trusted;			/* no transfer was lost, or we would know */
 	bool closed;			/* its last transfer is submitted */
 	bool word_came;			/* what has not completed by now was lost */
@@ -122,7 +123,7 @@ struct adma_flight {
 	const void *owner;
 	const void *buf;
 	unsigned long begun_by;	/* jiffies */
-	unsigned long max_age;	/* jiffies since begun; 0: any */
+	unsigned long max_age;	/* jiffies since sent; 0: any */
 };
 
 extern struct adma_channel adma_channels[ADMA_MAX_CHANNELS];

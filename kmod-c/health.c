@@ -132,7 +132,7 @@ static bool adma_chan_req_silent(struct adma_chan_req *cr)
 {
 	struct adma_channel *ch = cr->ch;
 
-	if (!cr->closed || time_before(jiffies, cr->begun + adma_timeout()))
+	if (!cr->closed || time_before(jiffies, cr->sent_at + adma_timeout()))
 		return false;
 	return time_after(jiffies, READ_ONCE(ch->moved) + adma_timeout()) ||
 	       (ch->ordered &&

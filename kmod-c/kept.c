@@ -215,23 +215,11 @@ static void adma_make_room(struct adma_mem *mem, unsigned int pages, bool of_use
 	adma_mem_settle(mem, ADMA_ROOM_MS);
 }
 
-/**
- * adma_range_get() - bytes of one range, pinned and mapped
- * @mem: memory of the caller's process
- * @addr: address of the first byte
- * @len: bytes, all of one range
- * @write: whether they are written
- * @device: number of the device that they are mapped for, or ADMA_EVERY_DEVICE
- * @pinned: increased by the pages that this has pinned
- *
- * May wait for a page for as long as its provider likes.
- *
- * Returns their range with a reference: one that is kept, or another for the
- * caller alone. -EBUSY if the mapping changes all the time.
- */
-struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr, size_t len,
-				  bool write, unsigned int device,
-				  unsigned int *pinned)
+/* Returns the range of bytes that are all of one, with a reference. */
+static struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr,
+					 size_t len, bool write,
+					 unsigned int device,
+					 unsigned int *pinned)
 {
 	unsigned int pages = adma_page_of(addr + len - 1) - adma_page_of(addr) + 1;
 	struct adma_range *range;
@@ -263,6 +251,42 @@ struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr, size_t len,
 			return ERR_PTR(ret);
 	}
 	return ERR_PTR(-EBUSY);
+}
+
+/**
+ * adma_ranges_get() - pin and map bytes
+ * @mem: memory of the caller's process
+ * @addr: address of the first byte
+ * @len: bytes
+ * @write: whether they are written
+ * @device: number of the device that they are mapped for, or ADMA_EVERY_DEVICE
+ * @range: their ranges are added there, with a reference each
+ * @nr: number of ranges, increased
+ * @pinned: increased by the pages that this has pinned
+ *
+ * May wait for a page for as long as its provider likes. Ranges are those that
+ * are kept, or others for the caller alone.
+ *
+ * Returns -EBUSY if the mapping changes all the time, or another error; ranges
+ * that were added stay.
+ */
+int adma_ranges_get(struct adma_mem *mem, u64 addr, u64 len, bool write,
+		    unsigned int device, struct adma_range **range,
+		    unsigned int *nr, unsigned int *pinned)
+{
+	u64 end = addr + len;
+	size_t part;
+
+	for (; addr < end; addr += part) {
+		struct adma_range *next;
+
+		part = min_t(u64, adma_range_rest(addr), end - addr);
+		next = adma_range_get(mem, addr, part, write, device, pinned);
+		if (IS_ERR(next))
+			return PTR_ERR(next);
+		range[(*nr)++] = next;
+	}
+	return 0;
 }
 
 /**

@@ -12,8 +12,8 @@
 #include "range.h"
 
 /*
- * How long after its begin a change of the mapping waits for a transfer. ioatdma
- * ends a hung channel sooner; after that the pins alone keep others safe.
+ * How long after its submission a change of the mapping waits for a transfer.
+ * ioatdma ends a hung channel sooner; after that the pins alone keep others safe.
  */
 #define ADMA_LINGER_MS	3000
 

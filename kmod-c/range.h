@@ -72,7 +72,7 @@ struct adma_mem {
 /*
  * Pages side by side in one process, aligned, some of them pinned and mapped.
  *
- *	adma_range_get()              adma_range_retire()      last put
+ *	adma_ranges_get()             adma_range_retire()      last put
  *	----------------> kept in the ------------------> used ---------> reaped
  *	                  table       mapping changed,    only            (unmapped,
  *	                              room is needed,                     unpinned,
@@ -180,9 +180,9 @@ void adma_mems_unmap(unsigned int device);
 /* kept.c */
 int adma_kept_init(void);
 void adma_kept_exit(void);
-struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr, size_t len,
-				  bool write, unsigned int device,
-				  unsigned int *pinned);
+int adma_ranges_get(struct adma_mem *mem, u64 addr, u64 len, bool write,
+		    unsigned int device, struct adma_range **range,
+		    unsigned int *nr, unsigned int *pinned);
 void adma_mem_settle(struct adma_mem *mem, unsigned int ms);
 void adma_ranges_retire(struct adma_mem *mem);
 void adma_ranges_trim(struct adma_mem *mem);

@@ -101,30 +101,12 @@ static int adma_request_reserve(struct adma_request *req, unsigned int want)
 	return 0;
 }
 
-/* Adds the ranges of one side; there is room for them. */
-static int adma_side_pin(struct adma_request *req, u64 addr, u64 len, bool write,
-			 unsigned int device)
-{
-	struct adma_range *range;
-	u64 end = addr + len;
-	size_t part;
-
-	for (; addr < end; addr += part) {
-		part = min_t(u64, adma_range_rest(addr), end - addr);
-		range = adma_range_get(&req->file->mem, addr, part, write, device,
-				       &req->pinned);
-		if (IS_ERR(range))
-			return PTR_ERR(range);
-		req->range[req->nr_ranges++] = range;
-	}
-	return 0;
-}
-
 /* Chooses a channel for a piece, and pins what is the caller's of it. */
 static int adma_piece_pin(struct adma_request *req, unsigned int nr, u8 *channel)
 {
 	const struct adma_piece *piece = &req->piece[nr];
 	bool push = req->flags & ADMA_SUBMIT_PUSH;
+	struct adma_mem *mem = &req->file->mem;
 	u64 first = push ? req->piece[0].src : req->piece[0].dst;
 	unsigned int device;
 	int ret;
@@ -137,9 +119,11 @@ static int adma_piece_pin(struct adma_request *req, unsigned int nr, u8 *channel
 	device = adma_channels[ret].device;
 	ret = 0;
 	if (!push)
-		ret = adma_side_pin(req, piece->dst, piece->len, true, device);
+		ret = adma_ranges_get(mem, piece->dst, piece->len, true, device,
+				      req->range, &req->nr_ranges, &req->pinned);
 	if (!ret && !(req->flags & ADMA_SUBMIT_PULL))
-		ret = adma_side_pin(req, piece->src, piece->len, false, device);
+		ret = adma_ranges_get(mem, piece->src, piece->len, false, device,
+				      req->range, &req->nr_ranges, &req->pinned);
 	return ret;
 }
 
