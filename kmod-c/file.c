@@ -19,7 +19,7 @@ MODULE_PARM_DESC(files, "open files of one user at most (default 1024)");
 /* Adds it to the files of its user, found through the other files. */
 static int adma_file_list(struct adma_file *file)
 {
-	/* Not with the lock, which is everybody's: it may take long. */
+	/* Not with the lock, which all users share: it may take long. */
 	struct adma_user *new = kzalloc(sizeof(*new), GFP_KERNEL_ACCOUNT);
 	struct adma_user *user = new;
 	struct adma_mem *mem;

@@ -235,7 +235,7 @@ impl Ioat {
             }
             Fate::Fail(error) => {
                 if error & WRITE_ERROR != 0 {
-                    // Nobody may rely on a destination after a write error.
+                    // A destination is undefined after a write error.
                     self.memory.copy(source, destination, size / 2);
                 }
                 error

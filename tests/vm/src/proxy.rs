@@ -178,7 +178,7 @@ pub struct Qtest(Mutex<UnixStream>);
 impl Qtest {
     pub fn new(socket: UnixStream) -> io::Result<Arc<Qtest>> {
         let mut answers = socket.try_clone()?;
-        // Every line is answered with OK. Nobody waits for that, but QEMU
+        // Every line is answered with OK. We do not wait for that, but QEMU
         // would stop when the socket is full.
         thread::Builder::new().name("qtest answers".into()).spawn(move || {
             let mut buffer = [0; 4096];

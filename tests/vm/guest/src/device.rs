@@ -2,7 +2,7 @@
 //!
 //! The calls are safe functions because of the memory law (see `memory`): a piece names
 //! bytes of regions, which no Rust reference covers, or addresses where nothing of ours
-//! lies. Whoever makes a piece keeps to that.
+//! lies. Makers of pieces keep to that.
 
 use crate::abi;
 use crate::effort::PATIENCE;
@@ -91,7 +91,7 @@ impl Piece {
         Piece { channel, ..self }
     }
 
-    /// The same bytes in at most `parts` pieces of about the same length, in turn on
+    /// Cuts it into at most `parts` pieces of about the same length, in turn on
     /// `channels` channels.
     pub fn split(self, parts: usize, channels: u32) -> Vec<Piece> {
         let step = (self.len as usize).div_ceil(parts).next_multiple_of(ALIGN) as u64;
@@ -168,7 +168,7 @@ impl Device {
         Ok(device)
     }
 
-    /// For a process that may lock so many bytes, and is nobody from now on.
+    /// For a process that may lock `bytes`, and runs as user nobody from now on.
     pub fn with_limit(bytes: usize) -> Outcome<Device> {
         let device = Device::open()?;
         limit_locked_memory(bytes as u64)?;
@@ -197,7 +197,7 @@ impl Device {
         Submitted { result, out }
     }
 
-    /// Between our memory and an export of somebody.
+    /// Between our memory and an export of another process.
     pub fn submit_across(
         &self,
         pieces: &mut [Piece],
@@ -211,7 +211,7 @@ impl Device {
     }
 
     pub fn port(&self) -> Result<Port, Errno> {
-        // SAFETY: no argument; a new descriptor, and nobody else's.
+        // SAFETY: no argument; a new descriptor with no other owner.
         unsafe {
             match libc::ioctl(self.fd(), PORT, 0) {
                 -1 => Err(Errno::last()),
@@ -260,7 +260,7 @@ impl Device {
         Ok(())
     }
 
-    /// The same where others are at work too: what finds no room is tried again.
+    /// Like `carry`, beside other work: what is refused for now is tried again.
     pub fn carry_in_turn(&self, mut pieces: &mut [Piece]) -> Outcome {
         let begun = Instant::now();
         while !pieces.is_empty() {

@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// For everybody.
+/// For every user.
 pub const STATISTICS: &str = "/sys/class/misc/adma/stats";
 /// For root.
 pub const ALL_STATISTICS: &str = "/sys/class/misc/adma/stats/all";
@@ -18,9 +18,9 @@ pub fn has_checkers() -> bool {
     Path::new("/proc/lockdep_stats").exists() || Path::new("/proc/self/fail-nth").exists()
 }
 
-/// Tells something to whoever judges the kernel's log.
+/// Writes a line to the kernel's log for its judge (judge-log.awk).
 pub fn note(words: &str) {
-    // One write is one message. Without a judge there is nobody to tell.
+    // One write is one message; a failure matters only where there is a judge.
     let _ = fs::write("/dev/kmsg", format!("<6>adma-vm: {words}\n"));
 }
 
@@ -112,7 +112,7 @@ pub fn pinned_here() -> Outcome<usize> {
     }
 }
 
-/// Pages that somebody in this machine has pinned.
+/// Pages that are pinned in this machine.
 pub fn pins_outstanding() -> Outcome<i64> {
     // The counts of each processor are added up now and then, or when asked.
     let _ = fs::read("/proc/sys/vm/stat_refresh");
@@ -148,7 +148,7 @@ pub fn settle(before: i64) -> Outcome {
 
 // ---- physical memory ----------------------------------------------------------------
 
-/// Makes sure that so many huge pages are free; skipped where that is impossible.
+/// Makes sure that `count` huge pages are free; skipped where that is impossible.
 pub fn reserve_huge_pages(count: usize) -> Outcome {
     const POOL: &str = "/proc/sys/vm/nr_hugepages";
     let free = || -> Outcome<usize> {
@@ -157,7 +157,7 @@ pub fn reserve_huge_pages(count: usize) -> Outcome {
             let line = text.lines().find_map(|line| line.strip_prefix(name));
             line.and_then(|rest| rest.trim().parse().ok()).unwrap_or(0)
         };
-        // Those that are promised to somebody are still counted as free.
+        // Reserved ones are still counted as free.
         Ok(pages("HugePages_Free:") - pages("HugePages_Rsvd:"))
     };
     let missing = count.saturating_sub(free()?);

@@ -144,7 +144,7 @@ fn order_of([which, a, b, c, d]: [u64; 5]) -> Order {
 
 /// A descriptor of another process becomes ours too.
 fn take_descriptor(pid: i32, fd: RawFd) -> Outcome<OwnedFd> {
-    // SAFETY: no pointers; the descriptors are new and nobody else's.
+    // SAFETY: no pointers; the descriptors are new and have no other owner.
     unsafe {
         let process = libc::syscall(libc::SYS_pidfd_open, pid, 0);
         ensure!(process >= 0, "pidfd_open: {}", io::Error::last_os_error());

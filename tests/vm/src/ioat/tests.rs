@@ -126,7 +126,7 @@ fn chain_copies_the_bytes_and_reports_the_last_descriptor() {
     assert_eq!((bench.completion(), bench.status()), (slot(1) | 1, slot(1) | 1));
     let counters = bench.engine.counters(0).unwrap();
     assert_eq!((counters.data, counters.bytes, counters.null), (2, 0x2000, 0));
-    // The same count again is no news.
+    // An unchanged count starts nothing.
     bench.run(2);
     assert_eq!((bench.status() & 7, bench.interrupts()), (1, 1));
     assert_eq!(bench.engine.counters(0).unwrap().data, 2);

@@ -273,7 +273,7 @@ fn kept_pages_go_when_memory_is_short() -> Outcome {
     dst.expect(1).context("copied after that")
 }
 
-/// Nobody waits long until pages were let go: a copy that needs their room may be refused at first.
+/// Unpinning is not waited for: a copy that needs the room may be refused at first.
 fn copy_when_there_is_room(device: &Device, dst: &Region, src: &Region) -> Outcome {
     let mut request = Submit::default();
     let is_taken = || {
@@ -469,7 +469,7 @@ fn kept_pages_are_seen_as_pinned_by_the_process() -> Outcome {
     Ok(())
 }
 
-/// Pages beside a destination, in the same line, are nobody's business: they are not pinned, not
+/// Pages beside a destination, in the same range, are left alone: they are not pinned, not
 /// brought into memory, and not held back from the kernel, which may take them (MADV_FREE).
 fn kept_neighbours_of_a_destination_are_left_alone() -> Outcome {
     let device = Device::open()?;

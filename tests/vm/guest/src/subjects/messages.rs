@@ -116,7 +116,7 @@ fn message_engine_is_preferred_and_named() -> Outcome {
 }
 
 fn message_calls_that_are_forbidden_are_not_needed() -> Outcome {
-    // Whoever still may calls, too, and a message in which that fails goes through shared
+    // The side that still may calls, too, and a message in which that fails goes through shared
     // memory; all others are carried, of twelve with 8 MiB each or 1.
     for (arguments, least) in [(&["lost"][..], 8 << 20), (&["lost", "both"], 5 * (8 << 20))] {
         let (bytes, _) = carried(&mut program("ipc_rights", arguments, "auto")?)?;
@@ -150,7 +150,7 @@ fn message_killed_at_random_is_noticed_every_time() -> Outcome {
     let rounds = rounds(500);
     for engine in ["helper", "auto"] {
         let rounds = if engine == "auto" { rounds.div_ceil(5) } else { rounds };
-        // The guest is slow: so many microseconds most of them need to come to messages.
+        // Microseconds that most peers need to come to messages: the guest is slow.
         let longest = if has_checkers() { "400000" } else { "40000" };
         let arguments = [&rounds.to_string(), longest];
         let (bytes, _) = carried(&mut program("ipc_killed", &arguments, engine)?)?;

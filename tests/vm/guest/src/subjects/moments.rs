@@ -1,6 +1,6 @@
 //! The moments at which memory, file or process goes away under a copy.
 //!
-//! Afterwards nothing is pinned (main looks), and nobody else's memory was written.
+//! Afterwards nothing is pinned (main looks), and no memory outside the copy was written.
 
 use crate::canary::Canary;
 use crate::device::*;
@@ -255,7 +255,7 @@ fn moment_fork_while_a_thread_copies_all_are_right() -> Outcome {
 
 // ---- what changes is waited for -------------------------------------------------------
 
-/// The same memory at two places: the second shows what becomes of it when the first is gone.
+/// Memory that is mapped twice: the second mapping shows what becomes of it when the first is gone.
 fn twice(seed: u64) -> Outcome<(Region, Region)> {
     let file = memory_file(LEN)?;
     let rights = libc::PROT_READ | libc::PROT_WRITE;
@@ -517,9 +517,9 @@ fn moment_unload_while_open_is_refused() -> Outcome {
     let found = modules::unload();
     ensure!(matches!(found, Err(EAGAIN | EBUSY)), "unloading while words are mapped: {found:?}");
     drop(words);
-    // Free again, when whoever tidies up behind a closed file is done.
+    // Free again once the works of the closed file are done.
     let gone = eventually(PATIENCE, || modules::unload().is_ok());
-    ensure!(gone, "the module cannot be unloaded though nobody uses it");
+    ensure!(gone, "the module cannot be unloaded though no file is open");
     modules::load()?;
     Scene::new()?.start().map(|_| ())
 }

@@ -70,7 +70,7 @@ pub fn survive(lines: &[&str]) -> Outcome<u64> {
     Ok(carried)
 }
 
-/// The same where all of them must have had bytes carried.
+/// Like `survive`; each line must have had bytes carried.
 fn survive_carried(lines: &[&str]) -> Outcome {
     for line in lines {
         ensure!(survive(&[line])? > 0, "{line}: nothing was carried");

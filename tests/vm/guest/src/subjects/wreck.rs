@@ -234,7 +234,7 @@ fn wreck_short_stall_is_waited_out() -> Outcome {
     })
 }
 
-/// The worst of all: a channel that comes back when everybody believes it dead.
+/// A channel that goes on after it was believed dead.
 fn wreck_long_stall_writes_nothing_afterwards() -> Outcome {
     const STALL: Duration = Duration::from_millis(2500);
     on_wreck(|wreck| {
@@ -270,7 +270,7 @@ fn wreck_slow_channel_copies_right() -> Outcome {
     })
 }
 
-/// The words come without interrupts; whoever asks must get an answer as well.
+/// The words come without interrupts, and ADMA_IOC_WAIT returns as well.
 fn wreck_lost_interrupts_copies_right() -> Outcome {
     on_wreck(|wreck| {
         wreck.bench.arm_all(Fault::always(Kind::Lost))?;
