@@ -291,7 +291,10 @@ fn channel_with_a_stuck_submission_is_not_silent() -> Outcome {
     }
     println!("{silent} of 20 had no word");
     stuck.kill(libc::SIGKILL);
-    ensure!(silent < 10, "{silent} of 20 copies had no word because of another process's page fault");
+    ensure!(
+        silent < 10,
+        "{silent} of 20 copies had no word because of another process's page fault"
+    );
     Ok(())
 }
 
