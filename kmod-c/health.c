@@ -52,7 +52,7 @@ static unsigned long adma_timeout(void)
  */
 
 #define ADMA_PROBE_LEN		64
-/* Repetitions of one that failed. */
+/* Repetitions of a probe that failed. */
 #define ADMA_PROBES		3
 
 static struct adma_chan_req *adma_probe_begin(struct adma_channel *ch, s32 units)
@@ -87,7 +87,7 @@ static int adma_probe(struct adma_channel *ch)
 						ADMA_PROBE_LEN,
 						DMA_PREP_INTERRUPT);
 		if (cookie > 0) {
-			/* Completion of either tells about what was before both. */
+			/* Completion of either one proves the end of all before both. */
 			if (!sent++)
 				cr->cookie = cookie;
 			continue;
@@ -119,7 +119,7 @@ static int adma_probe(struct adma_channel *ch)
  * channels that are put aside. It alone changes a channel's health.
  */
 
-/* Whether the last transfer came before that one. */
+/* Whether its last transfer was submitted before the one with that cookie. */
 static bool adma_is_before(struct adma_chan_req *cr, dma_cookie_t cookie)
 {
 	return dma_async_is_complete(cr->cookie, cookie,
@@ -127,7 +127,7 @@ static bool adma_is_before(struct adma_chan_req *cr, dma_cookie_t cookie)
 	       DMA_COMPLETE;
 }
 
-/* Nothing moves; or the driver has done with all of it and has not said so. */
+/* Whether nothing completes; or the driver has completed it without a callback. */
 static bool adma_chan_req_silent(struct adma_chan_req *cr)
 {
 	struct adma_channel *ch = cr->ch;
@@ -150,7 +150,7 @@ static bool adma_in_trouble(struct adma_channel *ch)
 	ch->errors += ch->erred;
 	ch->erred = false;
 	list_for_each_entry_safe(cr, next, &ch->reqs, list) {
-		/* Nothing else looks, if its word has found no place. */
+		/* Without a word nothing else ends it. */
 		adma_chan_req_end(cr, false);
 		trouble |= adma_chan_req_silent(cr);
 	}
@@ -177,7 +177,7 @@ static void adma_end_suspects(struct adma_channel *ch)
 			adma_count(ADMA_STAT_TIMEOUTS, 1);
 		adma_chan_req_end(cr, true);
 	}
-	/* Of those, as they ended. */
+	/* The errors were those of the chan_reqs that just ended. */
 	ch->erred = false;
 	spin_unlock_irqrestore(&ch->lock, irq);
 }
@@ -193,9 +193,9 @@ static unsigned int adma_examine(struct adma_channel *ch, bool trouble)
 		WRITE_ONCE(ch->health, ADMA_ASIDE);
 	ret = adma_probe(ch);
 	/*
-	 * It may only have been caught by the reset that ended the others, and
-	 * told of it before: ioatdma takes the next one after that. It resets a
-	 * channel every 200 ms until a transfer got through.
+	 * The probe may have been aborted by the reset that ended the others:
+	 * ioatdma takes the next one after that. It resets a channel every 200 ms
+	 * until a transfer has completed.
 	 */
 	for (i = 0; ret == -EIO && i < ADMA_PROBES; i++)
 		ret = adma_probe(ch);
@@ -268,7 +268,7 @@ static void adma_selftest(struct adma_channel *ch)
 				       i == 1 ? BIT_ULL(45) : ch->probe_dma,
 				       ADMA_PROBE_LEN, DMA_PREP_INTERRUPT);
 	dma_async_issue_pending(ch->chan);
-	/* Not asked: that would put the driver's timer off. */
+	/* Without polling, which would restart the driver's timer. */
 	while (!READ_ONCE(cr->failed) && time_before(jiffies, end))
 		msleep(ADMA_WATCH_MS);
 	before = !memcmp(page, page + ADMA_PROBE_LEN, ADMA_PROBE_LEN);
@@ -278,7 +278,7 @@ static void adma_selftest(struct adma_channel *ch)
 		 READ_ONCE(cr->failed) ? "came" : "none", after ? "YES" : "no");
 }
 
-/* A channel has to show that it works. */
+/* Allocates the probe's page and tests the channel. */
 int adma_health_init(struct adma_channel *ch)
 {
 	unsigned int tries = 0;

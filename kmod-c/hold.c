@@ -50,7 +50,7 @@ static void adma_device_leave(struct adma_device *device)
 		if (adma_channels[i].device == number)
 			WRITE_ONCE(adma_channels[i].leaving, true);
 	}
-	/* After this, submitters have seen it, or have submitted. */
+	/* Afterwards submitters have seen @leaving, or have submitted. */
 	synchronize_srcu(&adma_srcu);
 	for (i = 0; i < adma_nr_channels; i++) {
 		if (adma_channels[i].device == number)
@@ -239,7 +239,7 @@ int adma_channels_request(void)
 		chan = dma_request_channel(mask, adma_channel_wanted, &search);
 		if (search.seen <= search.skip)
 			break;
-		/* One that cannot be had is not the end of the search. */
+		/* Goes on after a channel that is taken, or fails. */
 		if (chan && !adma_channel_init(ch, chan)) {
 			adma_nr_channels++;
 			continue;
@@ -256,7 +256,7 @@ void adma_channels_release(void)
 	struct adma_device *device;
 	unsigned int i;
 
-	/* First: from here on no driver goes behind our back. */
+	/* First: channels that we release are given back by no notifier. */
 	for (i = 0; i < adma_nr_devices; i++) {
 		device = &adma_devices[i];
 		if (device->dev->bus)

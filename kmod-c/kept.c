@@ -26,7 +26,11 @@
 /* How long a copy that finds no room waits for its own file's works. */
 #define ADMA_ROOM_MS	20
 
-/* Set once the lists are there: kernels before 6.7 register the shrinker first. */
+/*
+ * Set once adma_lru is initialised. list_lru_init_memcg() needs the number of a
+ * registered shrinker, so the shrinker can be called before: until then it counts
+ * nothing, and one that counts nothing is not asked to scan.
+ */
 static bool adma_lru_ready;
 
 static void adma_age(struct work_struct *work);
@@ -51,7 +55,7 @@ static bool adma_keeps(const struct adma_mem *mem)
 	return READ_ONCE(mem->keep_pages);
 }
 
-/* Returns it with a reference. */
+/* Returns a kept range with a reference, or NULL. */
 static struct adma_range *adma_range_lookup(struct adma_mem *mem, u64 index,
 					    bool write)
 {
@@ -105,13 +109,13 @@ static struct adma_range *adma_range_of_table(struct adma_mem *mem, u64 index,
 	range = adma_range_new(mem, index, write);
 	if (IS_ERR(range))
 		return range;
-	/* All before it is in the table: taking it out undoes it. */
+	/* Complete before it is in the table, where it can be retired at once. */
 	kref_get(&range->kref);
 	list_lru_add_obj(&adma_lru, &range->lru);
 	atomic_inc(&mem->kept);
 	if (xa_insert(&mem->table, adma_key(index, write), range,
 		      GFP_KERNEL_ACCOUNT)) {
-		/* No memory; or another thread was quicker, and this is ours alone. */
+		/* No memory, or another thread has added one: not kept. */
 		list_lru_del_obj(&adma_lru, &range->lru);
 		atomic_dec(&mem->kept);
 		adma_range_put(range);
@@ -164,7 +168,7 @@ static unsigned long adma_ranges_evict(struct adma_mem *mem,
 	return freed;
 }
 
-/* Of one user, or of all (NULL). */
+/* Evicts ranges of one user, or of all users (NULL). */
 static unsigned long adma_mems_evict(const struct user_struct *user,
 				     unsigned long pages, unsigned int ages)
 {
@@ -215,7 +219,7 @@ static void adma_make_room(struct adma_mem *mem, unsigned int pages, bool of_use
 	adma_mem_settle(mem, ADMA_ROOM_MS);
 }
 
-/* Returns the range of bytes that are all of one, with a reference. */
+/* Returns the range of bytes that lie within one, with a reference. */
 static struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr,
 					 size_t len, bool write,
 					 unsigned int device,
@@ -419,7 +423,7 @@ int adma_kept_init(void)
 	ret = adma_shrinker_register();
 	if (ret)
 		goto err_destroy_slab;
-	/* It has a number from now on, which the lists need. */
+	/* The shrinker has its number now. */
 	ret = list_lru_init_memcg(&adma_lru, adma_shrinker);
 	if (ret)
 		goto err_free_shrinker;

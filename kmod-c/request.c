@@ -10,10 +10,11 @@
 #define ADMA_USER_REQUESTS	(ADMA_CHAN_REQS / 2)
 
 /**
- * adma_file_leave() - drop what an open file, or a request of it, refers to
+ * adma_file_leave() - drop one count of what is active
  * @file: file; its memory stays, to which ports may refer
  *
- * With the last one neither its user's limits nor the module know of it any more.
+ * Called for the open file and for each request. With the last one the file counts
+ * for its user no more, and holds the module no more.
  */
 void adma_file_leave(struct adma_file *file)
 {
