@@ -121,8 +121,7 @@ struct adma_piece {
  * EAGAIN	too many requests or pages of this file, or requests or bytes of
  *		this user, in flight
  * ENOMEM	no memory, or RLIMIT_MEMLOCK is reached
- * EBUSY	the channels are full, or being tested; the mapping changes all
- *		the time
+ * EBUSY	the channels are full, or being tested; the mapping has changed
  * EIO		a page that the device cannot reach
  * ENODEV	no channel is usable
  */

@@ -9,6 +9,7 @@
  * there (see health.c). On any other channel an error is a completion too, and
  * the word is written here.
  */
+#include <linux/delay.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 
@@ -34,6 +35,7 @@ union adma_param {
 static_assert(sizeof(union adma_param) == sizeof(void *));
 static_assert(ADMA_MAX_CHANNELS <= BIT(5) && ADMA_CHAN_REQS <= BIT(8) &&
 	      ADMA_MAX_XFER / ADMA_UNIT < BIT(15));
+static_assert(ADMA_SLOTS * ADMA_WORD_STRIDE <= PAGE_SIZE / 2);
 
 /*
  * ioatdma resets a channel that made no progress for 100 ms at the earliest.
@@ -43,11 +45,25 @@ static_assert(ADMA_MAX_CHANNELS <= BIT(5) && ADMA_CHAN_REQS <= BIT(8) &&
  */
 #define ADMA_TRUSTED_MS		50
 
+/*
+ * Attempts to find room in a full ring, 100 us apart. The driver says no more
+ * than "not now": it may also be resetting the channel.
+ */
+#define ADMA_RING_TRIES		50
+
+/*
+ * idxd sleeps in prep while its queue is full, for ever if the queue hangs. So
+ * it is never full: it has ADMA_QUEUE_SIZE entries at least, and two of them are
+ * the probe's.
+ */
+#define ADMA_QUEUE_SIZE		16
+#define ADMA_QUEUE_WAIT_MS	200
+
 static unsigned long adma_depth = 16UL << 20;
 module_param_named(depth, adma_depth, ulong, 0644);
 MODULE_PARM_DESC(depth, "bytes queued on one channel at most (default 16 MiB)");
 
-bool adma_is_recent(unsigned long when)
+static bool adma_is_recent(unsigned long when)
 {
 	return time_before(jiffies, when + msecs_to_jiffies(ADMA_TRUSTED_MS));
 }
@@ -65,20 +81,18 @@ static u32 adma_chan_req_left(const struct adma_chan_req *cr)
 	return READ_ONCE(cr->sent) - (u32)atomic64_read(&cr->done);
 }
 
-/**
- * adma_in_flight() - look for transfers that a channel may still carry out
- * @ch: channel; ch->wait is woken when the answer changes
- * @what: which transfers
- *
- * Returns whether there are any.
+/*
+ * Waiting
  */
-bool adma_in_flight(struct adma_channel *ch, const struct adma_flight *what)
+
+/* Whether the channel may still carry out such transfers; see ch->wait. */
+static bool adma_in_flight(struct adma_channel *ch, const struct adma_flight *what)
 {
 	struct adma_chan_req *cr;
 	unsigned long irq;
 	bool found = false;
 
-	if (ch->ordered && !READ_ONCE(ch->chan))
+	if ((what->ch && what->ch != ch) || READ_ONCE(ch->stopped))
 		return false;
 	spin_lock_irqsave(&ch->lock, irq);
 	list_for_each_entry(cr, &ch->reqs, list) {
@@ -97,15 +111,52 @@ bool adma_in_flight(struct adma_channel *ch, const struct adma_flight *what)
 	return found;
 }
 
-void adma_job_put(struct adma_job *job)
+/**
+ * adma_wait_for_flight() - wait until no such transfer is in flight
+ * @what: which transfers; none begins any more
+ * @timeout: jiffies; 0: only looks
+ * @interruptible: whether signals end the wait
+ *
+ * Returns what is left of @timeout, 0 if it has passed, or -ERESTARTSYS.
+ */
+long adma_wait_for_flight(const struct adma_flight *what, long timeout,
+			  bool interruptible)
 {
-	if (refcount_dec_and_test(&job->parts))
-		job->end(job);
+	long left = max(timeout, 1L);
+	unsigned int i;
+
+	/* Pairs with adma_chan_req_send(): it sees what we have set, or we that. */
+	smp_mb();
+	for (i = 0; i < adma_nr_channels && left > 0; i++) {
+		struct adma_channel *ch = &adma_channels[i];
+
+		if (!adma_in_flight(ch, what))
+			continue;
+		/* The last one may have completed without an interrupt so far. */
+		adma_channel_issue(ch, true);
+		if (!timeout)
+			left = !adma_in_flight(ch, what);
+		else if (interruptible)
+			left = wait_event_interruptible_timeout(ch->wait,
+								!adma_in_flight(ch, what),
+								left);
+		else
+			left = wait_event_timeout(ch->wait,
+						  !adma_in_flight(ch, what),
+						  left);
+	}
+	return left;
 }
 
 /*
  * Completion
  */
+
+void adma_job_put(struct adma_job *job)
+{
+	if (refcount_dec_and_test(&job->parts))
+		job->end(job);
+}
 
 /**
  * adma_chan_req_next_turn() - forget what a chan_req has in flight
@@ -123,28 +174,25 @@ void adma_chan_req_next_turn(struct adma_chan_req *cr)
 	memset_after(cr, 0, done);
 }
 
-/* A page: words in the first half, and in the second what they will hold. */
-static struct adma_words *adma_words_of(struct adma_chan_req *cr)
-{
-	BUILD_BUG_ON(ADMA_SLOTS * ADMA_WORD_STRIDE > PAGE_SIZE / 2);
-	return &cr->job->words[cr->ch - adma_channels];
-}
-
 /**
- * adma_chan_req_over() - end a chan_req
- * @cr: closed chan_req of a request; the caller holds cr->ch->lock
+ * adma_chan_req_end() - end a chan_req of which nothing is in flight
+ * @cr: chan_req of a request; the caller holds cr->ch->lock
+ * @dead: what has not completed is known to be lost
  *
  * The request may be gone afterwards.
  */
-void adma_chan_req_over(struct adma_chan_req *cr)
+void adma_chan_req_end(struct adma_chan_req *cr, bool dead)
 {
 	struct adma_channel *ch = cr->ch;
 	struct adma_job *job = cr->job;
-	u64 *word = page_address(adma_words_of(cr)->page) +
+	u64 *word = page_address(job->words[ch - adma_channels].page) +
 		    job->slot * ADMA_WORD_STRIDE;
+	u32 left = adma_chan_req_left(cr);
 
 	lockdep_assert_held(&ch->lock);
-	if (cr->failed || adma_chan_req_left(cr)) {
+	if (!cr->closed || (left && !dead && !cr->word_came && !ch->stopped))
+		return;
+	if (cr->failed || left) {
 		atomic64_or(cr->pieces, &job->failed);
 	} else if (cr->sent) {
 		ch->good++;
@@ -159,33 +207,19 @@ void adma_chan_req_over(struct adma_chan_req *cr)
 }
 
 /**
- * adma_chan_req_over_if_complete() - end a chan_req of which nothing is in flight
- * @cr: chan_req of a request; the caller holds cr->ch->lock
- *
- * ioatdma resets a channel that is given back, idxd does when its DSA goes.
+ * adma_channel_stopped() - end what never completes
+ * @ch: channel that was given back and reset
  */
-void adma_chan_req_over_if_complete(struct adma_chan_req *cr)
-{
-	bool lost = !READ_ONCE(cr->ch->chan) &&
-		    (cr->ch->ordered || READ_ONCE(cr->ch->reset));
-
-	if (cr->closed && (cr->word_came || lost || !adma_chan_req_left(cr)))
-		adma_chan_req_over(cr);
-}
-
-/**
- * adma_chan_reqs_abandon() - end what never completes
- * @ch: channel that was given back
- */
-void adma_chan_reqs_abandon(struct adma_channel *ch)
+void adma_channel_stopped(struct adma_channel *ch)
 {
 	struct adma_chan_req *cr, *next;
 	unsigned long irq;
 
 	spin_lock_irqsave(&ch->lock, irq);
+	WRITE_ONCE(ch->stopped, true);
 	list_for_each_entry_safe(cr, next, &ch->reqs, list) {
 		cr->failed = true;
-		adma_chan_req_over_if_complete(cr);
+		adma_chan_req_end(cr, true);
 	}
 	spin_unlock_irqrestore(&ch->lock, irq);
 	wake_up_all(&ch->wait);
@@ -232,13 +266,13 @@ static void adma_chan_req_complete(void *ptr, const struct dmaengine_result *res
 		goto out_unlock;
 	if (!good) {
 		adma_count(ADMA_STAT_ERRORS, 1);
-		/* At once: a later part of the request trusts no word then. */
+		/* At once: the submitter trusts no word then. */
 		atomic64_or(cr->pieces, &cr->job->failed);
 		ch->erred |= param.last;
 		adma_watch_soon(ch);
 	}
 	cr->word_came |= good && ch->ordered;
-	adma_chan_req_over_if_complete(cr);
+	adma_chan_req_end(cr, false);
 out_unlock:
 	spin_unlock_irqrestore(&ch->lock, irq);
 }
@@ -247,13 +281,17 @@ out_unlock:
  * Submission
  */
 
-/*
- * idxd sleeps in prep while its queue is full, for ever if the queue hangs. So
- * it is never full: it has ADMA_QUEUE_SIZE entries at least, and two of them are
- * the probe's.
- */
-#define ADMA_QUEUE_SIZE		16
-#define ADMA_QUEUE_WAIT_MS	200
+/* Waits for room on a channel. Returns -EBUSY when there was none for too long. */
+static int adma_channel_retry(struct adma_channel *ch, int tries)
+{
+	if (!tries)
+		adma_count(ADMA_STAT_RING_FULL, 1);
+	if (tries == ADMA_RING_TRIES || READ_ONCE(ch->leaving))
+		return -EBUSY;
+	adma_channel_issue(ch, true);
+	usleep_range(100, 200);
+	return 0;
+}
 
 /* Takes an entry of the queue. Returns false if there was none for too long. */
 static bool adma_queue_enter(struct adma_chan_req *cr)
@@ -338,7 +376,7 @@ struct adma_chan_req *adma_chan_req_begin(struct adma_channel *ch,
 
 	/* Completions without an interrupt may be waiting to be fetched. */
 	if (ch->ordered && !adma_channel_moves(ch))
-		adma_channel_poll(ch);
+		adma_channel_issue(ch, true);
 	spin_lock_irqsave(&ch->lock, irq);
 	cr = list_first_entry_or_null(&ch->free, struct adma_chan_req, list);
 	if (cr) {
@@ -386,10 +424,9 @@ static void adma_channel_check_refusal(struct adma_channel *ch)
 	adma_watch_soon(ch);
 }
 
-static int adma_chan_req_send_locked(struct adma_chan_req *cr,
-				     const struct adma_xfer *xfer,
-				     unsigned int nr,
-				     bool (*stale)(struct adma_job *job))
+static int adma_chan_req_send_all(struct adma_chan_req *cr,
+				  const struct adma_xfer *xfer, unsigned int nr,
+				  bool (*stale)(struct adma_job *job))
 {
 	struct adma_channel *ch = cr->ch;
 	unsigned int i, tries = 0;
@@ -449,40 +486,32 @@ int adma_chan_req_send(struct adma_chan_req *cr, const struct adma_xfer *xfer,
 	int ret = -EBUSY, idx = srcu_read_lock(&adma_srcu);
 
 	if (READ_ONCE(cr->ch->chan) && !READ_ONCE(cr->ch->leaving))
-		ret = adma_chan_req_send_locked(cr, xfer, nr, stale);
+		ret = adma_chan_req_send_all(cr, xfer, nr, stale);
 	srcu_read_unlock(&adma_srcu, idx);
 	return ret;
 }
 
 /*
- * The last transfer on a channel that works in order: the word, or where none is
- * wanted yet a transfer within the channel's own page, for its interrupt.
+ * The last transfer on a channel that works in order. The page has the words in
+ * its first half, and in the second what they will hold.
  */
-static bool adma_chan_req_send_last(struct adma_chan_req *cr, bool word)
+static bool adma_chan_req_send_word(struct adma_chan_req *cr)
 {
+	struct adma_words *words = &cr->job->words[cr->ch - adma_channels];
 	size_t at = cr->job->slot * ADMA_WORD_STRIDE, value = PAGE_SIZE / 2 + at;
-	struct adma_words *words = adma_words_of(cr);
-	struct adma_channel *ch = cr->ch;
-	dma_addr_t to = ch->probe_dma + PAGE_SIZE / 2, from = ch->probe_dma;
 	dma_cookie_t cookie = -ENODEV;
 	int idx;
 
 	adma_chan_req_charge(cr, 1);
+	WRITE_ONCE(*(u64 *)(page_address(words->page) + value), cr->job->id);
 	idx = srcu_read_lock(&adma_srcu);
-	if (READ_ONCE(ch->chan)) {
-		if (word) {
-			WRITE_ONCE(*(u64 *)(page_address(words->page) + value),
-				   cr->job->id);
-			to = words->dma + at;
-			from = words->dma + value;
-		}
-		if (!word || words->mapped)
-			cookie = adma_chan_req_transfer(cr, to, from,
-							ADMA_WORD_STRIDE,
-							DMA_PREP_INTERRUPT);
-		dma_async_issue_pending(ch->chan);
-	}
+	if (READ_ONCE(cr->ch->chan) && words->mapped)
+		cookie = adma_chan_req_transfer(cr, words->dma + at,
+						words->dma + value,
+						ADMA_WORD_STRIDE,
+						DMA_PREP_INTERRUPT);
 	srcu_read_unlock(&adma_srcu, idx);
+	adma_channel_issue(cr->ch, false);
 	if (cookie < 0) {
 		adma_chan_req_charge(cr, -1);
 		return false;
@@ -494,27 +523,23 @@ static bool adma_chan_req_send_last(struct adma_chan_req *cr, bool word)
 /**
  * adma_chan_req_close() - let a chan_req end with what was submitted
  * @cr: chan_req; not to be used afterwards
- * @word: whether this is the request's last part on the channel
  *
  * The request may be over unless the caller has a part of its own.
  *
- * Returns whether the request's id in the word proves that all data has come,
- * as far as this part is concerned.
+ * Returns whether the request's id in the word proves that all data has come.
  */
-bool adma_chan_req_close(struct adma_chan_req *cr, bool word)
+bool adma_chan_req_close(struct adma_chan_req *cr)
 {
-	bool trusted = (cr->sent || word) &&
-		       (!cr->ch->ordered || adma_chan_req_send_last(cr, word));
+	bool trusted = cr->sent &&
+		       (!cr->ch->ordered || adma_chan_req_send_word(cr));
 	struct adma_channel *ch = cr->ch;
-	struct adma_job *job = cr->job;
-	u64 pieces = cr->pieces;
 	unsigned long irq;
 
 	spin_lock_irqsave(&ch->lock, irq);
 	cr->closed = true;
-	trusted &= cr->trusted && !cr->failed;
+	trusted &= cr->trusted && !cr->failed && adma_is_recent(cr->begun);
 	/* From here on it may be another request's. */
-	adma_chan_req_over_if_complete(cr);
+	adma_chan_req_end(cr, false);
 	spin_unlock_irqrestore(&ch->lock, irq);
-	return trusted && !(atomic64_read(&job->failed) & pieces);
+	return trusted;
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The channels: asking their drivers, choosing one. */
-#include <linux/delay.h>
 #include <linux/mm.h>
 #include <linux/topology.h>
 
@@ -10,13 +9,7 @@
 DEFINE_PER_CPU(s64[ADMA_STATS], adma_counters);	/* stats.c shows them */
 struct adma_channel adma_channels[ADMA_MAX_CHANNELS];
 unsigned int adma_nr_channels;
-struct workqueue_struct *adma_workqueue;	/* ends of requests, watches */
-
-/*
- * Drivers are called inside a read side of this, after ch->chan was seen there.
- * So a channel can be given back while others are about to use it: see
- * adma_channel_leave().
- */
+struct workqueue_struct *adma_workqueue;	/* ends of requests, watches, reaping */
 DEFINE_SRCU(adma_srcu);
 
 /*
@@ -28,17 +21,11 @@ DEFINE_SRCU(adma_srcu);
  */
 #define ADMA_QUIET_MS		500
 
-/*
- * Attempts to find room in a full ring, 100 us apart. The driver says no more
- * than "not now": it may also be resetting the channel.
- */
-#define ADMA_RING_TRIES		50
-
 /**
  * adma_channel_issue() - start what was submitted to a channel
  * @ch: channel
- * @poll: make the driver tell what has completed, too; a channel that is aside is
- * asked now and then only
+ * @poll: also make the driver tell what has completed; a channel that is aside is
+ * asked every ADMA_QUIET_MS at most
  */
 void adma_channel_issue(struct adma_channel *ch, bool poll)
 {
@@ -63,25 +50,7 @@ void adma_channels_poll(void)
 	unsigned int i;
 
 	for (i = 0; i < adma_nr_channels; i++)
-		adma_channel_poll(&adma_channels[i]);
-}
-
-/**
- * adma_channel_retry() - wait for room on a channel
- * @ch: channel
- * @tries: how often this was called before
- *
- * Returns -EBUSY when there was none for too long.
- */
-int adma_channel_retry(struct adma_channel *ch, int tries)
-{
-	if (!tries)
-		adma_count(ADMA_STAT_RING_FULL, 1);
-	if (tries == ADMA_RING_TRIES || READ_ONCE(ch->leaving))
-		return -EBUSY;
-	adma_channel_poll(ch);
-	usleep_range(100, 200);
-	return 0;
+		adma_channel_issue(&adma_channels[i], true);
 }
 
 /**
@@ -106,15 +75,6 @@ int adma_order_of(struct dma_device *device)
 	    !dma_has_cap(DMA_COMPLETION_NO_ORDER, device->cap_mask))
 		return 1;
 	return strcmp(driver, "idxd") ? -EINVAL : 0;
-}
-
-unsigned int adma_channels_usable(void)
-{
-	unsigned int i, usable = 0;
-
-	for (i = 0; i < adma_nr_channels; i++)
-		usable += adma_channel_is_up(&adma_channels[i]);
-	return usable;
 }
 
 bool adma_several_nodes(void)

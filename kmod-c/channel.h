@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The engine's side: DMA channels, what each of them does of a request, and
- * their health. Nothing here knows of files or pages.
+ * DMA channels, what each of them does of a request, and their health. Nothing
+ * here knows of files or pages.
+ *
+ * ch->lock (interrupts off) is the innermost lock. A driver is called inside a
+ * read side of adma_srcu, after ch->chan was seen there: a channel is given back
+ * once it is NULL and all read sides are over.
  */
 #ifndef ADMA_CHANNEL_H
 #define ADMA_CHANNEL_H
@@ -19,12 +23,9 @@
 #include "adma_ioctl.h"
 
 #define ADMA_CHAN_REQS	256	/* of one channel in flight, and the probe */
-
 #define ADMA_MAX_XFER	SZ_1M	/* longest transfer */
 #define ADMA_UNIT	64	/* bytes; queues are counted in these */
-
-/* The watch looks for completions whose interrupt was lost. */
-#define ADMA_WATCH_MS	20
+#define ADMA_WATCH_MS	20	/* looks for completions without an interrupt */
 
 enum adma_health {
 	ADMA_UP,
@@ -34,21 +35,21 @@ enum adma_health {
 
 /* A channel of a dmaengine driver that we hold. */
 struct adma_channel {
-	struct dma_chan *chan;	/* NULL: was given back, see adma_srcu */
-	struct device *dev;	/* for mapping; a reference is held, see hold.c */
+	struct dma_chan *chan;	/* NULL: was given back */
+	struct device *dev;	/* for mapping; hold.c has a reference */
 	unsigned int device;	/* its number */
 	bool ordered;		/* see adma_order_of() */
 	bool leaving;		/* nothing begins on it any more */
+	bool stopped;		/* was given back and reset: nothing moves any more */
 	wait_queue_head_t wait;	/* woken as transfers complete */
 	unsigned long refused;	/* jiffies: takes no transfer since; 0: it does */
 	unsigned long asked;	/* jiffies: its driver was, for completions */
 	unsigned long moved;	/* jiffies: last completion, or end of a pause */
 	atomic_long_t queued;	/* units in flight */
 	atomic_t entries;	/* transfers in flight; without order only */
-	bool reset;		/* after it was given back: nothing moves any more */
-	struct adma_chan_req *req;	/* all of them, by number */
+	struct adma_chan_req *req;	/* all of them, by number; 0 is the probe */
 
-	spinlock_t lock;	/* protects what follows, and how chan_reqs end */
+	spinlock_t lock;	/* protects what follows, and the end of chan_reqs */
 	struct list_head reqs;	/* in flight, oldest first */
 	struct list_head free;	/* the others */
 	unsigned int good;	/* chan_reqs that ended well */
@@ -88,7 +89,13 @@ struct adma_xfer {
 	size_t len;
 };
 
-/* What one channel does of a request; then of the next one. */
+/*
+ * What one channel does of a request; then of the next one.
+ *
+ *	adma_chan_req_begin()       adma_chan_req_close()      adma_chan_req_end()
+ *	---------------------> open --------------------> closed -----------------> free
+ *	                       _send() submits          all completed, or known dead
+ */
 struct adma_chan_req {
 	struct adma_channel *ch;
 	struct adma_job *job;
@@ -103,7 +110,7 @@ struct adma_chan_req {
 	u32 sent;			/* units submitted; by the submitter */
 	dma_cookie_t cookie;		/* of the last transfer */
 	unsigned long begun;		/* jiffies before the first transfer */
-	unsigned long sent_at;		/* jiffies before the last one */
+	unsigned long sent_at;		/* jiffies before the last batch */
 	bool trusted;			/* no transfer was lost, or we would know */
 	bool closed;			/* its last transfer is submitted */
 	bool word_came;			/* what has not completed by now was lost */
@@ -112,10 +119,11 @@ struct adma_chan_req {
 
 /* Which transfers in flight to look for; NULL: any. */
 struct adma_flight {
+	const struct adma_channel *ch;
 	const void *owner;
 	const void *buf;
 	unsigned long begun_by;	/* jiffies */
-	unsigned long max_age;	/* jiffies since submitted; 0: any */
+	unsigned long max_age;	/* jiffies since sent; 0: any */
 };
 
 extern struct adma_channel adma_channels[ADMA_MAX_CHANNELS];
@@ -155,15 +163,8 @@ static inline void adma_watch_soon(struct adma_channel *ch)
 int adma_order_of(struct dma_device *device);
 void adma_channel_issue(struct adma_channel *ch, bool poll);
 void adma_channels_poll(void);
-int adma_channel_retry(struct adma_channel *ch, int tries);
-unsigned int adma_channels_usable(void);
 bool adma_several_nodes(void);
 int adma_channel_pick(u32 wanted, u64 addr, u64 first);
-
-static inline void adma_channel_poll(struct adma_channel *ch)
-{
-	adma_channel_issue(ch, true);
-}
 
 /* chan_req.c */
 struct adma_chan_req *adma_chan_req_begin(struct adma_channel *ch,
@@ -174,13 +175,12 @@ dma_cookie_t adma_chan_req_transfer(struct adma_chan_req *cr, dma_addr_t dst,
 				    unsigned long flags);
 int adma_chan_req_send(struct adma_chan_req *cr, const struct adma_xfer *xfer,
 		       unsigned int nr, bool (*stale)(struct adma_job *job));
-bool adma_chan_req_close(struct adma_chan_req *cr, bool word);
+bool adma_chan_req_close(struct adma_chan_req *cr);
 void adma_chan_req_next_turn(struct adma_chan_req *cr);
-void adma_chan_req_over(struct adma_chan_req *cr);
-void adma_chan_req_over_if_complete(struct adma_chan_req *cr);
-void adma_chan_reqs_abandon(struct adma_channel *ch);
-bool adma_is_recent(unsigned long when);
-bool adma_in_flight(struct adma_channel *ch, const struct adma_flight *what);
+void adma_chan_req_end(struct adma_chan_req *cr, bool dead);
+void adma_channel_stopped(struct adma_channel *ch);
+long adma_wait_for_flight(const struct adma_flight *what, long timeout,
+			  bool interruptible);
 void adma_job_put(struct adma_job *job);
 
 /* health.c */

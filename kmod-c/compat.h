@@ -11,16 +11,6 @@
 #define list_lru_del_obj	list_lru_del
 #endif
 
-#ifdef ADMA_HAS_PIN_WITHOUT_VMAS
-#define adma_pin_user_pages	pin_user_pages
-#else
-static inline long adma_pin_user_pages(unsigned long start, unsigned long nr,
-				       unsigned int flags, struct page **pages)
-{
-	return pin_user_pages(start, nr, flags, pages, NULL);
-}
-#endif
-
 #ifndef ADMA_HAS_VM_FLAGS_MOD
 static inline void vm_flags_mod(struct vm_area_struct *vma, vm_flags_t set,
 				vm_flags_t clear)

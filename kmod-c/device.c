@@ -3,6 +3,7 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/anon_inodes.h>
+#include <linux/delay.h>
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
@@ -11,12 +12,16 @@
 #include <linux/uaccess.h>
 
 #include "compat.h"
-#include "hold.h"
 #include "request.h"
+
+/* How long a caller that is about to fork waits for requests and pages. */
+#define ADMA_FORK_MS	100
 
 static int adma_info(struct adma_file *file, struct adma_info *arg)
 {
+	u64 sequence = READ_ONCE(file->sequence);
 	struct adma_mem *mem = &file->mem;
+	unsigned int i, usable = 0;
 
 	if (arg->reserved)
 		return -EINVAL;
@@ -26,10 +31,17 @@ static int adma_info(struct adma_file *file, struct adma_info *arg)
 		/* Nothing: before a fork, which copies pinned pages apart. */
 		if (!arg->keep_pages) {
 			adma_ranges_retire(mem);
-			adma_requests_catch_up(file, READ_ONCE(file->sequence));
+			adma_channels_poll();
+			wait_event_killable_timeout(mem->wait,
+						    adma_requests_poll(file, sequence) &
+						    EPOLLIN,
+						    msecs_to_jiffies(ADMA_FORK_MS));
+			adma_mem_settle(mem, ADMA_FORK_MS);
 		}
 		adma_ranges_trim(mem);
 	}
+	for (i = 0; i < adma_nr_channels; i++)
+		usable += adma_channel_is_up(&adma_channels[i]);
 	*arg = (struct adma_info) {
 		.size = arg->size,
 		.flags = arg->flags,
@@ -37,7 +49,7 @@ static int adma_info(struct adma_file *file, struct adma_info *arg)
 		.features = ADMA_FEATURE_WORDS | ADMA_FEATURE_EXPORTS |
 			    (adma_several_nodes() ? ADMA_FEATURE_NODES : 0),
 		.channels = adma_nr_channels,
-		.usable = adma_channels_usable(),
+		.usable = usable,
 		.src_align = adma_align,
 		.max_bytes = adma_max_bytes,
 		.max_pages = adma_page_limit(),
@@ -231,29 +243,18 @@ static struct miscdevice adma_device = {
 	.mode = 0640,
 };
 
-static void adma_workqueues_destroy(void)
-{
-	if (adma_reapers[true])
-		destroy_workqueue(adma_reapers[true]);
-	if (adma_reapers[false])
-		destroy_workqueue(adma_reapers[false]);
-	if (adma_workqueue)
-		destroy_workqueue(adma_workqueue);
-}
-
 /* In the reverse order. */
 static void adma_cleanup(void)
 {
-	/*
-	 * No file is open, but the end of its last request may still run, and
-	 * the end of its last range after that.
-	 */
+	/* No file is open, but a page of one may be locked: see adma_range_reap(). */
 	flush_workqueue(adma_workqueue);
-	flush_workqueue(adma_reapers[true]);
-	flush_workqueue(adma_reapers[false]);
+	while (!list_empty(&adma_mems))
+		msleep(ADMA_WATCH_MS);
+	flush_workqueue(adma_reapers);
 	adma_kept_exit();
 	adma_channels_release();
-	adma_workqueues_destroy();
+	destroy_workqueue(adma_reapers);
+	destroy_workqueue(adma_workqueue);
 }
 
 static int __init adma_init(void)
@@ -261,32 +262,35 @@ static int __init adma_init(void)
 	int ret = -ENOMEM;
 
 	adma_workqueue = alloc_workqueue("adma", WQ_UNBOUND, 0);
+	if (!adma_workqueue)
+		return ret;
 	/* Memory may be short because of the pages that these unpin. */
-	adma_reapers[false] = alloc_workqueue("adma_reaper",
-					      WQ_UNBOUND | WQ_MEM_RECLAIM, 0);
-	adma_reapers[true] = alloc_workqueue("adma_dirty_reaper",
-					     WQ_UNBOUND | WQ_MEM_RECLAIM, 0);
-	if (!adma_workqueue || !adma_reapers[false] || !adma_reapers[true])
-		goto err_destroy_workqueues;
+	adma_reapers = alloc_workqueue("adma_reaper",
+				       WQ_UNBOUND | WQ_MEM_RECLAIM, 0);
+	if (!adma_reapers)
+		goto err_destroy_workqueue;
 	ret = adma_channels_request();
 	if (ret) {
 		pr_err("no usable DMA_MEMCPY channel; is the driver (ioatdma, idxd) loaded, and a queue of idxd configured?\n");
-		goto err_destroy_workqueues;
+		goto err_destroy_reapers;
 	}
 	ret = adma_kept_init();
 	if (ret)
 		goto err_release_channels;
 	ret = misc_register(&adma_device);
 	if (ret)
-		adma_cleanup();
-	else
-		pr_info("%u channels\n", adma_nr_channels);
-	return ret;
+		goto err_kept_exit;
+	pr_info("%u channels\n", adma_nr_channels);
+	return 0;
 
+err_kept_exit:
+	adma_kept_exit();
 err_release_channels:
 	adma_channels_release();
-err_destroy_workqueues:
-	adma_workqueues_destroy();
+err_destroy_reapers:
+	destroy_workqueue(adma_reapers);
+err_destroy_workqueue:
+	destroy_workqueue(adma_workqueue);
 	return ret;
 }
 

@@ -84,32 +84,12 @@ void adma_exports_close(struct adma_file *file, const struct file *port)
 	xa_unlock(&file->exports);
 }
 
-static int adma_buf_pin(struct adma_buf *buf)
-{
-	u64 addr = buf->addr, end = addr + buf->len;
-	struct adma_range *range;
-	unsigned int pinned = 0;
-	size_t part;
-
-	for (; addr < end; addr += part) {
-		part = min_t(u64, adma_range_rest(addr), end - addr);
-		range = adma_range_get(&buf->file->mem, addr, part,
-				       buf->flags & ADMA_EXPORT_WRITE,
-				       ADMA_EVERY_DEVICE, GFP_KERNEL_ACCOUNT,
-				       &pinned);
-		if (IS_ERR(range))
-			return range == ERR_PTR(-EBUSY) ? -EFAULT : PTR_ERR(range);
-		buf->range[buf->nr++] = range;
-	}
-	return 0;
-}
-
 int adma_export(struct file *port, struct adma_export *arg)
 {
 	struct adma_file *file = port->private_data;
 	u64 addr = untagged_addr(arg->addr);
+	unsigned int i, pinned = 0;
 	struct adma_buf *buf;
-	unsigned int i;
 	int ret;
 
 	arg->id = 0;
@@ -127,7 +107,11 @@ int adma_export(struct file *port, struct adma_export *arg)
 	buf->addr = addr;
 	buf->len = arg->len;
 	buf->flags = arg->flags;
-	ret = adma_buf_pin(buf);
+	ret = adma_ranges_get(&file->mem, addr, arg->len,
+			      arg->flags & ADMA_EXPORT_WRITE, ADMA_EVERY_DEVICE,
+			      buf->range, &buf->nr, &pinned);
+	if (ret == -EBUSY)
+		ret = -EFAULT;
 	xa_lock(&file->exports);
 	buf->id = ++file->last_export;
 	buf->listed = true;
@@ -169,7 +153,7 @@ int adma_unexport(struct file *port, struct adma_wait *arg)
 	struct adma_flight what = {};
 	long limit = adma_timeout_of(arg);
 	struct adma_buf *buf;
-	int left;
+	long left;
 
 	arg->failed = 0;
 	xa_lock(&file->exports);

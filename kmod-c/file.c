@@ -4,7 +4,7 @@
 #include <linux/fs.h>
 #include <linux/module.h>
 #include <linux/pid.h>
-#include <linux/sched.h>
+#include <linux/sched/mm.h>
 #include <linux/slab.h>
 
 #include "request.h"
@@ -19,7 +19,7 @@ MODULE_PARM_DESC(files, "open files of one user at most (default 1024)");
 /* Adds it to the files of its user, found through the other files. */
 static int adma_file_list(struct adma_file *file)
 {
-	/* Not with the lock, which is everybody's: it may take long. */
+	/* Not with the lock, which all users share: it may take long. */
 	struct adma_user *new = kzalloc(sizeof(*new), GFP_KERNEL_ACCOUNT);
 	struct adma_user *user = new;
 	struct adma_mem *mem;
@@ -38,7 +38,8 @@ static int adma_file_list(struct adma_file *file)
 	} else {
 		user->files++;
 		file->user = user;
-		adma_mem_list(&file->mem);
+		list_add_tail(&file->mem.all, &adma_mems);
+		adma_words_map(&file->mem);
 	}
 	mutex_unlock(&adma_mems_lock);
 	if (user != new || ret)
@@ -46,25 +47,19 @@ static int adma_file_list(struct adma_file *file)
 	return ret;
 }
 
-/* No request of its own is in flight, nor will be. Ports may still refer to it. */
-static void adma_file_shut(struct adma_file *file)
-{
-	mutex_lock(&adma_mems_lock);
-	adma_words_unmap(&file->mem, ADMA_EVERY_DEVICE);
-	if (!--file->user->files)
-		kfree(file->user);
-	file->user = NULL;
-	mutex_unlock(&adma_mems_lock);
-}
-
 static void adma_file_free(struct kref *kref)
 {
-	struct adma_file *file = container_of(kref, struct adma_file, mem.kref);
+	struct adma_mem *mem = container_of(kref, struct adma_mem, kref);
+	struct adma_file *file = adma_file_of(mem);
 	unsigned int i;
 
-	if (file->user)
-		adma_file_shut(file);
-	adma_mem_exit(&file->mem);
+	mutex_lock(&adma_mems_lock);
+	list_del(&mem->all);
+	mutex_unlock(&adma_mems_lock);
+	xa_destroy(&mem->table);
+	xa_destroy(&mem->folios);
+	put_cred(mem->cred);
+	mmdrop(mem->mm);
 	for (i = 0; i < adma_nr_channels; i++) {
 		if (file->words[i].page)
 			put_page(file->words[i].page);
@@ -76,52 +71,40 @@ static void adma_file_free(struct kref *kref)
 }
 
 /*
- * Waits until no channel reads or writes memory for this file, nor for others
- * that reach its exports. One that is silent for ever keeps its pages, and the
- * module: a leak, not a stray write.
- */
-static void adma_file_drain(struct work_struct *work)
-{
-	struct adma_file *file = container_of(work, struct adma_file, drain);
-	struct adma_flight what = { .owner = &file->mem, .begun_by = jiffies };
-	long left;
-
-	left = wait_event_timeout(file->mem.wait,
-				  !adma_requests_busy(file, U64_MAX),
-				  msecs_to_jiffies(ADMA_DRAIN_MS));
-	if (left)
-		left = adma_wait_for_flight(&what, left, false);
-	adma_ranges_retire(&file->mem);
-	adma_ranges_reap_all(&file->mem);
-	if (left > 0) {
-		adma_file_shut(file);
-		module_put(THIS_MODULE);
-	} else {
-		pr_warn_once("adma: a channel is silent, its pages stay pinned\n");
-	}
-	adma_mem_put(&file->mem);
-}
-
-/*
- * A process to which the file was passed on waits for nothing of its owner's, who
- * may have requests in flight and pages locked for as long as it likes.
+ * The owner waits until no channel reads or writes memory for this file, nor for
+ * others that reach its exports. A process to which the file was passed on waits
+ * for nothing of its owner's, who may have requests in flight and pages locked for
+ * as long as it likes: what is left ends by itself. A channel that is silent for
+ * ever keeps its pages, and the module: a leak, not a stray write.
  */
 int adma_file_release(struct inode *inode, struct file *filp)
 {
 	struct adma_file *file = filp->private_data;
+	struct adma_mem *mem = &file->mem;
+	struct adma_flight what = { .owner = mem, .begun_by = jiffies };
+	long left = msecs_to_jiffies(ADMA_DRAIN_MS);
 
 	adma_exports_close(file, NULL);
-	__module_get(THIS_MODULE);
-	if (task_tgid(current) == file->owner)
-		adma_file_drain(&file->drain);
-	else
-		queue_work(adma_reapers[true], &file->drain);
+	adma_ranges_retire(mem);
+	if (task_tgid(current) == file->owner) {
+		left = wait_event_timeout(mem->wait,
+					  refcount_read(&file->active) == 1, left);
+		if (left)
+			left = adma_wait_for_flight(&what, left, false);
+		if (!left)
+			pr_warn_once("adma: a channel is silent, its pages stay pinned\n");
+		adma_mem_reap(mem);
+		wait_event_timeout(mem->wait, !atomic_read(&mem->leaving), left);
+	}
+	adma_file_leave(file);
+	adma_mem_put(mem);
 	return 0;
 }
 
 int adma_file_open(struct inode *inode, struct file *filp)
 {
 	struct adma_file *file;
+	struct adma_mem *mem;
 	unsigned int i;
 	int ret = 0;
 
@@ -129,14 +112,27 @@ int adma_file_open(struct inode *inode, struct file *filp)
 		       GFP_KERNEL_ACCOUNT);
 	if (!file)
 		return -ENOMEM;
-	adma_mem_init(&file->mem);
-	file->mem.release = adma_file_free;
-	file->mem.died = adma_exports_void;
-	file->mem.words = file->words;
+	mem = &file->mem;
+	kref_init(&mem->kref);
+	mem->release = adma_file_free;
+	mem->died = adma_exports_void;
+	mem->mm = current->mm;
+	mmgrab(mem->mm);
+	mem->cred = get_current_cred();
+	init_waitqueue_head(&mem->wait);
+	spin_lock_init(&mem->lock);
+	INIT_LIST_HEAD(&mem->ranges);
+	INIT_LIST_HEAD(&mem->unused);
+	INIT_LIST_HEAD(&mem->all);
+	INIT_DELAYED_WORK(&mem->reaper, adma_ranges_reap);
+	xa_init_flags(&mem->table, XA_FLAGS_ACCOUNT);
+	xa_init_flags(&mem->folios, XA_FLAGS_ACCOUNT);
+	mem->keep_pages = READ_ONCE(adma_keep_pages);
+	mem->words = file->words;
 	spin_lock_init(&file->lock);
+	refcount_set(&file->active, 1);
 	file->owner = get_pid(task_tgid(current));
 	xa_init_flags(&file->exports, XA_FLAGS_ACCOUNT);
-	INIT_WORK(&file->drain, adma_file_drain);
 	for (i = 0; i < adma_nr_channels && !ret; i++) {
 		file->words[i].page = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
 		if (!file->words[i].page)
@@ -145,9 +141,10 @@ int adma_file_open(struct inode *inode, struct file *filp)
 	if (!ret)
 		ret = adma_file_list(file);
 	if (ret) {
-		adma_mem_put(&file->mem);
+		adma_mem_put(mem);
 		return ret;
 	}
+	__module_get(THIS_MODULE);
 	filp->private_data = file;
 	return nonseekable_open(inode, filp);
 }

@@ -20,7 +20,8 @@ struct adma_user {
 struct adma_file {
 	struct adma_mem mem;
 	struct pid *owner;	/* the process that opened it */
-	struct adma_user *user;	/* NULL: was closed and drained */
+	struct adma_user *user;	/* NULL: nothing is active */
+	refcount_t active;	/* the open file, and its requests */
 
 	spinlock_t lock;	/* protects sequence, ids and states of requests */
 	struct adma_request *slot[ADMA_SLOTS];	/* NULL: was never used */
@@ -31,7 +32,6 @@ struct adma_file {
 	unsigned int nr_exports;
 	bool closed;		/* nothing is exported any more */
 
-	struct work_struct drain;
 	struct adma_words words[];
 };
 

@@ -52,7 +52,7 @@ static unsigned long adma_timeout(void)
  */
 
 #define ADMA_PROBE_LEN		64
-/* Repetitions of one that failed. */
+/* Repetitions of a probe that failed. */
 #define ADMA_PROBES		3
 
 static struct adma_chan_req *adma_probe_begin(struct adma_channel *ch, s32 units)
@@ -87,7 +87,7 @@ static int adma_probe(struct adma_channel *ch)
 						ADMA_PROBE_LEN,
 						DMA_PREP_INTERRUPT);
 		if (cookie > 0) {
-			/* Completion of either tells about what was before both. */
+			/* Completion of either one proves the end of all before both. */
 			if (!sent++)
 				cr->cookie = cookie;
 			continue;
@@ -99,7 +99,7 @@ static int adma_probe(struct adma_channel *ch)
 	}
 	end = jiffies + adma_timeout();
 	for (;;) {
-		adma_channel_poll(ch);
+		adma_channel_issue(ch, true);
 		/* What was copied, and how it went, comes before the count. */
 		came = atomic64_read_acquire(&cr->done);
 		if (came == 2 || time_after(jiffies, end))
@@ -119,7 +119,7 @@ static int adma_probe(struct adma_channel *ch)
  * channels that are put aside. It alone changes a channel's health.
  */
 
-/* Whether the last transfer came before that one. */
+/* Whether its last transfer was submitted before the one with that cookie. */
 static bool adma_is_before(struct adma_chan_req *cr, dma_cookie_t cookie)
 {
 	return dma_async_is_complete(cr->cookie, cookie,
@@ -127,7 +127,7 @@ static bool adma_is_before(struct adma_chan_req *cr, dma_cookie_t cookie)
 	       DMA_COMPLETE;
 }
 
-/* Nothing moves; or the driver has done with all of it and has not said so. */
+/* Whether nothing completes; or the driver has completed it without a callback. */
 static bool adma_chan_req_silent(struct adma_chan_req *cr)
 {
 	struct adma_channel *ch = cr->ch;
@@ -150,8 +150,8 @@ static bool adma_in_trouble(struct adma_channel *ch)
 	ch->errors += ch->erred;
 	ch->erred = false;
 	list_for_each_entry_safe(cr, next, &ch->reqs, list) {
-		/* Nothing else looks, if its word has found no place. */
-		adma_chan_req_over_if_complete(cr);
+		/* Without a word nothing else ends it. */
+		adma_chan_req_end(cr, false);
 		trouble |= adma_chan_req_silent(cr);
 	}
 	/* One that is still being submitted may have lost a transfer. */
@@ -175,20 +175,11 @@ static void adma_end_suspects(struct adma_channel *ch)
 			continue;
 		if (!cr->failed)
 			adma_count(ADMA_STAT_TIMEOUTS, 1);
-		adma_chan_req_over(cr);
+		adma_chan_req_end(cr, true);
 	}
-	/* Of those, as they ended. */
+	/* The errors were those of the chan_reqs that just ended. */
 	ch->erred = false;
 	spin_unlock_irqrestore(&ch->lock, irq);
-}
-
-static void adma_set_health(struct adma_channel *ch, enum adma_health health)
-{
-	/* At most a few times for each channel and load of the module. */
-	if (health == ADMA_OUT)
-		dev_warn(ch->dev, "adma: %s is left out\n",
-			 dma_chan_name(ch->chan));
-	WRITE_ONCE(ch->health, health);
 }
 
 /* Probes the channel and sets its health. Returns the pause, in ms. */
@@ -199,12 +190,12 @@ static unsigned int adma_examine(struct adma_channel *ch, bool trouble)
 	int ret;
 
 	if (ch->health == ADMA_UP)
-		adma_set_health(ch, ADMA_ASIDE);
+		WRITE_ONCE(ch->health, ADMA_ASIDE);
 	ret = adma_probe(ch);
 	/*
-	 * It may only have been caught by the reset that ended the others, and
-	 * told of it before: ioatdma takes the next one after that. It resets a
-	 * channel every 200 ms until a transfer got through.
+	 * The probe may have been aborted by the reset that ended the others:
+	 * ioatdma takes the next one after that. It resets a channel every 200 ms
+	 * until a transfer has completed.
 	 */
 	for (i = 0; ret == -EIO && i < ADMA_PROBES; i++)
 		ret = adma_probe(ch);
@@ -228,10 +219,13 @@ static unsigned int adma_examine(struct adma_channel *ch, bool trouble)
 	rests = ret || (trouble && ch->errors > ADMA_PASSED_OVER);
 	if (rests)
 		adma_count(ADMA_STAT_QUARANTINED, 1);
-	if (ch->errors > ADMA_MAX_ERRORS)
-		adma_set_health(ch, ADMA_OUT);
-	else if (!rests)
-		adma_set_health(ch, ADMA_UP);
+	if (ch->errors > ADMA_MAX_ERRORS) {
+		dev_warn(ch->dev, "adma: %s is left out\n",
+			 dma_chan_name(ch->chan));
+		WRITE_ONCE(ch->health, ADMA_OUT);
+	} else if (!rests) {
+		WRITE_ONCE(ch->health, ADMA_UP);
+	}
 	return rests ? ADMA_REST_MS : ADMA_WATCH_MS;
 }
 
@@ -245,7 +239,7 @@ void adma_watch(struct work_struct *work)
 
 	if (!READ_ONCE(ch->chan))
 		goto out_unlock;
-	adma_channel_poll(ch);
+	adma_channel_issue(ch, true);
 	trouble = adma_in_trouble(ch);
 	if (trouble || ch->health == ADMA_ASIDE)
 		pause = adma_examine(ch, trouble);
@@ -274,7 +268,7 @@ static void adma_selftest(struct adma_channel *ch)
 				       i == 1 ? BIT_ULL(45) : ch->probe_dma,
 				       ADMA_PROBE_LEN, DMA_PREP_INTERRUPT);
 	dma_async_issue_pending(ch->chan);
-	/* Not asked: that would put the driver's timer off. */
+	/* Without polling, which would restart the driver's timer. */
 	while (!READ_ONCE(cr->failed) && time_before(jiffies, end))
 		msleep(ADMA_WATCH_MS);
 	before = !memcmp(page, page + ADMA_PROBE_LEN, ADMA_PROBE_LEN);
@@ -284,7 +278,7 @@ static void adma_selftest(struct adma_channel *ch)
 		 READ_ONCE(cr->failed) ? "came" : "none", after ? "YES" : "no");
 }
 
-/* A channel has to show that it works. */
+/* Allocates the probe's page and tests the channel. */
 int adma_health_init(struct adma_channel *ch)
 {
 	unsigned int tries = 0;

@@ -5,7 +5,6 @@
 #include <linux/module.h>
 #include <linux/slab.h>
 
-#include "hold.h"
 #include "range.h"
 
 /* How long transfers in flight may take to end before their driver goes. */
@@ -20,19 +19,19 @@ unsigned int adma_align = 1;
  */
 static void adma_channel_leave(struct adma_channel *ch)
 {
-	const struct adma_flight any = { .begun_by = jiffies };
+	const struct adma_flight any = { .ch = ch, .begun_by = jiffies };
 	struct dma_chan *chan = ch->chan;
 
 	if (!chan)
 		return;
 	adma_watch_soon(ch);
-	wait_event_timeout(ch->wait, !adma_in_flight(ch, &any),
-			   msecs_to_jiffies(ADMA_LEAVE_MS));
+	adma_wait_for_flight(&any, msecs_to_jiffies(ADMA_LEAVE_MS), false);
 	WRITE_ONCE(ch->chan, NULL);
 	synchronize_srcu(&adma_srcu);
 	cancel_delayed_work_sync(&ch->watch);
 	dma_release_channel(chan);
-	adma_chan_reqs_abandon(ch);
+	if (ch->ordered)
+		adma_channel_stopped(ch);
 	/* A silent queue of idxd may still write there: rather lose a page. */
 	if (ch->ordered || !atomic_read(&ch->entries))
 		dma_free_coherent(ch->dev, PAGE_SIZE, ch->probe_page,
@@ -51,7 +50,7 @@ static void adma_device_leave(struct adma_device *device)
 		if (adma_channels[i].device == number)
 			WRITE_ONCE(adma_channels[i].leaving, true);
 	}
-	/* After this, submitters have seen it, or have submitted. */
+	/* Afterwards submitters have seen @leaving, or have submitted. */
 	synchronize_srcu(&adma_srcu);
 	for (i = 0; i < adma_nr_channels; i++) {
 		if (adma_channels[i].device == number)
@@ -103,10 +102,8 @@ static int adma_queue_event(struct notifier_block *notifier,
 	if (event != BUS_NOTIFY_UNBOUND_DRIVER)
 		return NOTIFY_DONE;
 	for (i = 0; i < adma_nr_channels; i++) {
-		if (adma_channels[i].device != device - adma_devices)
-			continue;
-		WRITE_ONCE(adma_channels[i].reset, true);
-		adma_chan_reqs_abandon(&adma_channels[i]);
+		if (adma_channels[i].device == device - adma_devices)
+			adma_channel_stopped(&adma_channels[i]);
 	}
 	return NOTIFY_OK;
 }
@@ -242,7 +239,7 @@ int adma_channels_request(void)
 		chan = dma_request_channel(mask, adma_channel_wanted, &search);
 		if (search.seen <= search.skip)
 			break;
-		/* One that cannot be had is not the end of the search. */
+		/* Goes on after a channel that is taken, or fails. */
 		if (chan && !adma_channel_init(ch, chan)) {
 			adma_nr_channels++;
 			continue;
@@ -259,7 +256,7 @@ void adma_channels_release(void)
 	struct adma_device *device;
 	unsigned int i;
 
-	/* First: from here on no driver goes behind our back. */
+	/* First: channels that we release are given back by no notifier. */
 	for (i = 0; i < adma_nr_devices; i++) {
 		device = &adma_devices[i];
 		if (device->dev->bus)

@@ -5,7 +5,6 @@
  * eviction raise it: what was used since eviction last looked has a second
  * chance, and a hit takes no lock to be remembered.
  */
-#include <linux/list_lru.h>
 #include <linux/pkeys.h>
 #include <linux/rcupdate.h>
 #include <linux/sched/signal.h>
@@ -18,13 +17,20 @@
 #define ADMA_AGE_MS	1000
 #define ADMA_AGES	5
 
-/* How often a range that dies while it is pinned is looked for again. */
+/*
+ * How often a range is looked for again whose mapping changes while it is pinned:
+ * to unshare a page that the child of a fork has is such a change.
+ */
 #define ADMA_TRIES	8
 
 /* How long a copy that finds no room waits for its own file's works. */
 #define ADMA_ROOM_MS	20
 
-/* Set once the lists are there: kernels before 6.7 register the shrinker first. */
+/*
+ * Set once adma_lru is initialised. list_lru_init_memcg() needs the number of a
+ * registered shrinker, so the shrinker can be called before: until then it counts
+ * nothing, and one that counts nothing is not asked to scan.
+ */
 static bool adma_lru_ready;
 
 static void adma_age(struct work_struct *work);
@@ -49,7 +55,7 @@ static bool adma_keeps(const struct adma_mem *mem)
 	return READ_ONCE(mem->keep_pages);
 }
 
-/* Returns it with a reference. */
+/* Returns a kept range with a reference, or NULL. */
 static struct adma_range *adma_range_lookup(struct adma_mem *mem, u64 index,
 					    bool write)
 {
@@ -90,25 +96,26 @@ static struct adma_range *adma_range_find(struct adma_mem *mem, u64 addr, size_t
 
 /* Returns a range of the table, or a new one, with a reference. */
 static struct adma_range *adma_range_of_table(struct adma_mem *mem, u64 index,
-					      bool write, gfp_t gfp)
+					      bool write)
 {
 	struct adma_range *range;
 
 	if (!adma_keeps(mem))
-		return adma_range_new(mem, index, write, gfp);
+		return adma_range_new(mem, index, write);
 	range = adma_range_lookup(mem, index, write);
 	adma_count_for(mem, range ? ADMA_STAT_HITS : ADMA_STAT_MISSES);
 	if (range)
 		return range;
-	range = adma_range_new(mem, index, write, gfp);
+	range = adma_range_new(mem, index, write);
 	if (IS_ERR(range))
 		return range;
-	/* All before it is in the table: taking it out undoes it. */
+	/* Complete before it is in the table, where it can be retired at once. */
 	kref_get(&range->kref);
 	list_lru_add_obj(&adma_lru, &range->lru);
 	atomic_inc(&mem->kept);
-	if (xa_insert(&mem->table, adma_key(index, write), range, gfp)) {
-		/* No memory; or another thread was quicker, and this is ours alone. */
+	if (xa_insert(&mem->table, adma_key(index, write), range,
+		      GFP_KERNEL_ACCOUNT)) {
+		/* No memory, or another thread has added one: not kept. */
 		list_lru_del_obj(&adma_lru, &range->lru);
 		atomic_dec(&mem->kept);
 		adma_range_put(range);
@@ -161,7 +168,7 @@ static unsigned long adma_ranges_evict(struct adma_mem *mem,
 	return freed;
 }
 
-/* Of one user, or of all (NULL). */
+/* Evicts ranges of one user, or of all users (NULL). */
 static unsigned long adma_mems_evict(const struct user_struct *user,
 				     unsigned long pages, unsigned int ages)
 {
@@ -180,6 +187,23 @@ static unsigned long adma_mems_evict(const struct user_struct *user,
 	return freed;
 }
 
+/**
+ * adma_mem_settle() - wait for requests that are over, and unpin what they used
+ * @mem: memory of the caller's process
+ * @ms: milliseconds for either at most
+ *
+ * A word comes before the interrupt that ends its request.
+ */
+void adma_mem_settle(struct adma_mem *mem, unsigned int ms)
+{
+	adma_channels_poll();
+	wait_event_killable_timeout(mem->wait, !atomic_read(&mem->ending),
+				    msecs_to_jiffies(ms));
+	adma_mem_reap(mem);
+	wait_event_killable_timeout(mem->wait, !atomic_read(&mem->leaving),
+				    msecs_to_jiffies(ms));
+}
+
 /*
  * What other files of the user keep is in the way when the limit is the user's;
  * it is reaped in their own time, and until then the caller is refused.
@@ -192,33 +216,14 @@ static void adma_make_room(struct adma_mem *mem, unsigned int pages, bool of_use
 	if (of_user && freed < pages &&
 	    adma_mems_evict(mem->cred->user, pages - freed, 1))
 		schedule_timeout_killable(1);
-	/* Requests may be over and not know it: the word comes before the interrupt. */
-	adma_channels_poll();
-	wait_event_killable_timeout(mem->wait, !atomic_read(&mem->ending),
-				    msecs_to_jiffies(ADMA_ROOM_MS));
-	adma_ranges_reap(mem);
-	wait_event_killable_timeout(mem->wait, !atomic_read(&mem->leaving),
-				    msecs_to_jiffies(ADMA_ROOM_MS));
+	adma_mem_settle(mem, ADMA_ROOM_MS);
 }
 
-/**
- * adma_range_get() - bytes of one range, pinned and mapped
- * @mem: memory of the caller's process
- * @addr: address of the first byte
- * @len: bytes, all of one range
- * @write: whether they are written
- * @device: number of the device that they are mapped for, or ADMA_EVERY_DEVICE
- * @gfp: where this does not allow to wait, pages that are not there are refused
- * @pinned: increased by the pages that this has pinned
- *
- * May otherwise wait for a page for as long as its provider likes.
- *
- * Returns their range with a reference: one that is kept, or another for the
- * caller alone. -EBUSY if the mapping changes all the time.
- */
-struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr, size_t len,
-				  bool write, unsigned int device, gfp_t gfp,
-				  unsigned int *pinned)
+/* Returns the range of bytes that lie within one, with a reference. */
+static struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr,
+					 size_t len, bool write,
+					 unsigned int device,
+					 unsigned int *pinned)
 {
 	unsigned int pages = adma_page_of(addr + len - 1) - adma_page_of(addr) + 1;
 	struct adma_range *range;
@@ -229,15 +234,14 @@ struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr, size_t len,
 	if (range)
 		return range;
 	for (tries = 0; tries < ADMA_TRIES; tries++) {
-		range = alone ? adma_range_new(mem, adma_range_of(addr), write, gfp) :
-				adma_range_of_table(mem, adma_range_of(addr), write, gfp);
+		range = alone ? adma_range_new(mem, adma_range_of(addr), write) :
+				adma_range_of_table(mem, adma_range_of(addr), write);
 		if (IS_ERR(range))
 			return range;
-		ret = adma_range_fill(range, addr, len, device, gfp, pinned);
+		ret = adma_range_fill(range, addr, len, device, pinned);
 		if (!ret)
 			return range;
-		if ((ret == -ENOMEM || ret == -EAGAIN) && tries < 2 &&
-		    gfpflags_allow_blocking(gfp)) {
+		if ((ret == -ENOMEM || ret == -EAGAIN) && tries < 2) {
 			/* Its other pages may be in the way. */
 			adma_range_retire(range);
 			adma_range_put(range);
@@ -251,6 +255,42 @@ struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr, size_t len,
 			return ERR_PTR(ret);
 	}
 	return ERR_PTR(-EBUSY);
+}
+
+/**
+ * adma_ranges_get() - pin and map bytes
+ * @mem: memory of the caller's process
+ * @addr: address of the first byte
+ * @len: bytes
+ * @write: whether they are written
+ * @device: number of the device that they are mapped for, or ADMA_EVERY_DEVICE
+ * @range: their ranges are added there, with a reference each
+ * @nr: number of ranges, increased
+ * @pinned: increased by the pages that this has pinned
+ *
+ * May wait for a page for as long as its provider likes. Ranges are those that
+ * are kept, or others for the caller alone.
+ *
+ * Returns -EBUSY if the mapping changes all the time, or another error; ranges
+ * that were added stay.
+ */
+int adma_ranges_get(struct adma_mem *mem, u64 addr, u64 len, bool write,
+		    unsigned int device, struct adma_range **range,
+		    unsigned int *nr, unsigned int *pinned)
+{
+	u64 end = addr + len;
+	size_t part;
+
+	for (; addr < end; addr += part) {
+		struct adma_range *next;
+
+		part = min_t(u64, adma_range_rest(addr), end - addr);
+		next = adma_range_get(mem, addr, part, write, device, pinned);
+		if (IS_ERR(next))
+			return PTR_ERR(next);
+		range[(*nr)++] = next;
+	}
+	return 0;
 }
 
 /**
@@ -383,7 +423,7 @@ int adma_kept_init(void)
 	ret = adma_shrinker_register();
 	if (ret)
 		goto err_destroy_slab;
-	/* It has a number from now on, which the lists need. */
+	/* The shrinker has its number now. */
 	ret = list_lru_init_memcg(&adma_lru, adma_shrinker);
 	if (ret)
 		goto err_free_shrinker;

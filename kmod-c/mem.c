@@ -1,8 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The memory of one file: its ranges as a whole, and its pages of words. */
+/*
+ * The memory of one file: what its pins are charged to (RLIMIT_MEMLOCK of the user
+ * and VmPin of the process, as io_uring's are, and the file's own limit), and its
+ * pages of words.
+ *
+ * A pinned page of a large folio keeps all of the folio in memory, so all of it is
+ * charged, once for each file. Pages of hugetlbfs cannot be swapped in any case.
+ */
+#include <linux/capability.h>
 #include <linux/cred.h>
+#include <linux/hugetlb.h>
+#include <linux/iommu.h>
+#include <linux/memcontrol.h>
 #include <linux/module.h>
-#include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
+#include <linux/sched/user.h>
 
 #include "range.h"
 
@@ -13,91 +25,131 @@ unsigned long adma_keep_pages = (64UL << 20) / PAGE_SIZE;
 module_param_named(keep_pages, adma_keep_pages, ulong, 0644);
 MODULE_PARM_DESC(keep_pages, "pages that stay pinned between copies, for each open file (default 64 MiB)");
 
-/* Caller has a reference to the memory. */
-static void adma_reaper_run(struct adma_reaper *reaper)
-{
-	struct adma_mem *mem = reaper->mem;
-	struct adma_range *range, *next;
-	LIST_HEAD(gone);
+static unsigned long adma_max_pages = 2 * ((64UL << 20) / PAGE_SIZE + ADMA_MAX_PIECES);
+module_param_named(max_pages, adma_max_pages, ulong, 0644);
+MODULE_PARM_DESC(max_pages, "pages pinned for one open file at most (default: enough for 64 MiB)");
 
-	spin_lock(&mem->lock);
-	list_splice_init(&reaper->ranges, &gone);
-	spin_unlock(&mem->lock);
-	list_for_each_entry_safe(range, next, &gone, lru)
-		adma_range_reap(range);
-	wake_up_all(&mem->wait);
-}
-
-/* One for each file and not for each range: munmap() retires hundreds. */
-static void adma_reaper_work(struct work_struct *work)
-{
-	struct adma_reaper *reaper = container_of(work, struct adma_reaper, work);
-
-	adma_reaper_run(reaper);
-	adma_mem_put(reaper->mem);
-}
+/* Part of a control group's memory that one file may pin. */
+#define ADMA_MEMCG_PART	8
 
 /**
- * adma_ranges_reap() - unpin ranges that nothing refers to any more
- * @mem: memory of the caller's own process, to which it has a reference
+ * adma_page_limit() - pages that the caller may have pinned for one file
  *
- * Waits for the locks of their pages, and for munmap(): never called inside the
- * notifier, which may be called with these held.
+ * Pages in flight cannot be swapped: where they are most of what a control group
+ * may have, the next page fault kills.
  */
-void adma_ranges_reap(struct adma_mem *mem)
+unsigned long adma_page_limit(void)
 {
-	adma_reaper_run(&mem->reaper[false]);
-	adma_reaper_run(&mem->reaper[true]);
+	unsigned long limit = READ_ONCE(adma_max_pages);
+#ifdef CONFIG_MEMCG
+	struct mem_cgroup *memcg;
+
+	rcu_read_lock();
+	for (memcg = mem_cgroup_from_task(current); memcg;
+	     memcg = parent_mem_cgroup(memcg))
+		limit = min(limit, READ_ONCE(memcg->memory.max) / ADMA_MEMCG_PART);
+	rcu_read_unlock();
+#endif
+	return limit;
+}
+
+/*
+ * Adds @pins (or takes them away) of a folio. Returns the pages that are held
+ * because of it, and not without it, or -ENOMEM.
+ */
+static long adma_folio_pins(struct adma_mem *mem, struct folio *folio, long pins)
+{
+	unsigned long pfn = folio_pfn(folio);
+	void *old, *new = NULL;
+	long before, ret;
+
+	if (!folio_test_large(folio) || folio_test_hugetlb(folio))
+		return abs(pins);
+	xa_lock(&mem->folios);
+	old = xa_load(&mem->folios, pfn);
+	before = old ? xa_to_value(old) : 0;
+	if (before + pins)
+		new = xa_mk_value(before + pins);
+	ret = xa_err(__xa_store(&mem->folios, pfn, new,
+				GFP_NOWAIT | __GFP_ACCOUNT | __GFP_NOWARN));
+	xa_unlock(&mem->folios);
+	if (ret)
+		return ret;
+	return !before || !new ? folio_nr_pages(folio) : 0;
+}
+
+/* Charges pages (@sign 1) or gives them back (-1). Returns how many were done. */
+static unsigned int adma_add_pages(struct adma_mem *mem, struct page **pages,
+				   unsigned int nr, int sign)
+{
+	unsigned int at, same;
+	long held = 0, more;
+
+	for (at = 0; at < nr; at += same) {
+		struct folio *folio = page_folio(pages[at]);
+
+		same = 1;
+		while (at + same < nr && page_folio(pages[at + same]) == folio)
+			same++;
+		more = adma_folio_pins(mem, folio, sign * (long)same);
+		if (more < 0)
+			break;
+		held += more;
+	}
+	atomic_long_add(sign * held, &mem->cred->user->locked_vm);
+	atomic64_add(sign * held, &mem->mm->pinned_vm);
+	atomic_long_add(sign * held, &mem->pages);
+	return at;
+}
+
+void adma_uncharge(struct adma_mem *mem, struct page **pages, unsigned int nr)
+{
+	adma_add_pages(mem, pages, nr, -1);
 }
 
 /**
- * adma_ranges_reap_all() - like adma_ranges_reap(), and wait for the works
- * @mem: memory whose ranges nothing refers to any more
+ * adma_charge() - charge pages that were just pinned
+ * @mem: memory that they are part of
+ * @pages: the pages
+ * @nr: number of them
+ *
+ * Returns -EAGAIN at the file's limit, -ENOMEM at the user's.
  */
-void adma_ranges_reap_all(struct adma_mem *mem)
+int adma_charge(struct adma_mem *mem, struct page **pages, unsigned int nr)
 {
-	unsigned int i;
+	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
+	unsigned int done = adma_add_pages(mem, pages, nr, 1);
+	int ret = 0;
 
-	/* They may be queued behind those of others. */
-	for (i = 0; i < 2; i++) {
-		if (cancel_work_sync(&mem->reaper[i].work))
-			adma_mem_put(mem);
-	}
-	adma_ranges_reap(mem);
+	if (done < nr)
+		ret = -ENOMEM;
+	else if (atomic_long_read(&mem->pages) > adma_page_limit())
+		ret = -EAGAIN;
+	/* Without an audit record for each refusal. */
+	else if (atomic_long_read(&mem->cred->user->locked_vm) > limit &&
+		 !ns_capable_noaudit(&init_user_ns, CAP_IPC_LOCK))
+		ret = -ENOMEM;
+	if (ret)
+		adma_uncharge(mem, pages, done);
+	return ret;
 }
 
-void adma_mem_init(struct adma_mem *mem)
+/**
+ * adma_reaches() - whether a device reaches a page itself
+ * @dev: device
+ * @addr: what the page is mapped to
+ * @page: the page
+ *
+ * A bounce buffer costs more than the engine saves. Before 6.10 dma_need_sync()
+ * says no to everything behind an IOMMU.
+ */
+bool adma_reaches(struct device *dev, dma_addr_t addr, struct page *page)
 {
-	unsigned int i;
+	struct iommu_domain *domain = iommu_get_domain_for_dev(dev);
 
-	kref_init(&mem->kref);
-	mem->mm = current->mm;
-	mmgrab(mem->mm);
-	mem->cred = get_current_cred();
-	init_waitqueue_head(&mem->wait);
-	spin_lock_init(&mem->lock);
-	INIT_LIST_HEAD(&mem->ranges);
-	INIT_LIST_HEAD(&mem->all);
-	for (i = 0; i < 2; i++) {
-		mem->reaper[i].mem = mem;
-		INIT_LIST_HEAD(&mem->reaper[i].ranges);
-		INIT_WORK(&mem->reaper[i].work, adma_reaper_work);
-	}
-	xa_init_flags(&mem->table, XA_FLAGS_ACCOUNT);
-	xa_init_flags(&mem->folios, XA_FLAGS_ACCOUNT);
-	mem->keep_pages = READ_ONCE(adma_keep_pages);
-}
-
-/* Nothing refers to it any more. */
-void adma_mem_exit(struct adma_mem *mem)
-{
-	mutex_lock(&adma_mems_lock);
-	list_del(&mem->all);
-	mutex_unlock(&adma_mems_lock);
-	xa_destroy(&mem->table);
-	xa_destroy(&mem->folios);
-	put_cred(mem->cred);
-	mmdrop(mem->mm);
+	if (IS_ENABLED(CONFIG_X86) && domain)
+		return iommu_iova_to_phys(domain, addr) == page_to_phys(page);
+	return !dma_need_sync(dev, addr);
 }
 
 /**
@@ -123,17 +175,16 @@ void adma_words_unmap(struct adma_mem *mem, unsigned int device)
 }
 
 /**
- * adma_mem_list() - map the words of a file
+ * adma_words_map() - map the words of a file
  * @mem: memory of the file; the caller holds adma_mems_lock
  *
- * A device that goes finds what is mapped for it.
+ * Without words only ADMA_IOC_WAIT tells of the end.
  */
-void adma_mem_list(struct adma_mem *mem)
+void adma_words_map(struct adma_mem *mem)
 {
 	unsigned int i;
 
 	lockdep_assert_held(&adma_mems_lock);
-	list_add_tail(&mem->all, &adma_mems);
 	for (i = 0; i < adma_nr_channels; i++) {
 		const struct adma_channel *ch = &adma_channels[i];
 		struct adma_words *words = &mem->words[i];
@@ -145,32 +196,8 @@ void adma_mem_list(struct adma_mem *mem)
 		if (dma_mapping_error(ch->dev, words->dma))
 			continue;
 		words->mapped = adma_reaches(ch->dev, words->dma, words->page);
-		/* Without words only ADMA_IOC_WAIT tells of the end. */
 		if (!words->mapped)
 			dma_unmap_page(ch->dev, words->dma, PAGE_SIZE,
 				       DMA_BIDIRECTIONAL);
 	}
-}
-
-/**
- * adma_mems_unmap() - unmap everything that is mapped for a device that goes
- * @device: number; nothing in flight touches any of its mappings
- */
-void adma_mems_unmap(unsigned int device)
-{
-	struct adma_range *range;
-	struct adma_mem *mem;
-
-	mutex_lock(&adma_mems_lock);
-	list_for_each_entry(mem, &adma_mems, all) {
-		spin_lock(&mem->lock);
-		list_for_each_entry(range, &mem->ranges, all) {
-			spin_lock(&range->lock);
-			adma_range_unmap(range, device);
-			spin_unlock(&range->lock);
-		}
-		spin_unlock(&mem->lock);
-		adma_words_unmap(mem, device);
-	}
-	mutex_unlock(&adma_mems_lock);
 }

@@ -22,11 +22,6 @@ enum lru_status probe_isolate(struct list_head *item, struct list_lru_one *list,
 list_lru_walk_cb probe = probe_isolate;
 #endif
 
-#ifdef ADMA_HAS_PIN_WITHOUT_VMAS
-long (*probe)(unsigned long start, unsigned long nr, unsigned int flags,
-	      struct page **pages) = pin_user_pages;
-#endif
-
 #ifdef ADMA_HAS_VM_FLAGS_MOD
 typeof(vm_flags_mod) *probe = vm_flags_mod;
 #endif

@@ -3,24 +3,13 @@
  * Pinned ranges: pages of user memory that are pinned and mapped together, and
  * given up when the program changes their mapping (see README.md, "What munmap
  * waits for").
- *
- * Locks, outer first: adma_mems_lock (mutex), mem->lock, range->lock. The MMU
- * notifier takes mem->lock and range->lock one after the other; both are never
- * held where memory is allocated.
  */
-#include <linux/cred.h>
 #include <linux/hugetlb.h>
-#include <linux/iommu.h>
-#include <linux/list_lru.h>
 #include <linux/magic.h>
-#include <linux/sched/mm.h>
 #include <linux/shmem_fs.h>
 
 #include "compat.h"
 #include "range.h"
-
-/* How often pages are pinned anew that have changed while they were pinned. */
-#define ADMA_TRIES	8
 
 /*
  * How long after its submission a change of the mapping waits for a transfer.
@@ -28,11 +17,14 @@
  */
 #define ADMA_LINGER_MS	3000
 
+/* How long until a page that was locked is tried again. */
+#define ADMA_REAP_MS	10
+
 struct adma_device adma_devices[ADMA_MAX_CHANNELS];
 unsigned int adma_nr_devices;
 struct kmem_cache *adma_range_slab;
 struct list_lru adma_lru;	/* kept ranges, by memory control group */
-struct workqueue_struct *adma_reapers[2];	/* see struct adma_reaper */
+struct workqueue_struct *adma_reapers;
 
 static unsigned long adma_range_start(const struct adma_range *range)
 {
@@ -64,66 +56,36 @@ static bool adma_page_sealable(struct page *page)
 	return !(seals & F_SEAL_SEAL);
 }
 
-/*
- * Pins pages, or where @gfp does not allow to wait those that are there: neither a
- * page nor mmap_lock is waited for then.
- */
-static long adma_pin(unsigned long addr, int count, unsigned int flags,
-		     struct page **pages, gfp_t gfp)
-{
-	long got;
-
-	if (gfpflags_allow_blocking(gfp))
-		return pin_user_pages_fast(addr, count, flags, pages);
-	if (!mmap_read_trylock(current->mm))
-		return -EAGAIN;
-	got = adma_pin_user_pages(addr, count, flags | FOLL_NOFAULT, pages);
-	mmap_read_unlock(current->mm);
-	return got;
-}
-
-/* Returns -ESTALE if the range has died, or its mapping changes all the time. */
-static int adma_range_pin(struct adma_range *range, unsigned int at, int count,
-			  gfp_t gfp)
+/* Returns -ESTALE if the mapping has changed meanwhile. */
+static int adma_range_pin(struct adma_range *range, unsigned int at, int count)
 {
 	unsigned long addr = adma_range_start(range) + at * PAGE_SIZE;
 	/* For long, always: a silent channel may keep any pin for good. */
 	unsigned int flags = FOLL_LONGTERM | (range->write ? FOLL_WRITE : 0);
 	struct page **pages = range->pages + at;
-	int i, got, ret, tries = ADMA_TRIES;
 	unsigned long seq;
+	int i, got, ret;
 
 	/* A copier that reaches an export has another memory map. */
 	if (WARN_ON_ONCE(current->mm != range->mem->mm))
 		return -EFAULT;
-	/* To unshare a page that the child of a fork has changes the mapping. */
-	do {
-		seq = mmu_interval_read_begin(&range->notifier);
-		got = adma_pin(addr, count, flags, pages, gfp);
-		if (got < count) {
-			/* A partial pin is still a pin. */
-			if (got > 0)
-				unpin_user_pages(pages, got);
-			return got == -ENOMEM ? got : -EFAULT;
-		}
-		ret = adma_charge(range->mem, pages, count);
-		if (ret) {
-			unpin_user_pages(pages, count);
-			return ret;
-		}
-		spin_lock(&range->lock);
-		if (range->dead || mmu_interval_read_retry(&range->notifier, seq))
-			ret = -ESTALE;
-		else
-			bitmap_set(range->pinned, at, count);
-		spin_unlock(&range->lock);
-		if (ret) {
-			adma_uncharge(range->mem, pages, count);
-			unpin_user_pages(pages, count);
-		}
-	} while (ret && !READ_ONCE(range->dead) && --tries);
+	seq = mmu_interval_read_begin(&range->notifier);
+	got = pin_user_pages_fast(addr, count, flags, pages);
+	if (got < count) {
+		ret = got == -ENOMEM ? got : -EFAULT;
+		goto err_unpin;	/* a partial pin is still a pin */
+	}
+	ret = adma_charge(range->mem, pages, count);
 	if (ret)
-		return ret;
+		goto err_unpin;
+	spin_lock(&range->lock);
+	if (range->dead || mmu_interval_read_retry(&range->notifier, seq))
+		ret = -ESTALE;
+	else
+		bitmap_set(range->pinned, at, count);
+	spin_unlock(&range->lock);
+	if (ret)
+		goto err_uncharge;
 	for (i = 0; i < count; i++) {
 		if (adma_page_sealable(pages[i])) {
 			adma_range_retire(range);
@@ -133,29 +95,18 @@ static int adma_range_pin(struct adma_range *range, unsigned int at, int count,
 	adma_count(ADMA_STAT_PINS, count);
 	adma_count(ADMA_STAT_PINNED_PAGES, count);
 	return 0;
+
+err_uncharge:
+	adma_uncharge(range->mem, pages, count);
+err_unpin:
+	if (got > 0)
+		unpin_user_pages(pages, got);
+	return ret;
 }
 
 /*
  * Mapping
  */
-
-/**
- * adma_reaches() - whether a device reaches a page itself
- * @dev: device
- * @addr: what the page is mapped to
- * @page: the page
- *
- * A bounce buffer costs more than the engine saves. Before 6.10 dma_need_sync()
- * says no to everything behind an IOMMU.
- */
-bool adma_reaches(struct device *dev, dma_addr_t addr, struct page *page)
-{
-	struct iommu_domain *domain = iommu_get_domain_for_dev(dev);
-
-	if (IS_ENABLED(CONFIG_X86) && domain)
-		return iommu_iova_to_phys(domain, addr) == page_to_phys(page);
-	return !dma_need_sync(dev, addr);
-}
 
 /* As no bounce buffer is ever used, no mapping needs a sync. */
 static void adma_unmap(struct adma_range *range, unsigned int device,
@@ -166,12 +117,8 @@ static void adma_unmap(struct adma_range *range, unsigned int device,
 			     DMA_ATTR_SKIP_CPU_SYNC);
 }
 
-/**
- * adma_range_unmap() - unmap a range for one device
- * @range: range; the caller holds its lock
- * @device: number; nothing in flight touches what is mapped for it
- */
-void adma_range_unmap(struct adma_range *range, unsigned int device)
+/* Nothing in flight touches what is mapped for the device. */
+static void adma_range_unmap(struct adma_range *range, unsigned int device)
 {
 	struct adma_mapping *map = &range->mapping[device];
 	unsigned int at;
@@ -183,6 +130,29 @@ void adma_range_unmap(struct adma_range *range, unsigned int device)
 		map->run[at] = 0;
 	}
 	bitmap_zero(map->mapped, ADMA_RANGE_PAGES);
+}
+
+/**
+ * adma_mems_unmap() - unmap everything that is mapped for a device that goes
+ * @device: number; nothing in flight touches any of its mappings
+ */
+void adma_mems_unmap(unsigned int device)
+{
+	struct adma_range *range;
+	struct adma_mem *mem;
+
+	mutex_lock(&adma_mems_lock);
+	list_for_each_entry(mem, &adma_mems, all) {
+		spin_lock(&mem->lock);
+		list_for_each_entry(range, &mem->ranges, all) {
+			spin_lock(&range->lock);
+			adma_range_unmap(range, device);
+			spin_unlock(&range->lock);
+		}
+		spin_unlock(&mem->lock);
+		adma_words_unmap(mem, device);
+	}
+	mutex_unlock(&adma_mems_lock);
 }
 
 /* Maps what is pinned, what lies together in one go. */
@@ -227,6 +197,13 @@ static int adma_range_map(struct adma_range *range, unsigned int at,
 	return 0;
 }
 
+/* Whether pages are to be mapped for it, if they are for @device. */
+static bool adma_device_wanted(unsigned int number, unsigned int device)
+{
+	return number == device || (device == ADMA_EVERY_DEVICE &&
+				    !READ_ONCE(adma_devices[number].gone));
+}
+
 /**
  * adma_range_ready() - whether bytes of a range are pinned and mapped
  * @range: range
@@ -242,8 +219,7 @@ bool adma_range_ready(struct adma_range *range, u64 addr, size_t len,
 	unsigned int i, first = adma_page_of(addr), end = adma_page_of(addr + len - 1) + 1;
 
 	for (i = 0; i < adma_nr_devices; i++) {
-		if ((i == device || (device == ADMA_EVERY_DEVICE &&
-				     !READ_ONCE(adma_devices[i].gone))) &&
+		if (adma_device_wanted(i, device) &&
 		    find_next_zero_bit(range->mapping[i].mapped, end, first) < end)
 			return false;
 	}
@@ -258,14 +234,13 @@ bool adma_range_ready(struct adma_range *range, u64 addr, size_t len,
  * @addr: address of the first byte
  * @len: bytes
  * @device: number of the device, or ADMA_EVERY_DEVICE
- * @gfp: whether to wait for pages
  * @pinned: increased by the pages that this has pinned
  *
  * Returns -EBUSY if another thread is at it: it may be waiting for a page that
- * only the caller can provide (userfaultfd).
+ * only the caller can provide (userfaultfd); -ESTALE if the mapping changes.
  */
 int adma_range_fill(struct adma_range *range, u64 addr, size_t len,
-		    unsigned int device, gfp_t gfp, unsigned int *pinned)
+		    unsigned int device, unsigned int *pinned)
 {
 	unsigned int first = adma_page_of(addr), end = adma_page_of(addr + len - 1) + 1;
 	unsigned int i, at = first, stop;
@@ -274,15 +249,14 @@ int adma_range_fill(struct adma_range *range, u64 addr, size_t len,
 	if (!mutex_trylock(&range->fill))
 		return -EBUSY;
 	for_each_clear_bitrange_from(at, stop, range->pinned, end) {
-		ret = adma_range_pin(range, at, stop - at, gfp);
+		ret = adma_range_pin(range, at, stop - at);
 		if (ret)
 			break;
 		*pinned += stop - at;
 	}
 	spin_lock(&range->lock);
 	for (i = 0; i < adma_nr_devices && !ret; i++) {
-		if (i == device || (device == ADMA_EVERY_DEVICE &&
-				    !READ_ONCE(adma_devices[i].gone)))
+		if (adma_device_wanted(i, device))
 			ret = adma_range_map(range, first, end, i);
 	}
 	spin_unlock(&range->lock);
@@ -300,56 +274,101 @@ static void adma_range_free(struct rcu_head *rcu)
 			container_of(rcu, struct adma_range, rcu));
 }
 
-/* Anonymous pages need no lock to be marked dirty; pages of files do. */
-static bool adma_range_needs_lock(const struct adma_range *range)
+/*
+ * Unmaps, unpins and frees it. Returns false if a page of a file that was written
+ * is locked: a file system may keep it so for as long as its server likes. Pages
+ * without a file need no lock to be marked dirty.
+ */
+static bool adma_range_reap(struct adma_range *range)
 {
-	unsigned int at;
-
-	for_each_set_bit(at, range->pinned, ADMA_RANGE_PAGES) {
-		if (range->write && !PageAnon(range->pages[at]))
-			return true;
-	}
-	return false;
-}
-
-void adma_range_reap(struct adma_range *range)
-{
-	bool locks = adma_range_needs_lock(range);
 	struct adma_mem *mem = range->mem;
-	unsigned int i, at, stop;
+	unsigned int i;
 
-	mmu_interval_notifier_remove(&range->notifier);
-	spin_lock(&mem->lock);
-	spin_lock(&range->lock);
-	for (i = 0; i < adma_nr_devices; i++)
-		adma_range_unmap(range, i);
-	spin_unlock(&range->lock);
-	list_del(&range->all);
-	spin_unlock(&mem->lock);
-	for_each_set_bitrange(at, stop, range->pinned, ADMA_RANGE_PAGES) {
-		adma_uncharge(mem, range->pages + at, stop - at);
-		adma_count(ADMA_STAT_PINNED_PAGES, -(s64)(stop - at));
-		for (i = at; range->write && !locks && i < stop; i++)
-			set_page_dirty(range->pages[i]);
-		unpin_user_pages_dirty_lock(range->pages + at, stop - at, locks);
+	if (!list_empty(&range->all)) {
+		mmu_interval_notifier_remove(&range->notifier);
+		spin_lock(&mem->lock);
+		spin_lock(&range->lock);
+		for (i = 0; i < adma_nr_devices; i++)
+			adma_range_unmap(range, i);
+		spin_unlock(&range->lock);
+		list_del_init(&range->all);
+		spin_unlock(&mem->lock);
+	}
+	for_each_set_bit(i, range->pinned, ADMA_RANGE_PAGES) {
+		struct page *page = range->pages[i];
+		bool locked = range->write && !PageAnon(page);
+
+		if (locked && !trylock_page(page))
+			return false;
+		if (range->write)
+			set_page_dirty(page);
+		if (locked)
+			unlock_page(page);
+		adma_uncharge(mem, &page, 1);
+		unpin_user_page(page);
+		__clear_bit(i, range->pinned);
+		adma_count(ADMA_STAT_PINNED_PAGES, -1);
 	}
 	atomic_dec(&mem->leaving);
 	call_rcu(&range->rcu, adma_range_free);
+	return true;
+}
+
+/* The work has a reference of its own. */
+static void adma_reap_later(struct adma_mem *mem, unsigned int ms)
+{
+	lockdep_assert_held(&mem->lock);
+	if (queue_delayed_work(adma_reapers, &mem->reaper, msecs_to_jiffies(ms)))
+		kref_get(&mem->kref);
+}
+
+/**
+ * adma_mem_reap() - unpin ranges that nothing refers to any more
+ * @mem: memory, to which the caller has a reference
+ *
+ * Waits for munmap(): never called inside the notifier.
+ */
+void adma_mem_reap(struct adma_mem *mem)
+{
+	struct adma_range *range, *next;
+	LIST_HEAD(ranges);
+
+	spin_lock(&mem->lock);
+	list_splice_init(&mem->unused, &ranges);
+	spin_unlock(&mem->lock);
+	list_for_each_entry_safe(range, next, &ranges, lru) {
+		list_del_init(&range->lru);
+		if (adma_range_reap(range)) {
+			adma_mem_put(mem);
+			continue;
+		}
+		spin_lock(&mem->lock);
+		list_add_tail(&range->lru, &mem->unused);
+		adma_reap_later(mem, ADMA_REAP_MS);
+		spin_unlock(&mem->lock);
+	}
+	wake_up_all(&mem->wait);
+}
+
+/* One work for each file and not for each range: munmap() retires hundreds. */
+void adma_ranges_reap(struct work_struct *work)
+{
+	struct adma_mem *mem =
+		container_of(to_delayed_work(work), struct adma_mem, reaper);
+
+	adma_mem_reap(mem);
 	adma_mem_put(mem);
 }
 
 static void adma_range_release(struct kref *kref)
 {
 	struct adma_range *range = container_of(kref, struct adma_range, kref);
-	bool locks = adma_range_needs_lock(range);
 	struct adma_mem *mem = range->mem;
 
 	spin_lock(&mem->lock);
-	list_add_tail(&range->lru, &mem->reaper[locks].ranges);
+	list_add_tail(&range->lru, &mem->unused);
 	atomic_inc(&mem->leaving);
-	/* The work's own reference; it cannot get past the lock before. */
-	if (queue_work(adma_reapers[locks], &mem->reaper[locks].work))
-		kref_get(&mem->kref);
+	adma_reap_later(mem, 0);
 	spin_unlock(&mem->lock);
 }
 
@@ -375,47 +394,6 @@ bool adma_range_retire(struct adma_range *range)
 	atomic_dec(&mem->kept);
 	adma_range_put(range);
 	return true;
-}
-
-/*
- * A change of the mapping
- */
-
-/**
- * adma_wait_for_flight() - wait until no such transfer is in flight
- * @what: which transfers; none begins any more
- * @timeout: jiffies; 0: only looks
- * @interruptible: whether signals end the wait
- *
- * Returns what is left of @timeout, 0 if it has passed, or -ERESTARTSYS.
- */
-int adma_wait_for_flight(const struct adma_flight *what, long timeout,
-			 bool interruptible)
-{
-	long left = max(timeout, 1L);
-	unsigned int i;
-
-	/* Pairs with adma_chan_req_send(): it sees what we have set, or we that. */
-	smp_mb();
-	for (i = 0; i < adma_nr_channels && left > 0; i++) {
-		struct adma_channel *ch = &adma_channels[i];
-
-		if (!adma_in_flight(ch, what))
-			continue;
-		/* The last one may have completed without an interrupt so far. */
-		adma_channel_poll(ch);
-		if (!timeout)
-			left = !adma_in_flight(ch, what);
-		else if (interruptible)
-			left = wait_event_interruptible_timeout(ch->wait,
-								!adma_in_flight(ch, what),
-								left);
-		else
-			left = wait_event_timeout(ch->wait,
-						  !adma_in_flight(ch, what),
-						  left);
-	}
-	return left;
 }
 
 /* Unmap, remap, discard, truncate, fork, exit. */
@@ -465,14 +443,13 @@ static const struct mmu_interval_notifier_ops adma_range_ops = {
 	.invalidate = adma_range_invalidate,
 };
 
-struct adma_range *adma_range_new(struct adma_mem *mem, u64 index, bool write,
-				  gfp_t gfp)
+struct adma_range *adma_range_new(struct adma_mem *mem, u64 index, bool write)
 {
 	struct adma_range *range;
 	int ret;
 
 	range = kmem_cache_alloc_lru(adma_range_slab, &adma_lru,
-				     gfp | __GFP_ZERO);
+				     GFP_KERNEL_ACCOUNT | __GFP_ZERO);
 	if (!range)
 		return ERR_PTR(-ENOMEM);
 	kref_init(&range->kref);

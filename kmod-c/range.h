@@ -1,11 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* User memory: pinned ranges, what they are charged to, and which are kept. */
+/*
+ * User memory: pinned ranges, what they are charged to, and which are kept.
+ *
+ * Locks, outer first: adma_mems_lock (mutex), mem->lock, range->lock, and last
+ * those of tables, lists and channels. The MMU notifier takes mem->lock and
+ * range->lock one after the other; both are never held where memory is allocated.
+ */
 #ifndef ADMA_RANGE_H
 #define ADMA_RANGE_H
 
 #include <linux/dma-mapping.h>
 #include <linux/kref.h>
 #include <linux/list.h>
+#include <linux/list_lru.h>
 #include <linux/mm.h>
 #include <linux/mmu_notifier.h>
 #include <linux/mutex.h>
@@ -30,18 +37,11 @@ struct adma_range;
 /* What pages are mapped for; a reference is held until the module goes. */
 struct adma_device {
 	struct device *dev;
-	struct notifier_block notifier;	/* of its bus: the driver goes */
+	struct notifier_block notifier;	/* of its bus: its driver goes */
 	struct device *dsa;	/* idxd's, or NULL; only compared */
 	struct device_driver *idxd;	/* its driver, or NULL; the module is held */
 	struct notifier_block queues;	/* of the driver's bus: a queue goes */
 	bool gone;		/* nothing is mapped, nor will be */
-};
-
-/* Unpins ranges that nothing refers to; mem->lock protects the list. */
-struct adma_reaper {
-	struct adma_mem *mem;
-	struct list_head ranges;
-	struct work_struct work;
 };
 
 /* What we hold of a process's memory, for one open file. */
@@ -61,8 +61,8 @@ struct adma_mem {
 
 	spinlock_t lock;	/* protects the lists */
 	struct list_head ranges;	/* all of them, to unmap a device's */
-	/* The second one unpins ranges whose pages have to be locked for it. */
-	struct adma_reaper reaper[2];
+	struct list_head unused;	/* to be reaped */
+	struct delayed_work reaper;
 	struct xarray table;	/* kept ranges, by adma_key() */
 	struct xarray folios;	/* pins of each large folio, by frame number */
 	struct adma_words *words;	/* adma_mems_lock protects their mapping */
@@ -72,7 +72,7 @@ struct adma_mem {
 /*
  * Pages side by side in one process, aligned, some of them pinned and mapped.
  *
- *	adma_range_get()              adma_range_retire()      last put
+ *	adma_ranges_get()             adma_range_retire()      last put
  *	----------------> kept in the ------------------> used ---------> reaped
  *	                  table       mapping changed,    only            (unmapped,
  *	                              room is needed,                     unpinned,
@@ -90,7 +90,7 @@ struct adma_range {
 
 	struct mmu_interval_notifier notifier;
 	struct list_head all;	/* of mem->ranges */
-	struct list_head lru;	/* of its control group, then of a reaper */
+	struct list_head lru;	/* of its control group, then of mem->unused */
 	struct rcu_head rcu;
 
 	spinlock_t lock;	/* protects dead, mappings, and adding to pinned */
@@ -113,7 +113,7 @@ extern struct list_head adma_mems;
 extern struct mutex adma_mems_lock;
 extern struct kmem_cache *adma_range_slab;
 extern struct list_lru adma_lru;
-extern struct workqueue_struct *adma_reapers[2];
+extern struct workqueue_struct *adma_reapers;
 
 static inline u64 adma_range_of(u64 addr)
 {
@@ -152,41 +152,38 @@ static inline void adma_count_for(struct adma_mem *mem, enum adma_stat what)
 	adma_count(what, 1);
 }
 
-/* charge.c */
+/* hold.c */
+extern unsigned int adma_align;	/* of transfers, for all channels */
+int adma_channels_request(void);
+void adma_channels_release(void);
+
+/* mem.c */
 int adma_charge(struct adma_mem *mem, struct page **pages, unsigned int nr);
 void adma_uncharge(struct adma_mem *mem, struct page **pages, unsigned int nr);
 unsigned long adma_page_limit(void);
-
-/* mem.c */
-void adma_mem_init(struct adma_mem *mem);
-void adma_mem_list(struct adma_mem *mem);
-void adma_mem_exit(struct adma_mem *mem);
+void adma_words_map(struct adma_mem *mem);
 void adma_words_unmap(struct adma_mem *mem, unsigned int device);
-void adma_mems_unmap(unsigned int device);
-void adma_ranges_reap(struct adma_mem *mem);
-void adma_ranges_reap_all(struct adma_mem *mem);
+bool adma_reaches(struct device *dev, dma_addr_t addr, struct page *page);
 
 /* range.c */
-bool adma_reaches(struct device *dev, dma_addr_t addr, struct page *page);
-void adma_range_unmap(struct adma_range *range, unsigned int device);
-void adma_range_reap(struct adma_range *range);
-struct adma_range *adma_range_new(struct adma_mem *mem, u64 index, bool write,
-				  gfp_t gfp);
-void adma_range_put(struct adma_range *range);
-bool adma_range_retire(struct adma_range *range);
+struct adma_range *adma_range_new(struct adma_mem *mem, u64 index, bool write);
+int adma_range_fill(struct adma_range *range, u64 addr, size_t len,
+		    unsigned int device, unsigned int *pinned);
 bool adma_range_ready(struct adma_range *range, u64 addr, size_t len,
 		      unsigned int device);
-int adma_range_fill(struct adma_range *range, u64 addr, size_t len,
-		    unsigned int device, gfp_t gfp, unsigned int *pinned);
-int adma_wait_for_flight(const struct adma_flight *what, long timeout,
-			 bool interruptible);
+bool adma_range_retire(struct adma_range *range);
+void adma_range_put(struct adma_range *range);
+void adma_mem_reap(struct adma_mem *mem);
+void adma_ranges_reap(struct work_struct *work);
+void adma_mems_unmap(unsigned int device);
 
 /* kept.c */
 int adma_kept_init(void);
 void adma_kept_exit(void);
-struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr, size_t len,
-				  bool write, unsigned int device, gfp_t gfp,
-				  unsigned int *pinned);
+int adma_ranges_get(struct adma_mem *mem, u64 addr, u64 len, bool write,
+		    unsigned int device, struct adma_range **range,
+		    unsigned int *nr, unsigned int *pinned);
+void adma_mem_settle(struct adma_mem *mem, unsigned int ms);
 void adma_ranges_retire(struct adma_mem *mem);
 void adma_ranges_trim(struct adma_mem *mem);
 

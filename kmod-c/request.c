@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Requests: their slots, their end, and waiting for it. */
+#include <linux/module.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
 
@@ -8,11 +9,25 @@
 /* Requests of one user: leaves places of every channel to others. */
 #define ADMA_USER_REQUESTS	(ADMA_CHAN_REQS / 2)
 
-/* How long a submission that finds no room waits for requests of its own file. */
-#define ADMA_CATCH_UP_MS	20
-
-/* ... and one that is about to fork, for requests and pages of it. */
-#define ADMA_FORK_MS	100
+/**
+ * adma_file_leave() - drop one count of what is active
+ * @file: file; its memory stays, to which ports may refer
+ *
+ * Called for the open file and for each request. With the last one the file counts
+ * for its user no more, and holds the module no more.
+ */
+void adma_file_leave(struct adma_file *file)
+{
+	if (!refcount_dec_and_test(&file->active))
+		return;
+	mutex_lock(&adma_mems_lock);
+	adma_words_unmap(&file->mem, ADMA_EVERY_DEVICE);
+	if (!--file->user->files)
+		kfree(file->user);
+	file->user = NULL;
+	mutex_unlock(&adma_mems_lock);
+	module_put(THIS_MODULE);
+}
 
 static void adma_request_end(struct work_struct *work)
 {
@@ -37,6 +52,7 @@ static void adma_request_end(struct work_struct *work)
 	req->state = failed ? ADMA_FAILED : ADMA_FREE;
 	spin_unlock(&file->lock);
 	atomic_dec(&file->mem.ending);
+	adma_file_leave(file);
 	wake_up_all(&file->mem.wait);
 	adma_mem_put(&file->mem);
 }
@@ -106,6 +122,7 @@ struct adma_request *adma_request_take(struct adma_file *file)
 		req->job.buf = NULL;
 		atomic64_set(&req->job.failed, 0);
 		refcount_set(&req->job.parts, 1);
+		refcount_inc(&file->active);
 		kref_get(&file->mem.kref);
 		return req;
 	}
@@ -151,28 +168,6 @@ __poll_t adma_requests_poll(struct adma_file *file, u64 sequence)
 	}
 	spin_unlock(&file->lock);
 	return mask;
-}
-
-/**
- * adma_requests_catch_up() - wait for requests that are over and do not know it yet
- * @file: file of the caller
- * @sequence: also for all up to this one, and for what they have pinned
- *
- * The word comes before the interrupt.
- */
-void adma_requests_catch_up(struct adma_file *file, u64 sequence)
-{
-	long limit = msecs_to_jiffies(sequence ? ADMA_FORK_MS : ADMA_CATCH_UP_MS);
-	struct adma_mem *mem = &file->mem;
-
-	adma_channels_poll();
-	wait_event_killable_timeout(mem->wait,
-				    sequence ? !adma_requests_busy(file, sequence) :
-					       !atomic_read(&mem->ending),
-				    limit);
-	adma_ranges_reap(mem);
-	wait_event_killable_timeout(mem->wait, !atomic_read(&mem->leaving),
-				    limit);
 }
 
 /**

@@ -28,18 +28,14 @@ struct adma_request {
 	struct adma_xfer xfer[ADMA_BATCH];	/* not yet submitted */
 
 	/* 0 at its beginning: */
-	struct adma_buf *buf;	/* between processes: the other side */
-	bool push;		/* ... is written */
-	unsigned int own;	/* ... number of the caller's next range */
+	struct adma_buf *buf;	/* with PULL or PUSH: the other side */
+	u32 flags;		/* of struct adma_submit */
 	unsigned int accepted;
 	u64 bytes;		/* charged */
-	unsigned long begun;	/* jiffies of the first part */
-	u32 used;		/* mask of channels */
-	bool doubt;		/* words would not prove that all data has come */
-	u32 open;		/* mask of channels with a part that is not closed */
-	struct adma_chan_req *part[ADMA_MAX_CHANNELS];	/* of those */
 	unsigned int nr_ranges;
+	unsigned int next_range;	/* of the piece that is submitted next */
 	unsigned int pinned;	/* pages */
+	struct adma_chan_req *part[ADMA_MAX_CHANNELS];	/* NULL: not used */
 
 	/* The piece that is being submitted. */
 	struct adma_chan_req *cr;
@@ -52,23 +48,15 @@ struct adma_request {
 extern unsigned long adma_max_bytes;
 
 /* request.c */
+void adma_file_leave(struct adma_file *file);
 struct adma_request *adma_request_take(struct adma_file *file);
 int adma_ended(struct adma_file *file, struct adma_wait *arg);
 int adma_wait(struct adma_file *file, struct adma_wait *arg);
-void adma_requests_catch_up(struct adma_file *file, u64 sequence);
 void adma_requests_free(struct adma_file *file);
 __poll_t adma_requests_poll(struct adma_file *file, u64 sequence);
-
-static inline bool adma_requests_busy(struct adma_file *file, u64 sequence)
-{
-	return !(adma_requests_poll(file, sequence) & EPOLLIN);
-}
 
 /* submit.c */
 int adma_submit(struct file *filp, const struct file_operations *port,
 		struct adma_submit *arg);
-
-/* xfer.c */
-int adma_piece_send(struct adma_request *req, u64 len);
 
 #endif /* ADMA_REQUEST_H */

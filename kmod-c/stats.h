@@ -19,7 +19,7 @@ enum adma_stat {
 	ADMA_STAT_EXPORTS,	/* buffers exported */
 	ADMA_STAT_EXPORT_BYTES,	/* of ADMA_STAT_BYTES, between processes */
 	ADMA_STAT_HITS,		/* ranges found pinned */
-	ADMA_STAT_MISSES,	/* ... or not */
+	ADMA_STAT_MISSES,	/* ranges not found pinned */
 	ADMA_STAT_EVICTIONS,	/* ranges retired to make room */
 	ADMA_STAT_INVALIDATIONS,	/* ranges whose mapping has changed */
 	ADMA_STATS,

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Submission of a request: its pieces are checked, pinned and sent to channels.
- *
- * A place of a channel (chan_req) is held only while nothing can fault: a page
- * that is not there is waited for after all open parts were closed. So no user
- * keeps others out by pages that never come.
+ * Submission of a request. First all its pages are pinned, which may take as long
+ * as their providers like; then its pieces are cut into transfers and sent to
+ * channels, where nothing faults any more. So no place of a channel is held, nor
+ * is an export in use, while a page is waited for.
  */
 #include <linux/module.h>
 #include <linux/nospec.h>
@@ -12,15 +11,21 @@
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 
-#include "hold.h"
 #include "request.h"
 
-/* How often a piece is begun whose mapping changes, before it is refused. */
-#define ADMA_PIECE_TRIES	8
+/* How often pages are pinned that have changed by the time that all are. */
+#define ADMA_PIN_TRIES	8
+
+/* How long a submission that finds no room waits for requests of its own file. */
+#define ADMA_CATCH_UP_MS	20
 
 unsigned long adma_max_bytes = 64UL << 20;
 module_param_named(max_bytes, adma_max_bytes, ulong, 0644);
 MODULE_PARM_DESC(max_bytes, "bytes in flight of one user at most (default 64 MiB)");
+
+/*
+ * Checking and pinning
+ */
 
 /* An address of the caller's, or an offset; into what, is seen later. */
 static bool adma_place_ok(u64 *addr, u64 len, unsigned int align, bool offset)
@@ -69,7 +74,7 @@ static int adma_charge_bytes(struct adma_request *req, u64 len)
 
 	for (tries = 0; tries < 2; tries++) {
 		if (tries)
-			adma_requests_catch_up(req->file, 0);
+			adma_mem_settle(&req->file->mem, ADMA_CATCH_UP_MS);
 		if (atomic64_add_return(len, bytes) <= READ_ONCE(adma_max_bytes)) {
 			req->bytes += len;
 			return 0;
@@ -79,12 +84,12 @@ static int adma_charge_bytes(struct adma_request *req, u64 len)
 	return -EAGAIN;
 }
 
-/* Makes room for @more ranges; it stays with the slot. */
-static int adma_request_reserve(struct adma_request *req, unsigned int more)
+/* Makes room for that many ranges; it stays with the slot. */
+static int adma_request_reserve(struct adma_request *req, unsigned int want)
 {
-	unsigned int want = roundup_pow_of_two(req->nr_ranges + more);
 	struct adma_range **range;
 
+	want = roundup_pow_of_two(want);
 	if (want <= req->max_ranges)
 		return 0;
 	range = krealloc_array(req->range, want, sizeof(*range),
@@ -96,199 +101,96 @@ static int adma_request_reserve(struct adma_request *req, unsigned int more)
 	return 0;
 }
 
-/* Gives the places on all channels back: something may fault now. */
-static void adma_request_yield(struct adma_request *req)
-{
-	unsigned long open = req->open;
-	unsigned int i;
-	bool sent;
-
-	for_each_set_bit(i, &open, ADMA_MAX_CHANNELS) {
-		sent = req->part[i]->sent;
-		/* Without order a later part's end proves nothing about this one. */
-		if (!adma_chan_req_close(req->part[i], false) ||
-		    !adma_channels[i].ordered)
-			req->doubt |= sent;
-	}
-	req->open = 0;
-}
-
-#define ADMA_GFP_NOWAIT	(GFP_NOWAIT | __GFP_ACCOUNT | __GFP_NOWARN)
-
-/* Adds the ranges of one side; there is room for them. */
-static int adma_side_pin(struct adma_request *req, u64 addr, u64 len, bool write,
-			 unsigned int device)
-{
-	struct adma_mem *mem = &req->file->mem;
-	struct adma_range *range;
-	u64 end = addr + len;
-	size_t part;
-
-	for (; addr < end; addr += part) {
-		part = min_t(u64, adma_range_rest(addr), end - addr);
-		range = adma_range_get(mem, addr, part, write, device,
-				       req->open ? ADMA_GFP_NOWAIT : GFP_KERNEL_ACCOUNT,
-				       &req->pinned);
-		if (IS_ERR(range) && req->open) {
-			adma_request_yield(req);
-			range = adma_range_get(mem, addr, part, write, device,
-					       GFP_KERNEL_ACCOUNT, &req->pinned);
-		}
-		if (IS_ERR(range))
-			return PTR_ERR(range);
-		req->range[req->nr_ranges++] = range;
-	}
-	return 0;
-}
-
-static struct adma_side adma_side(u64 addr, struct adma_range **range)
-{
-	return (struct adma_side) {
-		.addr = addr, .range = range, .first = adma_range_of(addr),
-	};
-}
-
-/* Pins both sides of a piece within the caller's memory. */
-static int adma_piece_pin(struct adma_request *req,
-			  const struct adma_piece *piece, unsigned int device)
-{
-	unsigned int nr_dst = adma_ranges_of(piece->dst, piece->len);
-	unsigned int nr_src = adma_ranges_of(piece->src, piece->len);
-	unsigned int first = req->nr_ranges;
-	int ret;
-
-	if (req->nr_ranges + nr_dst + nr_src > req->max_ranges)
-		adma_request_yield(req);
-	ret = adma_request_reserve(req, nr_dst + nr_src);
-	if (!ret)
-		ret = adma_side_pin(req, piece->dst, piece->len, true, device);
-	if (!ret)
-		ret = adma_side_pin(req, piece->src, piece->len, false, device);
-	if (ret)
-		return ret;
-	req->dst = adma_side(piece->dst, req->range + first);
-	req->src = adma_side(piece->src, req->range + first + nr_dst);
-	return 0;
-}
-
-/* Both sides of a piece between processes, which are pinned. */
-static int adma_piece_across(struct adma_request *req,
-			     const struct adma_piece *piece)
-{
-	u64 offset = req->push ? piece->dst : piece->src;
-	u64 own = req->push ? piece->src : piece->dst;
-	struct adma_buf *buf = req->buf;
-	struct adma_side theirs, ours;
-
-	if (offset > buf->len || piece->len > buf->len - offset ||
-	    !IS_ALIGNED(buf->addr + offset, adma_align))
-		return -EINVAL;
-	theirs = adma_side(buf->addr + offset, buf->range);
-	theirs.first = adma_range_of(buf->addr);
-	ours = adma_side(own, req->range + req->own);
-	req->own += adma_ranges_of(own, piece->len);
-	req->dst = req->push ? theirs : ours;
-	req->src = req->push ? ours : theirs;
-	return 0;
-}
-
-/* Opens a part of the request on a channel; -EBUSY if it has no place. */
-static int adma_part_open(struct adma_request *req, unsigned int channel)
-{
-	if (!(req->open & BIT(channel))) {
-		req->part[channel] =
-			adma_chan_req_begin(&adma_channels[channel], &req->job);
-		if (!req->part[channel])
-			return -EBUSY;
-		req->open |= BIT(channel);
-	}
-	req->cr = req->part[channel];
-	if (!req->used)
-		req->begun = jiffies;
-	return 0;
-}
-
-/* Returns the channel that took the piece, or an error. */
-static int adma_piece_start(struct adma_request *req, unsigned int nr)
+/* Chooses a channel for a piece, and pins what is the caller's of it. */
+static int adma_piece_pin(struct adma_request *req, unsigned int nr, u8 *channel)
 {
 	const struct adma_piece *piece = &req->piece[nr];
-	u64 near = req->push ? piece->src : piece->dst;
-	u64 first = req->push ? req->piece[0].src : req->piece[0].dst;
-	int channel, ret, tries;
+	bool push = req->flags & ADMA_SUBMIT_PUSH;
+	struct adma_mem *mem = &req->file->mem;
+	u64 first = push ? req->piece[0].src : req->piece[0].dst;
+	unsigned int device;
+	int ret;
 
-	for (tries = 0; tries < ADMA_PIECE_TRIES; tries++) {
-		channel = adma_channel_pick(piece->channel, near,
-					    adma_range_of(first) + nr);
-		if (channel < 0)
-			return channel;
-		if (req->buf)
-			ret = adma_piece_across(req, piece);
-		else
-			ret = adma_piece_pin(req, piece,
-					     adma_channels[channel].device);
-		if (!ret)
-			ret = adma_part_open(req, channel);
-		if (ret)
-			return ret;
-		req->cr->pieces |= BIT_ULL(nr);
-		ret = adma_piece_send(req, piece->len);
-		if (req->cr->sent)
-			req->used |= BIT(channel);
-		if (!ret)
-			return channel;
-		/* To pin it anew is the business of a buffer's owner. */
-		if (ret == -ESTALE && req->buf)
-			return -EFAULT;
-		if (ret != -ESTALE)
-			return ret;
+	ret = adma_channel_pick(piece->channel, push ? piece->src : piece->dst,
+				adma_range_of(first) + nr);
+	if (ret < 0)
+		return ret;
+	*channel = ret;
+	device = adma_channels[ret].device;
+	ret = 0;
+	if (!push)
+		ret = adma_ranges_get(mem, piece->dst, piece->len, true, device,
+				      req->range, &req->nr_ranges, &req->pinned);
+	if (!ret && !(req->flags & ADMA_SUBMIT_PULL))
+		ret = adma_ranges_get(mem, piece->src, piece->len, false, device,
+				      req->range, &req->nr_ranges, &req->pinned);
+	return ret;
+}
+
+/* Returns how many pieces are pinned, and none of them has changed since. */
+static unsigned int adma_pieces_pin(struct adma_request *req, unsigned int count,
+				    u8 *channels, int *ret)
+{
+	unsigned int i, nr, tries;
+	int err = 0;
+
+	for (tries = 0; tries < ADMA_PIN_TRIES; tries++) {
+		bool dead = false;
+
+		for (nr = 0; nr < count; nr++) {
+			err = adma_piece_pin(req, nr, &channels[nr]);
+			if (err)
+				break;
+		}
+		for (i = 0; i < req->nr_ranges; i++)
+			dead |= READ_ONCE(req->range[i]->dead);
+		if (!dead) {
+			*ret = err ?: *ret;
+			return nr;
+		}
+		while (req->nr_ranges)
+			adma_range_put(req->range[--req->nr_ranges]);
 	}
-	return -EBUSY;
+	*ret = -EBUSY;
+	return 0;
 }
 
 /*
- * Before the first piece. Between processes that is all that may take as long as
- * the caller likes, and then the buffer, whose owner may wait for its end; from
- * there on only channels are waited for. Returns for how many pieces.
+ * All that may take as long as the caller likes; the export, whose owner may wait
+ * for its end, comes last. Returns for how many pieces.
  */
 static unsigned int adma_request_prepare(struct adma_request *req,
 					 const struct adma_submit *arg,
 					 const struct file_operations *port,
-					 int *ret)
+					 u8 *channels, int *ret)
 {
-	u32 wanted = req->push ? ADMA_EXPORT_WRITE : ADMA_EXPORT_READ;
+	bool push = arg->flags & ADMA_SUBMIT_PUSH;
 	const struct adma_piece *piece = req->piece;
-	unsigned int i, charged, ranges = 0;
+	unsigned int nr, ranges = 0;
 	struct adma_buf *buf;
 
+	req->flags = arg->flags;
 	*ret = adma_pieces_read(arg, req->piece);
-	for (i = 0; i < arg->count && !*ret; i++) {
-		*ret = adma_charge_bytes(req, piece[i].len);
+	for (nr = 0; nr < arg->count && !*ret; nr++) {
+		*ret = adma_charge_bytes(req, piece[nr].len);
 		if (*ret)
 			break;
-		if (!req->push)
-			ranges += adma_ranges_of(piece[i].dst, piece[i].len);
+		if (!push)
+			ranges += adma_ranges_of(piece[nr].dst, piece[nr].len);
 		if (!(arg->flags & ADMA_SUBMIT_PULL))
-			ranges += adma_ranges_of(piece[i].src, piece[i].len);
+			ranges += adma_ranges_of(piece[nr].src, piece[nr].len);
 	}
-	charged = i;
-	if (charged && adma_request_reserve(req, ranges)) {
+	if (!nr)
+		return 0;
+	if (adma_request_reserve(req, ranges)) {
 		*ret = -ENOMEM;
 		return 0;
 	}
-	if (!arg->flags || !charged)
-		return charged;
-	for (i = 0; i < charged; i++) {
-		int err = adma_side_pin(req, req->push ? piece[i].src : piece[i].dst,
-					piece[i].len, !req->push, ADMA_EVERY_DEVICE);
-
-		if (err) {
-			*ret = err;
-			break;
-		}
-	}
-	if (!i)
-		return 0;
-	buf = adma_buf_enter(port, arg->port, arg->export, wanted);
+	nr = adma_pieces_pin(req, nr, channels, ret);
+	if (!arg->flags || !nr)
+		return nr;
+	buf = adma_buf_enter(port, arg->port, arg->export,
+			     push ? ADMA_EXPORT_WRITE : ADMA_EXPORT_READ);
 	if (IS_ERR(buf)) {
 		*ret = PTR_ERR(buf);
 		return 0;
@@ -296,28 +198,165 @@ static unsigned int adma_request_prepare(struct adma_request *req,
 	req->buf = buf;
 	req->job.buf = buf;
 	req->job.owner[1] = &buf->file->mem;
-	return i;
+	return nr;
+}
+
+/*
+ * Cutting a piece into transfers: stretches that lie together in physical memory,
+ * on both sides. They are submitted in batches.
+ */
+
+/* Begins a side: an address of the caller's, or an offset into the export. */
+static int adma_side_init(struct adma_request *req, struct adma_side *side,
+			  u64 place, u64 len, bool exported)
+{
+	struct adma_buf *buf = req->buf;
+
+	if (!exported) {
+		*side = (struct adma_side) {
+			.addr = place,
+			.range = req->range + req->next_range,
+			.first = adma_range_of(place),
+		};
+		req->next_range += adma_ranges_of(place, len);
+		return 0;
+	}
+	if (place > buf->len || len > buf->len - place ||
+	    !IS_ALIGNED(buf->addr + place, adma_align))
+		return -EINVAL;
+	*side = (struct adma_side) {
+		.addr = buf->addr + place,
+		.range = buf->range,
+		.first = adma_range_of(buf->addr),
+	};
+	return 0;
+}
+
+/* Returns where the next byte is, for the device. */
+static dma_addr_t adma_side_dma(const struct adma_side *side, unsigned int device)
+{
+	struct adma_range *range = side->range[adma_range_of(side->addr) - side->first];
+
+	return range->mapping[device].addr[adma_page_of(side->addr)] +
+	       offset_in_page(side->addr);
+}
+
+static bool adma_side_stale(const struct adma_side *side)
+{
+	unsigned int nr = side->batch, last = adma_range_of(side->addr - 1) - side->first;
+
+	for (; nr <= last; nr++) {
+		if (READ_ONCE(side->range[nr]->dead))
+			return true;
+	}
+	return false;
+}
+
+/* A range that the batch touches has died, or the export was taken back. */
+static bool adma_batch_stale(struct adma_job *job)
+{
+	struct adma_request *req = container_of(job, struct adma_request, job);
+
+	return (req->buf && READ_ONCE(req->buf->refuse)) ||
+	       adma_side_stale(&req->dst) || adma_side_stale(&req->src);
+}
+
+static int adma_batch_send(struct adma_request *req)
+{
+	int ret = adma_chan_req_send(req->cr, req->xfer, req->nr_xfers,
+				     adma_batch_stale);
+
+	req->nr_xfers = 0;
+	req->xfer_bytes = 0;
+	return ret;
+}
+
+/* Adds bytes to the batch, which is sent first if it is full. */
+static int adma_batch_add(struct adma_request *req, size_t len)
+{
+	struct adma_side *dst = &req->dst, *src = &req->src;
+	unsigned int device = req->cr->ch->device;
+	dma_addr_t to = adma_side_dma(dst, device), from = adma_side_dma(src, device);
+	struct adma_xfer *xfer = req->xfer + req->nr_xfers - 1;
+	int ret;
+
+	if (!req->nr_xfers || to != xfer->dst + xfer->len ||
+	    from != xfer->src + xfer->len || xfer->len + len > ADMA_MAX_XFER) {
+		if (req->nr_xfers == ADMA_BATCH || req->xfer_bytes >= ADMA_MAX_XFER) {
+			ret = adma_batch_send(req);
+			if (ret)
+				return ret;
+			cond_resched();
+		}
+		if (!req->nr_xfers) {
+			dst->batch = adma_range_of(dst->addr) - dst->first;
+			src->batch = adma_range_of(src->addr) - src->first;
+		}
+		xfer = req->xfer + req->nr_xfers++;
+		*xfer = (struct adma_xfer) { .dst = to, .src = from };
+	}
+	xfer->len += len;
+	req->xfer_bytes += len;
+	dst->addr += len;
+	src->addr += len;
+	return 0;
+}
+
+/*
+ * Submits a piece; waits for nothing but the channel. What was submitted of one
+ * that fails ends with the request.
+ */
+static int adma_piece_start(struct adma_request *req, unsigned int nr, u8 channel)
+{
+	const struct adma_piece *piece = &req->piece[nr];
+	u64 len = piece->len;
+	size_t part;
+	int ret;
+
+	ret = adma_side_init(req, &req->dst, piece->dst, len,
+			     req->flags & ADMA_SUBMIT_PUSH);
+	if (!ret)
+		ret = adma_side_init(req, &req->src, piece->src, len,
+				     req->flags & ADMA_SUBMIT_PULL);
+	if (ret)
+		return ret;
+	if (!req->part[channel])
+		req->part[channel] =
+			adma_chan_req_begin(&adma_channels[channel], &req->job);
+	req->cr = req->part[channel];
+	if (!req->cr)
+		return -EBUSY;
+	req->cr->pieces |= BIT_ULL(nr);
+	for (; len && !ret; len -= part) {
+		part = min3(len, (u64)PAGE_SIZE - offset_in_page(req->dst.addr),
+			    (u64)PAGE_SIZE - offset_in_page(req->src.addr));
+		ret = adma_batch_add(req, part);
+	}
+	if (!ret)
+		ret = adma_batch_send(req);
+	/* To pin an export anew is the business of its owner. */
+	if (ret == -ESTALE)
+		return req->buf ? -EFAULT : -EBUSY;
+	if (!ret)
+		adma_channel_issue(req->cr->ch, false);
+	return ret;
 }
 
 /* Returns the channels whose words tell its end; 0 if one's does not. */
 static u32 adma_request_close(struct adma_request *req)
 {
+	bool proven = true;
 	unsigned int i;
+	u32 used = 0;
 
 	for (i = 0; i < adma_nr_channels; i++) {
-		if (!(req->used & BIT(i))) {
-			if (req->open & BIT(i))
-				adma_chan_req_close(req->part[i], false);
-		} else if (adma_part_open(req, i)) {
-			req->doubt = true;
-		} else {
-			/* Also of parts that were closed before: they had no word. */
-			req->doubt |= !adma_chan_req_close(req->cr, true);
-		}
+		if (!req->part[i])
+			continue;
+		if (req->part[i]->sent)
+			used |= BIT(i);
+		proven &= adma_chan_req_close(req->part[i]) || !(used & BIT(i));
 	}
-	if (req->doubt || !adma_is_recent(req->begun))
-		return 0;
-	return atomic64_read(&req->job.failed) ? 0 : req->used;
+	return proven && !atomic64_read(&req->job.failed) ? used : 0;
 }
 
 int adma_submit(struct file *filp, const struct file_operations *port,
@@ -329,7 +368,7 @@ int adma_submit(struct file *filp, const struct file_operations *port,
 	struct adma_request *req;
 	unsigned int i, ready;
 	struct adma_wait wait;
-	int ret, channel;
+	int ret, err;
 
 	memset_startat(arg, 0, id);
 	if (!arg->count || arg->count > ADMA_MAX_PIECES ||
@@ -338,21 +377,19 @@ int adma_submit(struct file *filp, const struct file_operations *port,
 		return -EINVAL;
 	req = adma_request_take(file);
 	if (req == ERR_PTR(-EAGAIN)) {
-		adma_requests_catch_up(file, 0);
+		adma_mem_settle(&file->mem, ADMA_CATCH_UP_MS);
 		req = adma_request_take(file);
 	}
 	if (IS_ERR(req))
 		return PTR_ERR(req);
 
-	req->push = arg->flags & ADMA_SUBMIT_PUSH;
-	ready = adma_request_prepare(req, arg, port, &ret);
+	ready = adma_request_prepare(req, arg, port, channels, &ret);
 	for (; req->accepted < ready; req->accepted++) {
-		channel = adma_piece_start(req, req->accepted);
-		if (channel < 0) {
-			ret = channel;
+		err = adma_piece_start(req, req->accepted, channels[req->accepted]);
+		if (err) {
+			ret = err;
 			break;
 		}
-		channels[req->accepted] = channel;
 		adma_count(ADMA_STAT_COPIES, 1);
 		adma_count(ADMA_STAT_BYTES, req->piece[req->accepted].len);
 		if (req->buf)

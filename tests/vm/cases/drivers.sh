@@ -18,7 +18,7 @@ engine() {
 	insmod "$GUEST_SOFTWARE" channels="$count" "$@"
 }
 
-# lines NAME: so many lines of the log refuse that driver
+# lines NAME: the number of lines of the log that refuse that driver
 lines() { dmesg | grep -c "adma: $1 is not known" || true; }
 
 # refused NAME WORDS...: the module does not load on it, and says why, once

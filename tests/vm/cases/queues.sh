@@ -10,7 +10,7 @@ set -eu
 library=$PWD/target/release/libadma.so
 last=$((GUEST_CHANNELS - 1))
 
-# check WANTED [PREFIX...]: a line of what `adma check` says; PREFIX is whoever asks
+# check WANTED [PREFIX...]: a line of what `adma check` says; PREFIX is a command that runs it
 check() {
 	wanted=$1
 	shift

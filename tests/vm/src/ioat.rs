@@ -15,8 +15,6 @@ use std::time::Instant;
 pub const MAX_CHANNELS: usize = 4;
 
 const VERSION: u64 = 0x32;
-/// Log of the longest transfer of one descriptor, unless told otherwise: 1 MiB.
-pub const TRANSFER_CAPACITY: u32 = 20;
 
 // Interrupt control of the whole function.
 const MASTER: u8 = 1;
@@ -237,7 +235,7 @@ impl Ioat {
             }
             Fate::Fail(error) => {
                 if error & WRITE_ERROR != 0 {
-                    // Nobody may rely on a destination after a write error.
+                    // A destination is undefined after a write error.
                     self.memory.copy(source, destination, size / 2);
                 }
                 error

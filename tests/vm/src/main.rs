@@ -16,7 +16,8 @@ mod proxy;
 mod qemu;
 mod verdicts;
 
-use options::{Boot, Task};
+use clap::Parser;
+use options::Boot;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -24,20 +25,8 @@ use std::process::ExitCode;
 const TIMED_OUT: u8 = 124;
 
 fn main() -> ExitCode {
-    let task = match options::parse(std::env::args().skip(1)) {
-        Ok(task) => task,
-        Err(message) => {
-            eprintln!("adma-vm: {message}; try --help");
-            return ExitCode::from(2);
-        }
-    };
-    let done = match &task {
-        Task::Help => {
-            print!("{}", options::HELP);
-            Ok(ExitCode::SUCCESS)
-        }
-        Task::Boot(boot) => guest(boot),
-    };
+    let boot = Boot::parse();
+    let done = boot.check().map_err(io::Error::other).and_then(|()| guest(&boot));
     done.unwrap_or_else(|error| {
         eprintln!("adma-vm: {error}");
         ExitCode::FAILURE
@@ -50,7 +39,7 @@ fn guest(boot: &Boot) -> io::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if timed_out {
-        let limit = boot.time_limit.map_or(0, |limit| limit.as_secs());
+        let limit = boot.time_limit;
         verdicts.fail("guest", &format!("not at its end after {limit} s, see {}", boot.log));
     } else if !verdicts.ended() {
         verdicts.fail("guest", &format!("went down before its end, see {}", boot.log));

@@ -1,151 +1,102 @@
 //! The command line.
 
-use crate::function::{MAX_FUNCTIONS, Model};
-use crate::ioat::{MAX_CHANNELS, TRANSFER_CAPACITY};
+use crate::function::MAX_FUNCTIONS;
+use clap::Parser;
 use std::time::Duration;
 
-/// How long a guest may take when nobody says.
-const TIME_LIMIT: Duration = Duration::from_secs(300);
-
-pub const HELP: &str = "\
-usage: adma-vm boot --kernel FILE --initrd FILE --log FILE [options]
-
-boot starts a guest with an emulated device and waits for its verdicts:
-  --dsa            the device is a DSA, its queues are the channels; not I/OAT
-  --channels N     1 to 32 (default 4); 0: no device
-  --per-function N channels of one PCI function at most, 1 to 4 (default 4)
-  --nodes N        1 or 2 NUMA nodes with a half of the channels each (default 1)
-  --capacity N     log of the longest transfer of one descriptor (default 20: 1 MiB)
-  --processors N   (default 1)
-  --memory MB      (default 1024)
-  --time-limit S   0: none (default 300)
-  --append WORDS   for the kernel's command line
-  --verbose        show the console, which also goes to the log
-  --shell          the console is the terminal; no verdicts
-Exit status: 0 all passed, 1 not, 124 out of time.
-";
-
-#[derive(Debug, PartialEq)]
-pub enum Task {
-    Help,
-    Boot(Boot),
-}
-
-#[derive(Debug, PartialEq)]
+/// Starts a guest with an emulated device and waits for its verdicts.
+///
+/// Exit status: 0 all passed, 1 not, 124 out of time.
+#[derive(Debug, Parser)]
+#[command(args_override_self = true)]
 pub struct Boot {
+    #[arg(long)]
     pub kernel: String,
+    #[arg(long)]
     pub initrd: String,
+    /// What the console says goes there
+    #[arg(long)]
     pub log: String,
-    pub model: Model,
+    /// The device is a DSA, its queues are the channels; not I/OAT
+    #[arg(long)]
+    pub dsa: bool,
+    /// 0: no device
+    #[arg(long, default_value_t = 4)]
     pub channels: usize,
+    /// Channels of one PCI function at most
+    #[arg(long, default_value_t = 4, value_parser = within(1..=4))]
     pub per_function: usize,
+    /// NUMA nodes, with a half of the channels each
+    #[arg(long, default_value_t = 1, value_parser = within(1..=2))]
     pub nodes: usize,
+    /// Log of the longest transfer of one descriptor
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(12..=20))]
     pub capacity: u32,
+    #[arg(long, default_value_t = 1)]
     pub processors: u32,
+    /// MiB
+    #[arg(long, default_value_t = 1024)]
     pub memory: u32,
-    pub time_limit: Option<Duration>,
+    /// Seconds; 0: none
+    #[arg(long, default_value_t = 300)]
+    pub time_limit: u64,
+    /// Words for the kernel's command line
+    #[arg(long, default_value = "", allow_hyphen_values = true)]
     pub append: String,
+    /// Show the console
+    #[arg(long)]
     pub verbose: bool,
+    /// The console is the terminal; no verdicts
+    #[arg(long)]
     pub shell: bool,
 }
 
-pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Task, String> {
-    match args.next().as_deref() {
-        Some("boot") => boot(args).map(Task::Boot),
-        Some("-h" | "--help") => Ok(Task::Help),
-        Some(other) => Err(format!("{other}: want boot")),
-        None => Err("want boot".into()),
+fn within(
+    range: std::ops::RangeInclusive<usize>,
+) -> impl Fn(&str) -> Result<usize, String> + Clone {
+    move |text| match text.parse() {
+        Ok(number) if range.contains(&number) => Ok(number),
+        _ => Err(format!("want {} to {}", range.start(), range.end())),
     }
 }
 
-fn boot(mut args: impl Iterator<Item = String>) -> Result<Boot, String> {
-    let mut boot = Boot {
-        kernel: String::new(),
-        initrd: String::new(),
-        log: String::new(),
-        model: Model::Ioat,
-        channels: 4,
-        per_function: MAX_CHANNELS,
-        nodes: 1,
-        capacity: TRANSFER_CAPACITY,
-        processors: 1,
-        memory: 1024,
-        time_limit: Some(TIME_LIMIT),
-        append: String::new(),
-        verbose: false,
-        shell: false,
-    };
-    while let Some(name) = args.next() {
-        let mut value = || args.next().ok_or_else(|| format!("{name} wants a value"));
-        match name.as_str() {
-            "--kernel" => boot.kernel = value()?,
-            "--initrd" => boot.initrd = value()?,
-            "--log" => boot.log = value()?,
-            "--append" => boot.append = value()?,
-            "--channels" => boot.channels = number(&name, &value()?)? as usize,
-            "--per-function" => boot.per_function = number(&name, &value()?)? as usize,
-            "--nodes" => boot.nodes = number(&name, &value()?)? as usize,
-            "--capacity" => boot.capacity = number(&name, &value()?)?,
-            "--processors" => boot.processors = number(&name, &value()?)?,
-            "--memory" => boot.memory = number(&name, &value()?)?,
-            "--time-limit" => {
-                let seconds = number(&name, &value()?)?;
-                boot.time_limit = (seconds > 0).then(|| Duration::from_secs(seconds.into()));
-            }
-            "--dsa" => boot.model = Model::Dsa,
-            "--verbose" => boot.verbose = true,
-            "--shell" => boot.shell = true,
-            _ => return Err(format!("{name}: unknown option")),
+impl Boot {
+    /// What no single option shows to be wrong.
+    pub fn check(&self) -> Result<(), String> {
+        let most = MAX_FUNCTIONS * self.nodes * self.per_function;
+        if self.channels > most || !self.channels.is_multiple_of(self.nodes) {
+            return Err(format!(
+                "--channels {}: at most {most}, as many on each node",
+                self.channels
+            ));
         }
+        Ok(())
     }
-    if !(1..=MAX_CHANNELS).contains(&boot.per_function) {
-        return Err(format!("--per-function {}: want 1 to {MAX_CHANNELS}", boot.per_function));
-    }
-    if !(1..=2).contains(&boot.nodes) || !boot.channels.is_multiple_of(boot.nodes) {
-        return Err(format!("--nodes {}: want 1 or 2, and as many channels on each", boot.nodes));
-    }
-    if !(12..=20).contains(&boot.capacity) {
-        return Err(format!("--capacity {}: want 12 to 20", boot.capacity));
-    }
-    let most = MAX_FUNCTIONS * boot.nodes * boot.per_function;
-    if boot.channels > most {
-        return Err(format!("--channels {}: at most {most}", boot.channels));
-    }
-    for (name, value) in
-        [("--kernel", &boot.kernel), ("--initrd", &boot.initrd), ("--log", &boot.log)]
-    {
-        if value.is_empty() {
-            return Err(format!("{name} is missing"));
-        }
-    }
-    Ok(boot)
-}
 
-fn number(name: &str, text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| format!("{name}: {text} is no number"))
+    pub fn limit(&self) -> Option<Duration> {
+        (self.time_limit > 0).then(|| Duration::from_secs(self.time_limit))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn words(text: &str) -> Result<Task, String> {
-        parse(text.split_whitespace().map(String::from))
-    }
-
     #[test]
-    fn boot_wants_its_files_and_refuses_what_it_does_not_know() {
-        assert!(words("boot --kernel k --initrd i").is_err());
-        assert!(words("boot --kernel k --initrd i --log l --channels 33").is_err());
-        assert!(words("boot --kernel k --initrd i --log l --channels 9 --per-function 1").is_err());
-        assert!(words("boot --kernel k --initrd i --log l --channels 5 --nodes 2").is_err());
-        assert!(words("boot --kernel k --initrd i --log l --chanels 4").is_err());
-        assert!(words("boot --kernel k --initrd i --log l --memory 1G").is_err());
-        let Ok(Task::Boot(boot)) =
-            words("boot --kernel k --initrd i --log l --channels 8 --time-limit 0")
-        else {
-            panic!()
-        };
-        assert_eq!((boot.channels, boot.time_limit), (8, None));
+    fn options_that_do_not_go_together_are_refused() {
+        for (words, good) in [
+            ("--channels 8 --time-limit 9 --time-limit 0", true),
+            ("--channels 33", false),
+            ("--channels 9 --per-function 1", false),
+            ("--channels 5 --nodes 2", false),
+            ("--capacity 21", false),
+            ("--chanels 4", false),
+            ("--memory 1G", false),
+        ] {
+            let all = format!("adma-vm --kernel k --initrd i --log l {words}");
+            let boot = Boot::try_parse_from(all.split_whitespace());
+            assert_eq!(boot.is_ok_and(|boot| boot.check().is_ok()), good, "{words}");
+        }
+        assert!(Boot::try_parse_from(["adma-vm", "--kernel", "k"]).is_err());
     }
 }

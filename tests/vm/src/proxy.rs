@@ -178,7 +178,7 @@ pub struct Qtest(Mutex<UnixStream>);
 impl Qtest {
     pub fn new(socket: UnixStream) -> io::Result<Arc<Qtest>> {
         let mut answers = socket.try_clone()?;
-        // Every line is answered with OK. Nobody waits for that, but QEMU
+        // Every line is answered with OK. We do not wait for that, but QEMU
         // would stop when the socket is full.
         thread::Builder::new().name("qtest answers".into()).spawn(move || {
             let mut buffer = [0; 4096];
@@ -191,104 +191,5 @@ impl Qtest {
     pub fn message(&self, address: u64, data: u32) {
         let line = format!("writel {address:#x} {data:#x}\n");
         let _ = self.0.lock().expect("no panic").write_all(line.as_bytes());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::function::Model;
-    use crate::memory::fake;
-
-    fn function(memory: &Arc<Memory>) -> Function {
-        Function::new(Model::Ioat, false, 1, 20, Arc::clone(memory), Box::new(|_, _| {}))
-    }
-
-    fn send(socket: &UnixStream, command: u32, payload: &[u8], file: Option<&File>) {
-        let mut bytes = command.to_le_bytes().to_vec();
-        bytes.extend([0xee; 4]);
-        bytes.extend((payload.len() as u64).to_le_bytes());
-        bytes.extend(payload);
-        let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-        let mut control = [0u64; 3];
-        // SAFETY: as in `receive_with_files`; the control message is built by
-        // the macros in a buffer that has room for one descriptor.
-        let sent = unsafe {
-            let mut header: libc::msghdr = mem::zeroed();
-            header.msg_iov = &raw mut part;
-            header.msg_iovlen = 1;
-            if let Some(file) = file {
-                header.msg_control = control.as_mut_ptr().cast();
-                header.msg_controllen = libc::CMSG_SPACE(4) as usize;
-                let message = libc::CMSG_FIRSTHDR(&raw const header);
-                (*message).cmsg_level = libc::SOL_SOCKET;
-                (*message).cmsg_type = libc::SCM_RIGHTS;
-                (*message).cmsg_len = libc::CMSG_LEN(4) as usize;
-                ptr::write_unaligned(libc::CMSG_DATA(message).cast(), file.as_raw_fd());
-            }
-            libc::sendmsg(socket.as_raw_fd(), &raw const header, 0)
-        };
-        assert_eq!(sent as usize, bytes.len());
-    }
-
-    fn answer(socket: &mut UnixStream) -> u64 {
-        let mut bytes = [0; HEADER + 8];
-        socket.read_exact(&mut bytes).unwrap();
-        assert_eq!((bytes[0], bytes[8]), (1, 8));
-        u64::from_le_bytes(bytes[16..].try_into().unwrap())
-    }
-
-    fn words(words: &[u64]) -> Vec<u8> {
-        words.iter().flat_map(|word| word.to_le_bytes()).collect()
-    }
-
-    #[test]
-    fn qemu_maps_memory_and_drives_a_copy() {
-        let (mut qemu, device) = UnixStream::pair().unwrap();
-        let memory = Arc::new(Memory::default());
-        let served = Arc::clone(&memory);
-        let function = function(&memory);
-        let server = thread::spawn(move || serve(device, &function, &served).is_ok());
-
-        let mut map = [0; 24];
-        (map[0], map[8], map[16]) = (0, 0x8000, 0x1000);
-        send(&qemu, SYNC_MEMORY, &words(&map), Some(&fake::file(0x9000)));
-        send(&qemu, SET_IRQ, &[], None);
-        let config = |address: u32| words(&[address.into(), 4])[..12].to_vec();
-        send(&qemu, CONFIG_READ, &config(0), None);
-        assert_eq!(answer(&mut qemu), 0x2021_8086);
-
-        memory.write(0x1000, &words(&[64 | 8 << 32, 0x2000, 0x3000, 0x1000]));
-        memory.write(0x2000, b"carried");
-        let mut set = |register: u64, size: u64, value: u64| {
-            send(&qemu, BAR_WRITE, &words(&[0xfebf_0080 + register, value, size | 1 << 32]), None);
-            answer(&mut qemu);
-        };
-        for (register, size, value) in
-            [(0x18, 4, 0x4000), (0x1c, 4, 0), (0x10, 4, 0x1000), (0x14, 4, 0), (0x06, 2, 1)]
-        {
-            set(register, size, value);
-        }
-        loop {
-            send(&qemu, BAR_READ, &words(&[0xfebf_0088, 0, 8 | 1 << 32]), None);
-            match answer(&mut qemu) {
-                0 => thread::yield_now(),
-                status => break assert_eq!(status, 0x1001),
-            }
-        }
-        assert_eq!(memory.read(0x3000, 7), b"carried");
-        drop(qemu);
-        assert!(server.join().unwrap());
-    }
-
-    #[test]
-    fn unknown_and_oversized_messages_end_the_service() {
-        for (command, size) in [(8, 0), (BAR_READ, 8), (SYNC_MEMORY, 1 << 16)] {
-            let (qemu, device) = UnixStream::pair().unwrap();
-            let memory = Arc::new(Memory::default());
-            let function = function(&memory);
-            send(&qemu, command, &vec![0; size], None);
-            assert!(serve(device, &function, &memory).is_err(), "{command}");
-        }
     }
 }

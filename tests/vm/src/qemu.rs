@@ -1,6 +1,7 @@
 //! One guest: starts QEMU, is its I/OAT or DSA device, listens to it, ends it in time.
 
 use crate::function::Function;
+use crate::function::Model;
 use crate::memory::Memory;
 use crate::options::Boot;
 use crate::proxy::{self, Qtest};
@@ -45,7 +46,7 @@ pub fn boot(options: &Boot) -> io::Result<Outcome> {
     let heard = Arc::clone(&verdicts);
     let listener = thread::spawn(move || listen(verdict_port, &heard));
 
-    let timed_out = match options.time_limit {
+    let timed_out = match options.limit() {
         Some(limit) => end.recv_timeout(limit) == Err(RecvTimeoutError::Timeout),
         None => {
             let _ = end.recv();
@@ -138,7 +139,7 @@ fn attach_devices(
             let memory = Arc::clone(&memory);
             let left = channels - number * options.per_function;
             let function = Function::new(
-                options.model,
+                if options.dsa { Model::Dsa } else { Model::Ioat },
                 functions > 1 && number == 0,
                 left.min(options.per_function),
                 options.capacity,

@@ -1,6 +1,6 @@
-//! Memory that nobody was asked to write, to see whether somebody does.
+//! Memory that no copy may write, to see whether one does.
 //!
-//! A page that was let go while a channel still wrote to it is somebody else's next. So a
+//! A page that was unpinned while a channel still wrote to it is given out again. So a
 //! canary is made right after the moment in question, when the kernel gives out the pages
 //! that have just become free.
 
@@ -19,6 +19,6 @@ impl Canary {
     }
 
     pub fn expect_alive(&self) -> Outcome {
-        self.0.expect(SEED).context("memory of somebody else was written")
+        self.0.expect(SEED).context("memory outside the copy was written")
     }
 }

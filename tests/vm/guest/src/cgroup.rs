@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// Goes with its owner, when nobody is in it any more.
+/// Removed with its owner, once no process is in it.
 pub struct ControlGroup(PathBuf);
 
 impl ControlGroup {

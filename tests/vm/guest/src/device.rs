@@ -2,7 +2,7 @@
 //!
 //! The calls are safe functions because of the memory law (see `memory`): a piece names
 //! bytes of regions, which no Rust reference covers, or addresses where nothing of ours
-//! lies. Whoever makes a piece keeps to that.
+//! lies. Makers of pieces keep to that.
 
 use crate::abi;
 use crate::effort::PATIENCE;
@@ -43,51 +43,25 @@ impl Errno {
     }
 }
 
-impl fmt::Debug for Errno {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match self.0 {
-            libc::EPERM => "EPERM",
-            libc::ENOENT => "ENOENT",
-            libc::EBADF => "EBADF",
-            libc::EMFILE => "EMFILE",
-            libc::ESHUTDOWN => "ESHUTDOWN",
-            libc::EINTR => "EINTR",
-            libc::EIO => "EIO",
-            libc::E2BIG => "E2BIG",
-            libc::EAGAIN => "EAGAIN",
-            libc::ENOMEM => "ENOMEM",
-            libc::EACCES => "EACCES",
-            libc::EFAULT => "EFAULT",
-            libc::EBUSY => "EBUSY",
-            libc::ENODEV => "ENODEV",
-            libc::EINVAL => "EINVAL",
-            libc::ENOTTY => "ENOTTY",
-            libc::EOPNOTSUPP => "EOPNOTSUPP",
-            libc::ETIMEDOUT => "ETIMEDOUT",
-            number => return write!(out, "errno {number}"),
-        };
-        out.write_str(name)
-    }
+macro_rules! errnos {
+    ($($name:ident)*) => {
+        $(pub const $name: Errno = Errno(libc::$name);)*
+
+        impl fmt::Debug for Errno {
+            fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match *self {
+                    $($name => out.write_str(stringify!($name)),)*
+                    Errno(number) => write!(out, "errno {number}"),
+                }
+            }
+        }
+    };
 }
 
-pub const EPERM: Errno = Errno(libc::EPERM);
-pub const ENOENT: Errno = Errno(libc::ENOENT);
-pub const EBADF: Errno = Errno(libc::EBADF);
-pub const EACCES: Errno = Errno(libc::EACCES);
-pub const EMFILE: Errno = Errno(libc::EMFILE);
-pub const ESHUTDOWN: Errno = Errno(libc::ESHUTDOWN);
-pub const EINTR: Errno = Errno(libc::EINTR);
-pub const EIO: Errno = Errno(libc::EIO);
-pub const E2BIG: Errno = Errno(libc::E2BIG);
-pub const EAGAIN: Errno = Errno(libc::EAGAIN);
-pub const ENOMEM: Errno = Errno(libc::ENOMEM);
-pub const EFAULT: Errno = Errno(libc::EFAULT);
-pub const EBUSY: Errno = Errno(libc::EBUSY);
-pub const ENODEV: Errno = Errno(libc::ENODEV);
-pub const EINVAL: Errno = Errno(libc::EINVAL);
-pub const ENOTTY: Errno = Errno(libc::ENOTTY);
-pub const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
-pub const ETIMEDOUT: Errno = Errno(libc::ETIMEDOUT);
+errnos! {
+    EPERM ENOENT EBADF EACCES EMFILE ESHUTDOWN EINTR EIO E2BIG EAGAIN ENOMEM EFAULT EBUSY ENODEV
+    EINVAL ENOTTY EOPNOTSUPP ETIMEDOUT
+}
 
 // ---- calls --------------------------------------------------------------------------
 
@@ -117,7 +91,7 @@ impl Piece {
         Piece { channel, ..self }
     }
 
-    /// The same bytes in at most `parts` pieces of about the same length, in turn on
+    /// Cuts it into at most `parts` pieces of about the same length, in turn on
     /// `channels` channels.
     pub fn split(self, parts: usize, channels: u32) -> Vec<Piece> {
         let step = (self.len as usize).div_ceil(parts).next_multiple_of(ALIGN) as u64;
@@ -142,9 +116,7 @@ impl Submit {
             ..Submit::default()
         }
     }
-}
 
-impl Submit {
     /// Between our memory and an export: `way` is SUBMIT_PULL or SUBMIT_PUSH, and on the side
     /// of the export a piece has an offset.
     pub fn across(pieces: &mut [Piece], way: u32, port: RawFd, export: u64) -> Submit {
@@ -192,13 +164,11 @@ impl Device {
     /// Where every copy pins its own pages and gives them back.
     pub fn keeping_nothing() -> Outcome<Device> {
         let device = Device::open()?;
-        match device.keep(0) {
-            Ok(()) => Ok(device),
-            Err(errno) => fail!("keeping nothing: {errno:?}"),
-        }
+        device.keep(0)?;
+        Ok(device)
     }
 
-    /// For a process that may lock so many bytes, and is nobody from now on.
+    /// For a process that may lock `bytes`, and runs as user nobody from now on.
     pub fn with_limit(bytes: usize) -> Outcome<Device> {
         let device = Device::open()?;
         limit_locked_memory(bytes as u64)?;
@@ -212,10 +182,8 @@ impl Device {
 
     pub fn info(&self) -> Outcome<Info> {
         let mut info = Info::new();
-        match call(self.fd(), INFO, &mut info) {
-            Ok(()) => Ok(info),
-            Err(errno) => fail!("ADMA_IOC_INFO: {errno:?}"),
-        }
+        ensure_eq!(call(self.fd(), INFO, &mut info), Ok(()), "ADMA_IOC_INFO");
+        Ok(info)
     }
 
     /// The last place up to `at` from which a channel can read.
@@ -229,7 +197,7 @@ impl Device {
         Submitted { result, out }
     }
 
-    /// Between our memory and an export of somebody.
+    /// Between our memory and an export of another process.
     pub fn submit_across(
         &self,
         pieces: &mut [Piece],
@@ -243,7 +211,7 @@ impl Device {
     }
 
     pub fn port(&self) -> Result<Port, Errno> {
-        // SAFETY: no argument; a new descriptor, and nobody else's.
+        // SAFETY: no argument; a new descriptor with no other owner.
         unsafe {
             match libc::ioctl(self.fd(), PORT, 0) {
                 -1 => Err(Errno::last()),
@@ -286,11 +254,13 @@ impl Device {
         Ok(request)
     }
 
-    pub fn keep(&self, pages: u64) -> Result<(), Errno> {
-        call(self.fd(), INFO, &mut Info { flags: INFO_KEEP, keep_pages: pages, ..Info::new() })
+    pub fn keep(&self, pages: u64) -> Outcome {
+        let mut info = Info { flags: INFO_KEEP, keep_pages: pages, ..Info::new() };
+        ensure_eq!(call(self.fd(), INFO, &mut info), Ok(()), "keeping {pages} pages");
+        Ok(())
     }
 
-    /// The same where others are at work too: what finds no room is tried again.
+    /// Like `carry`, beside other work: what is refused for now is tried again.
     pub fn carry_in_turn(&self, mut pieces: &mut [Piece]) -> Outcome {
         let begun = Instant::now();
         while !pieces.is_empty() {
@@ -371,25 +341,4 @@ pub fn wait_by_words(words: &[Words], request: &Submit) -> Outcome<bool> {
         std::hint::spin_loop();
     }
     Ok(request.channels != 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn split_covers_all_bytes_in_aligned_pieces() {
-        for (len, parts) in [(64, 1), (64, 4), (4096, 3), (640, 64), (1 << 20, 5)] {
-            let whole = Piece { dst: 0x1000, src: 0x8003, len, channel: 0, flags: 0 };
-            let pieces = whole.split(parts, 2);
-            assert!(pieces.len() <= parts);
-            let mut at = 0;
-            for (number, piece) in pieces.iter().enumerate() {
-                assert_eq!((piece.dst, piece.src), (0x1000 + at, 0x8003 + at));
-                assert_eq!((piece.len % 64, piece.channel), (0, number as u32 % 2));
-                at += piece.len;
-            }
-            assert_eq!(at, len);
-        }
-    }
 }

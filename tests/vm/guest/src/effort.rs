@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// Within this every request must be over, whatever the device does, and every page given
-/// back. The guest is slow: whoever is late by less is not ill.
+/// back. The guest is slow: less than that is no failure.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// `stock` rounds on an ordinary kernel, a tenth on one with checkers; the factor

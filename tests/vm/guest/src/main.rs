@@ -9,7 +9,7 @@
 //! as in `GUEST_EACH=1 tests/vm/run NAME`, it names every single test.
 //!
 //! Whatever a test was about, it has failed when it leaves pages pinned behind it, or when
-//! the module counted an error that nobody had ordered.
+//! the module counted an error that the test had not ordered.
 
 #[macro_use]
 mod verdict;
@@ -125,7 +125,7 @@ fn watched(test: &Test) -> Outcome {
             ("timeouts", moved.timeouts),
             ("quarantined", moved.quarantined),
         ] {
-            ensure!(count == 0, "the module counted {count} {name} and nobody had ordered any");
+            ensure!(count == 0, "the module counted {count} {name} and the test had ordered none");
         }
     }
     Ok(())

@@ -4,7 +4,7 @@
 //! address and in no other way. Engine, kernel and other processes change it behind our
 //! back, so no Rust reference ever covers it.
 //!
-//! Every region lies between pages that nobody may touch, and goes with its owner.
+//! Every region lies between guard pages, and is unmapped with its owner.
 
 use crate::device::call;
 use crate::kernel;
@@ -49,13 +49,13 @@ impl Kind {
 pub struct Region {
     base: usize,
     len: usize,
-    /// With the pages around it: what goes at the end, but for the holes, where somebody
-    /// else may live by then.
+    /// With the pages around it: what goes at the end, but for the holes, where other
+    /// mappings may be by then.
     whole: (usize, usize),
     holes: Mutex<Vec<(usize, usize)>>,
 }
 
-/// Addresses that nobody uses, and nobody may touch.
+/// Reserves addresses without access.
 fn reserve(len: usize) -> io::Result<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     mmap(0, len, libc::PROT_NONE, flags, -1, 0)
@@ -133,7 +133,7 @@ impl Region {
         Ok(region)
     }
 
-    /// The same, in memory that has been in use for long: no two neighbours lie together.
+    /// Pages of 4 KiB of which no two neighbours lie together, as after long use.
     pub fn of_scattered_pages(len: usize) -> Outcome<Region> {
         let region = Region::anonymous(len)?;
         let _ = region.advise(0, region.len, libc::MADV_NOHUGEPAGE);
@@ -273,7 +273,7 @@ impl Region {
 
     pub fn protect(&self, from: usize, len: usize, rights: i32) -> io::Result<()> {
         assert!(from + len <= self.len);
-        // SAFETY: inside the region; whoever touches a byte that may not be touched dies,
+        // SAFETY: inside the region; an access that is not allowed kills the process,
         // which is a failed test.
         checked(unsafe { libc::mprotect((self.base + from) as *mut _, len, rights) })
     }
@@ -292,8 +292,8 @@ impl Region {
         mmap(self.base, self.len, READ_WRITE, flags, -1, 0).map(|_| ())
     }
 
-    /// A shared file in the place of a region that was unmapped, whole; nobody else may map
-    /// anything meanwhile.
+    /// A shared file in the place of a region that was unmapped, whole; no other thread may
+    /// map anything meanwhile.
     pub fn map_again(&self, fd: RawFd) -> io::Result<()> {
         let flags = libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE;
         mmap(self.base, self.len, READ_WRITE, flags, fd, 0)?;
@@ -301,7 +301,7 @@ impl Region {
         Ok(())
     }
 
-    /// The same pages at other addresses; these here are empty then.
+    /// Moves the pages to other addresses; these here are empty then.
     pub fn move_away(&self) -> Outcome<Region> {
         let new = Region::anonymous(self.len)?;
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
@@ -313,7 +313,7 @@ impl Region {
         Ok(new)
     }
 
-    /// Pages that are not there yet stay away: nobody answers their faults as long as the
+    /// Pages that are not there yet stay away: no thread answers their faults as long as the
     /// descriptor lives. `None` where the kernel has no such thing.
     pub fn leave_faults_unanswered(&self) -> Outcome<Option<OwnedFd>> {
         const API: u64 = 0xc018_aa3f;
@@ -323,7 +323,7 @@ impl Region {
         if fd < 0 {
             return Ok(None);
         }
-        // SAFETY: it is nobody else's.
+        // SAFETY: a new descriptor with no other owner.
         let faults = unsafe { OwnedFd::from_raw_fd(fd as i32) };
         let mut api = [0xaau64, 0, 0];
         let mut range = [self.address(0), self.len as u64, 1, 0];
@@ -366,7 +366,7 @@ impl Drop for Region {
         holes.sort();
         for (hole, len) in holes.into_iter().chain([(end, 0)]) {
             if start < hole {
-                // SAFETY: of a reservation of ours, and no hole: nobody else lives there.
+                // SAFETY: of a reservation of ours, and no hole: no other mapping is there.
                 unsafe { libc::munmap(start as *mut _, hole - start) };
             }
             start = hole + len;
@@ -381,7 +381,7 @@ fn seeded(seed: u64, at: usize) -> u64 {
 /// A file that is nothing but memory.
 pub fn memory_file(len: usize) -> Outcome<File> {
     const NAME: &CStr = c"adma-guest";
-    // SAFETY: a constant string; the descriptor is new and nobody else's.
+    // SAFETY: a constant string; the descriptor is new and has no other owner.
     let file = unsafe {
         let fd = libc::memfd_create(NAME.as_ptr(), libc::MFD_CLOEXEC);
         ensure!(fd >= 0, "memfd_create: {}", io::Error::last_os_error());
@@ -417,32 +417,5 @@ mod tests {
             region.set(at, !region.get(at));
         }
         region.expect(7).unwrap();
-    }
-
-    #[test]
-    fn unmapped_part_is_a_hole() {
-        let region = Region::anonymous(4 * PAGE).unwrap();
-        region.touch();
-        assert_eq!(region.residence(), Some(vec![true; 4]));
-        region.unmap_part(PAGE, PAGE).unwrap();
-        assert_eq!(region.residence(), None);
-    }
-
-    #[test]
-    fn moved_pages_keep_their_bytes() {
-        let region = Region::anonymous(2 * PAGE).unwrap();
-        region.fill(3);
-        let moved = region.move_away().unwrap();
-        moved.expect(3).unwrap();
-        assert_eq!(region.residence(), None);
-    }
-
-    #[test]
-    fn files_can_be_mapped() {
-        for kind in [Kind::PrivateFile, Kind::SharedFile, Kind::LayeredFile] {
-            let region = Region::of_kind(kind, 2 * PAGE).unwrap();
-            region.fill(1);
-            region.expect(1).unwrap();
-        }
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const NAME: &CStr = c"adma";
 const PCI: &str = "/sys/bus/pci";
 
-/// Takes the module out, unless somebody uses it.
+/// Unloads the module, unless it is in use.
 pub fn unload() -> Result<(), Errno> {
     // SAFETY: a constant string.
     match unsafe { libc::syscall(libc::SYS_delete_module, NAME.as_ptr(), libc::O_NONBLOCK) } {
@@ -23,7 +23,7 @@ pub fn unload() -> Result<(), Errno> {
     }
 }
 
-/// The module's file, as whoever started the guest has named it.
+/// The module's file, as tests/vm/run names it.
 fn file() -> Outcome<String> {
     match std::env::var("GUEST_MODULE").ok().filter(|path| !path.is_empty()) {
         Some(path) => Ok(path),
@@ -36,7 +36,7 @@ pub fn load() -> Outcome {
     load_with(c"")
 }
 
-/// The same with parameters.
+/// Loads the module with parameters.
 pub fn load_with(parameters: &CStr) -> Outcome {
     let path = file()?;
     let module = File::open(&path).context(&path)?;
@@ -66,7 +66,7 @@ pub fn load_client() -> Outcome {
     Ok(())
 }
 
-/// Takes the module out as soon as nobody uses it.
+/// Unloads the module as soon as it is not in use.
 pub fn take_out() -> Outcome {
     file()?;
     let begun = Instant::now();

@@ -84,7 +84,7 @@ impl<'a> Watched<'a> {
         self.expect_copied_but_for(|_| false)
     }
 
-    /// The same, without looking at the bytes of the destination that `left_out` names by
+    /// Like `expect_copied`, without looking at the bytes of the destination that `left_out` names by
     /// their position in the copy.
     pub fn expect_copied_but_for(&self, left_out: impl Fn(usize) -> bool) -> Result<(), String> {
         let Watched { dst, src } = self;

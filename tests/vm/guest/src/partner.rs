@@ -4,7 +4,7 @@
 //! exist before the partner is made are at the same addresses in both; of ordinary memory
 //! each has its own, of shared memory both have the same.
 
-use crate::device::{Device, ENOMEM, EXPORT, Errno, Export, Port, call};
+use crate::device::{Device, EINVAL, ENOMEM, EXPORT, Errno, Export, Port, call};
 use crate::memory::{PAGE, Region};
 use crate::process::{Child, Ended, Gate, become_victim, fork};
 use crate::verdict::{End, Outcome};
@@ -97,7 +97,7 @@ impl Servant<'_> {
                 done
             }
             Order::KeepNothing => match &self.device {
-                Some(device) => device.keep(0).map(|()| [0, 0]),
+                Some(device) => device.keep(0).map_err(|_| EINVAL).map(|()| [0, 0]),
                 None => done,
             },
             Order::Leave => crate::process::leave(0),
@@ -144,7 +144,7 @@ fn order_of([which, a, b, c, d]: [u64; 5]) -> Order {
 
 /// A descriptor of another process becomes ours too.
 fn take_descriptor(pid: i32, fd: RawFd) -> Outcome<OwnedFd> {
-    // SAFETY: no pointers; the descriptors are new and nobody else's.
+    // SAFETY: no pointers; the descriptors are new and have no other owner.
     unsafe {
         let process = libc::syscall(libc::SYS_pidfd_open, pid, 0);
         ensure!(process >= 0, "pidfd_open: {}", io::Error::last_os_error());
@@ -217,35 +217,12 @@ impl Partner {
         }
     }
 
-    /// Ends it in the given way.
     pub fn kill(&mut self) -> Ended {
         self.child.kill(libc::SIGKILL);
-        self.child.wait()
+        self.wait()
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn orders_survive_being_words() {
-        let orders = [
-            Order::Export(1, 2, 3, 4),
-            Order::Unexport(5, 6),
-            Order::Fill(7, 8),
-            Order::Expect(9, 10),
-            Order::Unmap(11),
-            Order::Replace(12, 13),
-            Order::Fork,
-            Order::Exec,
-            Order::CloseDevice,
-            Order::ClosePort,
-            Order::KeepNothing,
-            Order::Leave,
-        ];
-        for order in orders {
-            assert_eq!(order_of(words_of(order)), order);
-        }
+    pub fn wait(&mut self) -> Ended {
+        self.child.wait()
     }
 }

@@ -61,7 +61,7 @@ pub fn fork(run: impl FnOnce() -> Outcome) -> Outcome<Child> {
     match unsafe { libc::fork() } {
         -1 => fail!("fork: {}", io::Error::last_os_error()),
         0 => {
-            // SAFETY: no pointers. Nobody is left alone with a test that has died.
+            // SAFETY: no pointers. A child does not outlive its test.
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
             leave(tell(run()))
         }
@@ -84,7 +84,7 @@ pub fn confined(run: impl FnOnce() -> i32) -> (Ended, String) {
     drop(writer);
     let mut child = Child { pid, ended: None };
     let mut last = String::new();
-    // Until nobody has it open any more; whatever is no text is no reason.
+    // Until no process has it open; what is no text is no reason.
     for line in io::BufReader::new(reader).lines().map_while(Result::ok) {
         eprintln!("{line}");
         if !line.trim().is_empty() {

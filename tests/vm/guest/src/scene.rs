@@ -51,7 +51,7 @@ impl Scene {
         Piece { dst, src, len: len as u64, channel: CHANNEL_ANY, flags: 0 }
     }
 
-    /// The whole buffer in so many pieces, in turn on all channels.
+    /// The whole buffer in `parts` pieces, in turn on all channels.
     pub fn pieces(&self, way: u32, parts: usize) -> Outcome<Vec<Piece>> {
         let channels = self.device.info()?.channels;
         Ok(self.piece(way, 0, 0, self.ours.len()).split(parts, channels))
@@ -67,14 +67,14 @@ impl Scene {
         Ok(self.submit(way, &mut self.pieces(way, channels)?))
     }
 
-    /// The same, and it is taken.
+    /// Submits all of it, which must be accepted.
     pub fn start(&self, way: u32) -> Outcome<Submit> {
         let found = self.submit_all(way)?;
         ensure_eq!(found.result, Ok(()), "way {way}");
         Ok(found.out)
     }
 
-    /// The same to its end.
+    /// Copies all of it and waits for the end.
     pub fn carry(&self, way: u32) -> Outcome {
         let request = self.start(way)?;
         ensure_eq!(self.device.end(&request)?, 0, "failed pieces");

@@ -161,7 +161,7 @@ struct Traces {
 
 /// Runs a bash script with and without the library, in a folder with the same two input
 /// files. Everything it leaves must be the same, and `program` must have had bytes carried
-/// by the engine (an empty name: nobody must).
+/// by the engine (an empty name: none must).
 pub fn compare(script: &str, needs: &[&str], program: &str) -> Outcome {
     library()?;
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -94,14 +94,3 @@ fn entered(pid: i32) -> Outcome<(i64, i32)> {
         Err(errno) => fail!("registers of a traced program: {errno:?}"),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn program_without_marks_has_no_counts() {
-        assert_eq!(calls_between_marks(&mut Command::new("true")).unwrap(), Vec::<Vec<u64>>::new());
-        assert!(calls_between_marks(&mut Command::new("false")).is_err());
-    }
-}

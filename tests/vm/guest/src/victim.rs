@@ -1,4 +1,4 @@
-//! Roles that the program itself plays, as somebody's child: under the library, or as what
+//! Roles that the program itself plays, as a child of a test: under the library, or as what
 //! a copying process turns into.
 
 use crate::device::{Device, EPERM, INFO, Info, Piece, SUBMIT, Submit, WAIT, Wait, call};
@@ -36,7 +36,7 @@ fn memcpy(dst: &Region, dst_at: usize, src: &Region, src_at: usize, len: usize) 
     unsafe { libc::memcpy(to as *mut _, from as *const _, len) };
 }
 
-/// Has got somebody else's open file: every call must be refused.
+/// Has the open file of another process: every call must be refused.
 fn stranger(fd: i32) -> Outcome {
     let mut pieces = [Piece::default()];
     ensure_eq!(call(fd, INFO, &mut Info::new()), Err(EPERM), "ADMA_IOC_INFO after exec");

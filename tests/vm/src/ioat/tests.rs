@@ -26,7 +26,7 @@ impl Bench {
         let raise = Box::new(move |_| {
             count.fetch_add(1, Ordering::SeqCst);
         });
-        let engine = Arc::new(Ioat::new(1, TRANSFER_CAPACITY, Arc::clone(&memory), raise));
+        let engine = Arc::new(Ioat::new(1, 20, Arc::clone(&memory), raise));
         let bench = Bench { engine, memory, interrupts, start: Instant::now() };
         bench.engine.write(0x03, 1, MASTER.into());
         bench.set(0x00, 2, RUN);
@@ -126,7 +126,7 @@ fn chain_copies_the_bytes_and_reports_the_last_descriptor() {
     assert_eq!((bench.completion(), bench.status()), (slot(1) | 1, slot(1) | 1));
     let counters = bench.engine.counters(0).unwrap();
     assert_eq!((counters.data, counters.bytes, counters.null), (2, 0x2000, 0));
-    // The same count again is no news.
+    // An unchanged count starts nothing.
     bench.run(2);
     assert_eq!((bench.status() & 7, bench.interrupts()), (1, 1));
     assert_eq!(bench.engine.counters(0).unwrap().data, 2);

@@ -223,7 +223,7 @@ fn copy_is_not_overtaken_by_its_words() -> Outcome {
 /// caller copies that piece himself, and his memory is his own again.
 fn copy_taken_in_part_is_not_overtaken_by_its_words() -> Outcome {
     if is_dsa() {
-        skip!("no queue of idxd is so long; see provider");
+        skip!("a queue of idxd is shorter; see provider");
     }
     let bench = Bench::new()?;
     bench.arm_all(Fault::always(Kind::Overtaken).value(60))?;

@@ -1,4 +1,4 @@
-//! Calls with arguments nobody would think of.
+//! Calls with random arguments.
 //!
 //! Structures and pieces lie in an arena that the copies themselves write into, so the
 //! kernel sees arguments that change under its eyes. The arena lies between forbidden pages:
@@ -150,7 +150,7 @@ impl Fuzzer {
         let pointer =
             if self.random.once_in(8) { self.bad_pointer() } else { self.arena.address(at) };
         let _ = match number {
-            // It may have made a descriptor that nobody closes.
+            // It may have made a descriptor that stays open.
             PORT => ioctl(-1, number, pointer),
             EXPORT | UNEXPORT => {
                 let port = self.port();

@@ -186,8 +186,8 @@ fn limit_of_reapers_is_not_used_up_by_one_users_locked_page() -> Outcome {
     })
 }
 
-/// A page may be locked for as long as whoever serves its file likes, and is let go only after
-/// that. Nobody else may have to wait for it: a refusal is an answer, a close ends.
+/// A page may be locked for as long as the server of its file likes, and is unpinned only after
+/// that. No other process waits for it: its copies are refused, its files close.
 fn limit_refuses_at_once_while_a_page_of_another_process_is_locked() -> Outcome {
     const HELD: Duration = Duration::from_secs(8);
     modules::load_client()?;
@@ -213,7 +213,7 @@ fn limit_refuses_at_once_while_a_page_of_another_process_is_locked() -> Outcome 
             stuck.open();
             holder.join().expect("no panic").context("the page's lock")?;
             ensure!(few, "{left} pages were not let go");
-            // Nobody wants the lock of a page that the kernel knows to be changed.
+            // A page that is dirty already needs no lock.
             println!("{left} pages wait for the lock of one");
             Ok(())
         })
@@ -236,7 +236,7 @@ fn limit_refuses_at_once_while_a_page_of_another_process_is_locked() -> Outcome 
     second.succeed().and(first.succeed())
 }
 
-/// A file can be passed on, wanted or not, and whoever closes it last lets its pages go.
+/// A file can be passed on to a process that did not ask for it, and the last close is there.
 fn limit_close_of_somebody_elses_file_waits_for_none_of_its_pages() -> Outcome {
     const HELD: Duration = Duration::from_secs(4);
     modules::load_client()?;
@@ -332,7 +332,7 @@ fn limit_of_open_files_is_emfile_and_their_pages_are_charged() -> Outcome {
     outcome
 }
 
-/// Whoever was sent the port may keep it for as long as he likes.
+/// A process that was sent the port may keep it for good.
 fn limit_of_open_files_does_not_count_those_that_only_a_port_is_left_of() -> Outcome {
     let child = fork(|| {
         let device = Device::open()?;
@@ -445,8 +445,9 @@ fn limit_of_users_that_wait_for_pages_leaves_channels_to_a_third() -> Outcome {
     };
     let children = [fork(stuck(1001))?, fork(stuck(1002))?];
     let all = || {
-        let copies = Statistics::now().map_or(0, |now| now.since(&before).copies);
-        copies >= 2 * (REQUESTS as u64) * u64::from(channels)
+        // Both sides on each channel, and the destination of what waits for its source.
+        let pins = Statistics::now().map_or(0, |now| now.since(&before).pins);
+        pins >= 2 * (REQUESTS as u64) * (2 * u64::from(channels) + 1)
     };
     let begun = eventually(PATIENCE, all);
     mode(0o640)?;

@@ -9,30 +9,33 @@ use crate::verdict::Outcome;
 use std::process::Command;
 
 tests! {
-    message_bytes_arrive_in_every_order_and_size
+    message_bytes_arrive_in_every_order_and_size =
+        // Both ways, in four orders; without process_vm each byte of a large one is carried.
+        || all_carried("ipc_messages", &["helper", largest()], 8 * LARGE);
     message_from_block_to_block_is_carried
     message_regimes_are_kept
     message_engine_is_preferred_and_named
-    message_longer_than_its_buffer_is_told
-    message_threads_share_a_connection
+    message_longer_than_its_buffer_is_told = || all_carried("ipc_messages", &["unequal"], 1 << 20);
+    message_threads_share_a_connection = || all_carried("ipc_threads", &["threads"], 1);
     message_calls_that_are_forbidden_are_not_needed
 }
 
-/// What ends, and when.
-pub const ENDS: &[crate::subjects::Test] = {
-    use crate::subjects::Test;
-    &[
-        Test { name: "message_end_close_and_exec", run: message_end_close_and_exec },
-        Test { name: "message_end_fork", run: message_end_fork },
-        Test { name: "message_end_stopped_process", run: message_end_stopped_process },
-        Test { name: "message_end_connections_leave_nothing", run: message_end_leaves_nothing },
-    ]
-};
+tests! { ENDS:
+    message_end_close_and_exec
+    message_end_fork = || {
+        all_carried("ipc_ends", &["fork"], 0).and_then(|()| all_carried("ipc_ends", &["orphan"], 0))
+    };
+    // Nothing is needed of it but what it has exported.
+    message_end_stopped_process = || all_carried("ipc_stopped", &["stopped"], 16 << 20);
+    message_end_connections_leave_nothing
+}
 
-pub const KILLED: &[crate::subjects::Test] = &[crate::subjects::Test {
-    name: "message_killed_at_random_is_noticed_every_time",
-    run: message_killed_at_random_is_noticed_every_time,
-}];
+tests! { KILLED:
+    message_killed_at_random_is_noticed_every_time
+}
+
+/// Bytes of the large messages of `ipc_messages`, one way in one order.
+const LARGE: u64 = 65535 + 65536 + 65537 + 262144 + 262145;
 
 fn program(name: &str, arguments: &[&str], engine: &str) -> Outcome<Command> {
     shim::library()?;
@@ -71,17 +74,10 @@ fn largest() -> &'static str {
     if has_checkers() { "300000" } else { "3200000" }
 }
 
-fn message_bytes_arrive_in_every_order_and_size() -> Outcome {
-    // Both ways, in four orders; without process_vm each byte of a large one is carried.
-    let large: u64 = [65535, 65536, 65537, 262144, 262145].iter().sum();
-    all_carried("ipc_messages", &["helper", largest()], 8 * large)
-}
-
 /// Memory of adma_alloc is memory like any other for the helper; also when it is given back.
 fn message_from_block_to_block_is_carried() -> Outcome {
-    let large: u64 = [65535, 65536, 65537, 262144, 262145].iter().sum();
     // With the other ways at hand a writer does not use the helper for a read that is waited for.
-    for (engine, least) in [("helper", 8 * large), ("auto", 2 * large)] {
+    for (engine, least) in [("helper", 8 * LARGE), ("auto", 2 * LARGE)] {
         let mut command = program("ipc_messages", &["helper", "300000"], engine)?;
         let (bytes, _) = carried(command.env("BLOCKS", "1"))?;
         ensure!(bytes >= least, "{engine}: {bytes} bytes by the helper");
@@ -119,16 +115,8 @@ fn message_engine_is_preferred_and_named() -> Outcome {
     Ok(())
 }
 
-fn message_longer_than_its_buffer_is_told() -> Outcome {
-    all_carried("ipc_messages", &["unequal"], 1 << 20)
-}
-
-fn message_threads_share_a_connection() -> Outcome {
-    all_carried("ipc_threads", &["threads"], 1)
-}
-
 fn message_calls_that_are_forbidden_are_not_needed() -> Outcome {
-    // Whoever still may calls, too, and a message in which that fails goes through shared
+    // The side that still may calls, too, and a message in which that fails goes through shared
     // memory; all others are carried, of twelve with 8 MiB each or 1.
     for (arguments, least) in [(&["lost"][..], 8 << 20), (&["lost", "both"], 5 * (8 << 20))] {
         let (bytes, _) = carried(&mut program("ipc_rights", arguments, "auto")?)?;
@@ -150,19 +138,7 @@ fn message_end_close_and_exec() -> Outcome {
     all_carried("ipc_ends", &["first_thread"], 20 << 20)
 }
 
-fn message_end_fork() -> Outcome {
-    for what in ["fork", "orphan"] {
-        all_carried("ipc_ends", &[what], 0)?;
-    }
-    Ok(())
-}
-
-/// Nothing is needed of it but what it has exported.
-fn message_end_stopped_process() -> Outcome {
-    all_carried("ipc_stopped", &["stopped"], 16 << 20)
-}
-
-fn message_end_leaves_nothing() -> Outcome {
+fn message_end_connections_leave_nothing() -> Outcome {
     if has_checkers() {
         skip!("takes too long on a kernel with checkers");
     }
@@ -174,7 +150,7 @@ fn message_killed_at_random_is_noticed_every_time() -> Outcome {
     let rounds = rounds(500);
     for engine in ["helper", "auto"] {
         let rounds = if engine == "auto" { rounds.div_ceil(5) } else { rounds };
-        // The guest is slow: so many microseconds most of them need to come to messages.
+        // Microseconds that most peers need to come to messages: the guest is slow.
         let longest = if has_checkers() { "400000" } else { "40000" };
         let arguments = [&rounds.to_string(), longest];
         let (bytes, _) = carried(&mut program("ipc_killed", &arguments, engine)?)?;

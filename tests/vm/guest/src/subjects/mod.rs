@@ -10,11 +10,16 @@ pub struct Test {
     pub run: fn() -> Outcome,
 }
 
-/// A table of the functions named.
+/// A table of the functions named, or of what stands behind a name.
 macro_rules! tests {
-    ($($name:ident)*) => {
-        pub const TESTS: &[$crate::subjects::Test] =
-            &[$($crate::subjects::Test { name: stringify!($name), run: $name }),*];
+    (@run $name:ident $run:expr) => { $run };
+    (@run $name:ident) => { $name };
+    ($($name:ident $(= $run:expr;)?)*) => { tests!(TESTS: $($name $(= $run;)?)*); };
+    ($table:ident: $($name:ident $(= $run:expr;)?)*) => {
+        pub const $table: &[$crate::subjects::Test] = &[$($crate::subjects::Test {
+            name: stringify!($name),
+            run: tests!(@run $name $($run)?),
+        }),*];
     };
 }
 

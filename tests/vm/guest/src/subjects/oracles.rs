@@ -4,31 +4,22 @@
 use super::traps::victim;
 use crate::kernel::has_checkers;
 use crate::shim;
-use crate::subjects::Test;
 use crate::verdict::Outcome;
 
-pub const ALL_CHANNELS: &[Test] = &[Test {
-    name: "oracle_over_all_channels_copies_right",
-    run: oracle_over_all_channels_copies_right,
-}];
-
-pub const ONE_CHANNEL: &[Test] = &[Test {
-    name: "oracle_one_channel_each_copies_right",
-    run: oracle_one_channel_each_copies_right,
-}];
-
-fn oracle_over_all_channels_copies_right() -> Outcome {
-    oracle("auto")
+tests! { ALL_CHANNELS:
+    oracle_over_all_channels_copies_right = || oracle("auto");
 }
 
-fn oracle_one_channel_each_copies_right() -> Outcome {
-    if std::env::var_os("GUEST_ROUNDS").is_none() {
-        skip!("takes most of a minute; GUEST_ROUNDS=1 asks for it");
-    }
-    oracle("1")
+tests! { ONE_CHANNEL:
+    oracle_one_channel_each_copies_right = || {
+        if std::env::var_os("GUEST_ROUNDS").is_none() {
+            skip!("takes most of a minute; GUEST_ROUNDS=1 asks for it");
+        }
+        oracle("1")
+    };
 }
 
-/// Nobody may be refused: one caller has one request under way. Its slots were once all taken
+/// No copy may be refused: one caller has one request in flight. Its slots were once all taken
 /// by requests that were over, for their words come before their interrupts.
 fn oracle(channels: &str) -> Outcome {
     if has_checkers() {

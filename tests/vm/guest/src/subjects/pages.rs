@@ -61,7 +61,7 @@ fn page_untouched_source_reads_as_zeros() -> Outcome {
         dst.fill(1);
         device.carry(&mut [Piece::new(&dst, 0, &src, 0, LEN)])?;
         dst.expect_zero(0, LEN).context(format_args!("{kind:?}"))?;
-        // Nobody wrote to the page that all have in common.
+        // The zero page was not written.
         Region::anonymous(LEN)?.expect_zero(0, LEN).context("the zero page")?;
     }
     // A huge one that is not there either.
@@ -286,7 +286,7 @@ impl Drop for Disk {
     }
 }
 
-/// Whoever writes a page back believes it clean then: the engine has written all of it by that
+/// A page that was written back counts as clean: the engine has written all of it by that
 /// time, or the module says that it did so later.
 fn page_written_back_under_way_reaches_the_disk() -> Outcome {
     let _disk = Disk::new()?;
@@ -351,7 +351,7 @@ fn page_of_device_memory_is_efault() -> Outcome {
     memory.expect(1).context("written, but refused")
 }
 
-/// Nobody may make a request look finished that is not.
+/// A program cannot make a request look finished that is not.
 fn page_of_words_is_no_destination() -> Outcome {
     let device = Device::open()?;
     let words = device.words(0)?;

@@ -1,7 +1,8 @@
 //! Unmodified programs of the host's userland, with and without the library.
 //!
 //! Everything they print and every file they leave must be the same, and those that make
-//! large copies must have had them carried by the engine.
+//! large copies must have had them carried by the engine. tests/real_programs.rs runs more of
+//! them on the host.
 
 use super::traps::{survive, victim};
 use crate::kernel::has_checkers;
@@ -11,24 +12,11 @@ use std::process::Output;
 
 tests! {
     program_python_gives_the_same
-    program_perl_gives_the_same
     program_sort_gives_the_same
-    program_git_gives_the_same
-    program_compressors_give_the_same
-    program_sqlite_gives_the_same
-    program_dd_and_tar_give_the_same
     program_with_every_offset_copies_right
     program_with_threads_copies_right
     program_victims_of_the_host_survive
     program_with_bad_pages_sees_the_same_faults
-}
-
-/// One program shows it on a kernel with checkers, which takes ten times as long.
-fn quick_kernels_only() -> Outcome {
-    if has_checkers() {
-        skip!("takes too long on a kernel with checkers");
-    }
-    Ok(())
 }
 
 fn program_python_gives_the_same() -> Outcome {
@@ -55,23 +43,10 @@ END"#;
     compare(script, &["/usr/bin/python3"], "python3")
 }
 
-fn program_perl_gives_the_same() -> Outcome {
-    quick_kernels_only()?;
-    let script = r#"perl -e '
-        local $/; open F, "<", "random.bin"; binmode F; my $data = <F>;
-        my $twice = $data x 2; print unpack("%32C*", $twice), "\n";
-        substr($twice, 100_000, 400_000) = substr($data, 5, 300_000);
-        print length($twice), " ", unpack("%32C*", $twice), "\n";
-        open W, "<", "words.txt"; my $text = <W>; $text =~ s/cat/tiger/g;
-        open O, ">", "out.txt"; print O $text . $text;
-        my $pid = fork; if (!$pid) { my $c = $data . $data; exit(length($c) == 2 * length $data ? 0 : 1); }
-        waitpid $pid, 0; print "child $?\n";
-    '"#;
-    compare(script, &["perl"], "perl")
-}
-
 fn program_sort_gives_the_same() -> Outcome {
-    quick_kernels_only()?;
+    if has_checkers() {
+        skip!("takes too long on a kernel with checkers");
+    }
     let script = "
         sort --parallel=2 -S 8M words.txt > sorted.txt
         sort -S 200K -T . -k2,2n words.txt | tail -n 3
@@ -80,60 +55,6 @@ fn program_sort_gives_the_same() -> Outcome {
         sha256sum sorted.txt random.bin";
     // Long lines do not end with its buffer, and are moved to the next one.
     compare(script, &["sort", "sha256sum"], "sort")
-}
-
-fn program_git_gives_the_same() -> Outcome {
-    quick_kernels_only()?;
-    let script = "
-        export GIT_AUTHOR_DATE='2024-01-01T00:00:00Z' GIT_COMMITTER_DATE='2024-01-01T00:00:00Z'
-        export GIT_AUTHOR_NAME=A GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=A GIT_COMMITTER_EMAIL=a@b
-        export GIT_CONFIG_NOSYSTEM=1
-        git init -q -b main repository; cd repository
-        cp ../random.bin binary; cp ../words.txt text
-        git add .; git commit -q -m one
-        tail -c 300000 ../random.bin > binary; git commit -q -a -m two
-        git log --format='%H %T %s'; git repack -adfq --window=2; git fsck --full
-        git archive HEAD | sha1sum; git checkout -q HEAD~1; sha1sum text binary
-        cd ..; rm -rf repository";
-    compare(script, &["git"], "git")
-}
-
-fn program_compressors_give_the_same() -> Outcome {
-    quick_kernels_only()?;
-    let script = "
-        head -c 200000 random.bin | cat words.txt - > input
-        for tool in 'gzip -1n' 'zstd -1 -q'; do
-            command -v ${tool%% *} > /dev/null || continue
-            $tool -c input > input.${tool%% *}
-            ${tool%% *} -d -c input.${tool%% *} | cmp - input
-            echo ${tool%% *}
-        done";
-    compare(script, &["gzip"], "")
-}
-
-fn program_sqlite_gives_the_same() -> Outcome {
-    quick_kernels_only()?;
-    let script = "
-        sqlite3 data.db <<'END'
-CREATE TABLE files(name TEXT, load BLOB);
-INSERT INTO files VALUES ('random', readfile('random.bin')), ('words', readfile('words.txt'));
-UPDATE files SET load = load || load;
-SELECT name, length(load), hex(substr(load, 300000, 20)) FROM files;
-PRAGMA integrity_check;
-END
-        rm data.db";
-    compare(script, &["sqlite3"], "sqlite3")
-}
-
-fn program_dd_and_tar_give_the_same() -> Outcome {
-    quick_kernels_only()?;
-    let script = "
-        dd if=random.bin of=dd.out bs=333333 iflag=fullblock status=none
-        dd if=random.bin of=dd2.out ibs=4096 obs=256K status=none
-        tar --sort=name --mtime=@0 --owner=0 --group=0 -cf all.tar dd.out words.txt
-        tar -xOf all.tar words.txt | cksum
-        cksum dd.out dd2.out";
-    compare(script, &["dd", "tar"], "")
 }
 
 fn program_with_every_offset_copies_right() -> Outcome {

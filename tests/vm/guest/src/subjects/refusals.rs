@@ -182,7 +182,7 @@ fn refusal_wait_for_unknown_request_is_einval() -> Outcome {
     unknown(u64::MAX)?;
     unknown(request.id + 1)?;
     unknown(request.id + (1 << 32))?;
-    // Somebody else's request is nobody's, unless the numbers happen to be the same.
+    // A request of another file is unknown, unless the numbers happen to be equal.
     ensure_eq!(other.wait(request.id, Duration::ZERO), Err(EINVAL), "request of another file");
     // And one that is over stays known, as often as it is asked for.
     for _ in 0..3 {

@@ -88,7 +88,7 @@ fn programs_go_on() -> Outcome {
         report.libc_bytes()?,
         begun.elapsed()
     );
-    // What the module counts reaches whoever reads the library's report.
+    // What the module counts is in the library's report.
     let copies = report.number(&["ioat", "module", "copies"])?;
     ensure!(copies > 0, "the report knows of no copies");
     Ok(())
@@ -229,7 +229,7 @@ fn ring_that_stays_full_is_ebusy() -> Outcome {
     halves.expect_copied()
 }
 
-/// Then nobody can look for it, but whoever asks hears of the end.
+/// No word tells the end then, but ADMA_IOC_WAIT does.
 fn ring_without_a_place_for_the_word_tells_the_end_all_the_same() -> Outcome {
     let _patience = Parameter::set("adma", "timeout_ms", 60_000)?;
     let _ring = Parameter::set("adma_soft", "ring", NINE_PLACES + 1)?;

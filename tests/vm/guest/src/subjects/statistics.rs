@@ -1,4 +1,4 @@
-//! The module's counters: two for everybody, all of them for root.
+//! The module's counters: two for every user, all of them for root.
 
 use crate::device::*;
 use crate::faults::Bench;
@@ -34,7 +34,7 @@ fn statistics_for_everybody_tell_nothing_about_sizes() -> Outcome {
             ensure!(number.is_some(), "{}: {text:?}", path.display());
         }
         found.sort();
-        ensure_eq!(found, ["channels", "copies", "errors"], "numbers that everybody can read");
+        ensure_eq!(found, ["channels", "copies", "errors"], "files that every user can read");
         ensure!(fs::read(ALL_STATISTICS).is_err(), "{ALL_STATISTICS} can be read by nobody");
         Ok(())
     })?

@@ -6,13 +6,30 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 tests! {
-    trap_of_signals_is_survived
-    trap_of_forks_is_survived
-    trap_of_other_programs_is_survived
+    trap_of_signals_is_survived = || survive_carried(&[
+        "trap_signal timer",
+        "trap_signal storm",
+        "trap_signal_jump",
+        "trap_cancel",
+        "trap_errno",
+        "trap_small_stack handler",
+        "trap_small_stack coroutine",
+    ]);
+    // A child has its parent's descriptor and may not use it; one of vfork has its memory.
+    trap_of_forks_is_survived = || survive_carried(&[
+        "trap_fork",
+        "trap_fork handlers",
+        "trap_raw_fork",
+        "trap_vfork copy",
+        "trap_vfork first",
+        "trap_vfork race",
+    ]);
+    trap_of_other_programs_is_survived =
+        || survive_carried(&["trap_exec", "trap_spawn", "trap_spawn daemon"]);
     trap_of_ends_is_survived
     trap_of_strange_descriptors_is_survived
     trap_of_filters_and_limits_is_survived
-    trap_of_locked_allocator_is_survived
+    trap_of_locked_allocator_is_survived = || survive_carried(&["trap_allocator_lock"]);
 }
 
 /// A small program that tests/*.rs run on the host too, built by tests/vm/guest/build.
@@ -53,40 +70,12 @@ pub fn survive(lines: &[&str]) -> Outcome<u64> {
     Ok(carried)
 }
 
-/// The same where all of them must have had bytes carried.
+/// Like `survive`; each line must have had bytes carried.
 fn survive_carried(lines: &[&str]) -> Outcome {
     for line in lines {
         ensure!(survive(&[line])? > 0, "{line}: nothing was carried");
     }
     Ok(())
-}
-
-fn trap_of_signals_is_survived() -> Outcome {
-    survive_carried(&[
-        "trap_signal timer",
-        "trap_signal storm",
-        "trap_signal_jump",
-        "trap_cancel",
-        "trap_errno",
-        "trap_small_stack handler",
-        "trap_small_stack coroutine",
-    ])
-}
-
-/// A child has its parent's descriptor and may not use it; one of vfork has its memory.
-fn trap_of_forks_is_survived() -> Outcome {
-    survive_carried(&[
-        "trap_fork",
-        "trap_fork handlers",
-        "trap_raw_fork",
-        "trap_vfork copy",
-        "trap_vfork first",
-        "trap_vfork race",
-    ])
-}
-
-fn trap_of_other_programs_is_survived() -> Outcome {
-    survive_carried(&["trap_exec", "trap_spawn", "trap_spawn daemon"])
 }
 
 fn trap_of_ends_is_survived() -> Outcome {
@@ -122,8 +111,4 @@ fn trap_of_filters_and_limits_is_survived() -> Outcome {
     survive_carried(&["trap_seccomp after-futex", "trap_limits memory"])?;
     // These may not write a report.
     survive(&["trap_limits nproc", "trap_privileges threaded", "trap_privileges busy"]).map(|_| ())
-}
-
-fn trap_of_locked_allocator_is_survived() -> Outcome {
-    survive_carried(&["trap_allocator_lock"])
 }

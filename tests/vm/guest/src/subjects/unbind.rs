@@ -157,6 +157,9 @@ fn wreck_unbind_under_a_program_copies_right() -> Outcome {
 
 /// The submission holds nothing of the channel meanwhile.
 fn wreck_unbind_while_a_submission_waits_for_a_page_returns() -> Outcome {
+    if kernel::has_checkers() {
+        skip!("Linux 6.1 cannot wait for such a page when it is pinned for long, and says so");
+    }
     on_first(|device, first| {
         let before = kernel::Statistics::now()?;
         let stuck = fork(|| {
@@ -170,8 +173,8 @@ fn wreck_unbind_while_a_submission_waits_for_a_page_returns() -> Outcome {
             own.submit(&mut pieces);
             fail!("a fault without an answer was passed")
         })?;
-        let begun =
-            || kernel::Statistics::now().is_ok_and(|now| now.since(&before).descriptors > 0);
+        // Both sides of the first piece, and the destination of the second.
+        let begun = || kernel::Statistics::now().is_ok_and(|now| now.since(&before).pins >= 3);
         ensure!(eventually(PATIENCE, begun), "nothing was begun: no userfaultfd here?");
         first.unbind()?;
         expect_copies(&device, first.left)?;

@@ -73,7 +73,7 @@ fn visible_source_beside_a_destination_is_not_written() -> Outcome {
             device.carry(&mut [Piece::new(&other, 0, &region, source, PAGE)])?;
         }
         ensure_eq!(map.physical(region.address(source)), before, "the page of a {kind:?}");
-        ensure_eq!(device.keep(0).and(device.keep(1 << 14)), Ok(()), "to unpin");
+        device.keep(0).and(device.keep(1 << 14))?;
         if kind == Kind::SharedFile {
             let dirty = |at| map.is_dirty(region.address(at));
             ensure!(dirty(near)?, "a destination is clean");
@@ -93,7 +93,7 @@ fn visible_source_beside_a_destination_is_not_written() -> Outcome {
         device.end(&out)?;
     }
     device.carry(&mut [Piece::new(&other, 0, &region, line + 8 * PAGE, PAGE)])?;
-    ensure_eq!(device.keep(0).and(device.keep(1 << 14)), Ok(()), "to unpin");
+    device.keep(0).and(device.keep(1 << 14))?;
     ensure!(!map.is_dirty(source)?, "a page that was only read is dirty");
     Ok(())
 }
@@ -102,7 +102,7 @@ fn visible_source_beside_a_destination_is_not_written() -> Outcome {
 fn visible_memory_file_can_be_sealed_after_a_copy() -> Outcome {
     let device = Device::open()?;
     let other = Region::of_small_pages(LINE)?;
-    // SAFETY: a constant string; the descriptor is new and nobody else's.
+    // SAFETY: a constant string; the descriptor is new and has no other owner.
     let mut file = unsafe {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         let fd = libc::memfd_create(c"adma-guest".as_ptr(), flags);
@@ -118,7 +118,7 @@ fn visible_memory_file_can_be_sealed_after_a_copy() -> Outcome {
     // SAFETY: no pointers.
     let done = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_WRITE) };
     ensure_eq!(done, 0, "F_SEAL_WRITE: {:?}", Errno::last());
-    // What nobody can seal is kept.
+    // What cannot be sealed any more is kept.
     let never = memory_file(LINE)?;
     let source = Region::map_file(never.as_raw_fd(), 0, LINE, libc::PROT_READ, flags)?;
     device.carry(&mut [Piece::new(&other, 0, &source, 0, LINE)])?;

@@ -14,31 +14,11 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 tests! {
-    wreck_dead_by_read_errors_libc_takes_over
-    wreck_dead_by_write_errors_libc_takes_over
-    wreck_dead_by_other_errors_libc_takes_over
-    wreck_dead_by_hangs_libc_takes_over
-    wreck_dead_even_after_resets_libc_takes_over
-}
-
-fn wreck_dead_by_read_errors_libc_takes_over() -> Outcome {
-    libc_takes_over(Kind::Read)
-}
-
-fn wreck_dead_by_write_errors_libc_takes_over() -> Outcome {
-    libc_takes_over(Kind::Write)
-}
-
-fn wreck_dead_by_other_errors_libc_takes_over() -> Outcome {
-    libc_takes_over(Kind::Other)
-}
-
-fn wreck_dead_by_hangs_libc_takes_over() -> Outcome {
-    libc_takes_over(Kind::Hang)
-}
-
-fn wreck_dead_even_after_resets_libc_takes_over() -> Outcome {
-    libc_takes_over(Kind::Dead)
+    wreck_dead_by_read_errors_libc_takes_over = || libc_takes_over(Kind::Read);
+    wreck_dead_by_write_errors_libc_takes_over = || libc_takes_over(Kind::Write);
+    wreck_dead_by_other_errors_libc_takes_over = || libc_takes_over(Kind::Other);
+    wreck_dead_by_hangs_libc_takes_over = || libc_takes_over(Kind::Hang);
+    wreck_dead_even_after_resets_libc_takes_over = || libc_takes_over(Kind::Dead);
 }
 
 /// A little while in which the program copies on.
