@@ -16,8 +16,7 @@ pub struct Area {
     len: usize,
 }
 
-// SAFETY: the law of the module: only raw pointers, no reference, no thread
-// affinity.
+// SAFETY: the law of the module: only raw pointers, no reference, no thread affinity.
 unsafe impl Send for Area {}
 // SAFETY: as above.
 unsafe impl Sync for Area {}
@@ -100,9 +99,8 @@ impl Pair {
 
 /// Cold copies, as in the papers: the pointers advance by the message size.
 ///
-/// All arms of a benchmark draw from one walk, in random order: no place is
-/// seen again by anybody before the whole of both buffers has been, and no arm
-/// owns the better half of the memory.
+/// All arms of a benchmark draw from one walk, in random order: no place is seen again by anybody
+/// before the whole of both buffers has been, and no arm owns the better half of the memory.
 pub struct Walk {
     from: usize,
     len: usize,

@@ -1,9 +1,9 @@
 //! The prices that the design rests on: signals, futexes, threads. No shim here.
 
-use crate::measure::{Samples, now, settle};
+use crate::measure::{PAUSE_US, Samples, now, settle};
 use crate::options::Options;
 use crate::out::{Table, spread, time};
-use crate::team::futex;
+use crate::team::{WAIT, WAKE, futex};
 use libc::c_void;
 use std::ptr;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub fn run(_: &Options) {
             }),
         );
     }
-    row("futex wake without a sleeper", each(|| futex(&WORD, libc::FUTEX_WAKE, 1)));
+    row("futex wake without a sleeper", each(|| futex(&WORD, WAKE, 1)));
     let (wake, latency) = wake_sleeper(400);
     row("futex wake of a sleeper, for the waker", wake);
     row("futex wake, until the sleeper runs", latency);
@@ -71,7 +71,7 @@ fn wake_sleeper(count: usize) -> (Samples, Samples) {
         let mut seen = 0;
         loop {
             while word.load(Acquire) == seen {
-                futex(word, libc::FUTEX_WAIT, seen);
+                futex(word, WAIT, seen);
             }
             awake.store(now(), Release);
             seen = word.load(Acquire);
@@ -80,11 +80,11 @@ fn wake_sleeper(count: usize) -> (Samples, Samples) {
     let (word, awake) = &*shared;
     let (mut cost, mut latency) = (Samples::default(), Samples::default());
     for _ in 0..count {
-        settle(300); // it sleeps by now
+        settle(PAUSE_US); // it sleeps by now
         awake.store(0, Release);
         let start = now();
         word.fetch_add(1, Release);
-        futex(word, libc::FUTEX_WAKE, 1);
+        futex(word, WAKE, 1);
         cost.push((now() - start) as f64);
         while awake.load(Acquire) == 0 {
             std::hint::spin_loop();
