@@ -25,6 +25,7 @@ struct Phase {
     end: u64,
 }
 
+/// What one thread copied inside the window, and the times of its copies.
 struct Report {
     bytes: f64,
     times: Vec<f64>,

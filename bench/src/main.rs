@@ -70,11 +70,7 @@ pub const ONLY_BY_NAME: &str = "programs";
 
 /// Names that are no benchmark but use several.
 pub const ACTIONS: &[(&str, &str, Run)] = &[
-    (
-        "evidence",
-        "the papers' experiments, kept in a folder, and a page made of them",
-        evidence::run,
-    ),
+    ("evidence", "the papers' experiments, kept in a folder, and a page of them", evidence::run),
     ("page", "only the page, from the results that lie in the folder", evidence::page),
 ];
 
@@ -89,7 +85,7 @@ const ROLES: &[(&str, Run)] = &[
     ("short", benches::short::child),
     ("ipc-bound", benches::ipc::bound),
     ("first-ten", benches::first::first_ten),
-    ("fresh-one", benches::fresh::one),
+    ("fresh-one", |options| benches::fresh::cells(options, "one")),
     ("scaling-cpus", benches::scaling::child),
     ("vec-clone", programs::vec_clone::run),
     ("knob-work", benches::knobs::work),

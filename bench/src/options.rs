@@ -116,10 +116,8 @@ impl Options {
 }
 
 fn file(text: &str) -> Result<String, String> {
-    match std::fs::canonicalize(text) {
-        Ok(path) => Ok(path.to_string_lossy().into_owned()),
-        Err(error) => Err(error.to_string()),
-    }
+    let path = std::fs::canonicalize(text).map_err(|error| error.to_string())?;
+    Ok(path.to_string_lossy().into_owned())
 }
 
 fn positive<T: FromStr + Default + PartialOrd>(text: &str) -> Result<T, String> {

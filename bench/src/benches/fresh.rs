@@ -20,12 +20,8 @@ pub fn run(options: &Options) {
     spawn::on_cpus("fresh-one", options, &machine::cpu_numbers()[..1], &[]);
 }
 
-/// The process that has one CPU only.
-pub fn one(options: &Options) {
-    cells(options, "one");
-}
-
-fn cells(options: &Options, cpus: &str) {
+/// Called again by the process that has one CPU only.
+pub fn cells(options: &Options, cpus: &str) {
     let mut table = Table::of("size|libc GB/s|x libc|q1-q3");
     for size in options.sizes(16 * MIB, 256 * MIB) {
         progress(&format!("fresh: {}, {cpus}", short(size)));

@@ -46,7 +46,7 @@ impl Setting {
             }
         } else {
             let yielding = if self.yielding { "1" } else { "0" };
-            command.args([open_mpi("mpirun"), "--allow-run-as-root", "--oversubscribe"]);
+            command.args([&open_mpi("mpirun"), "--allow-run-as-root", "--oversubscribe"]);
             command.args(["--bind-to", "none", "-np", &ranks, "--mca", "btl", "self,vader"]);
             command.args(["--mca", "btl_vader_single_copy_mechanism", self.mechanism]);
             command.args(["--mca", "mpi_yield_when_idle", yielding]);
@@ -63,12 +63,9 @@ impl Setting {
 }
 
 /// The command of Open MPI, also where MPICH is the default.
-fn open_mpi(name: &'static str) -> &'static str {
-    let known = match name {
-        "mpicc" => "mpicc.openmpi",
-        _ => "mpirun.openmpi",
-    };
-    if Path::new("/usr/bin").join(known).exists() { known } else { name }
+fn open_mpi(name: &str) -> String {
+    let known = format!("{name}.openmpi");
+    if Path::new("/usr/bin").join(&known).exists() { known } else { name.into() }
 }
 
 pub fn run(options: &Options) {
@@ -81,8 +78,9 @@ pub fn run(options: &Options) {
     ranks.dedup();
     let mut table = Table::of("ranks|way|operation|size|without|x|lowest|highest")
         .with_widths_of("16|copy in, copy out, yielding|allreduce|64M|10.00 ms");
+    let open_mpicc = open_mpi("mpicc");
     for (compiler, mechanisms) in
-        [(open_mpi("mpicc"), &["cma", "none"][..]), ("mpicc.mpich", &[MPICH])]
+        [(open_mpicc.as_str(), &["cma", "none"][..]), ("mpicc.mpich", &[MPICH])]
     {
         let program = match build(compiler, &folder) {
             Ok(program) => program,
