@@ -13,7 +13,7 @@ use crate::machine;
 use crate::measure::now;
 use crate::memory::Area;
 use crate::options::MIB;
-use lane::{Lane, SLOTS, shared};
+use lane::{Lane, SLOTS};
 use library::Library;
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsRawFd, IntoRawFd};
@@ -78,8 +78,8 @@ pub struct Peer {
     end: End,
     orders: PipeWriter,
     child: i32,
-    about: String,
-    _areas: [Area; 2],
+    pub about: String,
+    _areas: [Area; 3],
 }
 
 fn pipe() -> (PipeReader, PipeWriter) {
@@ -92,8 +92,8 @@ fn pipe() -> (PipeReader, PipeWriter) {
 impl Peer {
     /// Forks; there must be no other thread. `cpus`: where the two processes are bound.
     pub fn start(lib: &str, cpus: Option<[usize; 2]>) -> Self {
-        let areas = [Area::new(LARGEST), Area::new(LARGEST)];
-        let lanes: *mut Lane = shared(2);
+        let lanes = Area::shared(2 * size_of::<Lane>());
+        let areas = [Area::new(LARGEST), Area::new(LARGEST), lanes];
         let (orders, order_writer) = pipe();
         let [(up, to_parent), (down, to_child)] = [pipe(), pipe()];
         let [sockets, greetings] = [(); 2].map(|()| UnixStream::pair().expect("sockets"));
@@ -115,8 +115,7 @@ impl Peer {
         library.connect(greeting.into_raw_fd());
         let about = library.about();
         let mut end = End {
-            // SAFETY: two lanes were mapped.
-            lanes: unsafe { [lanes, lanes.add(1)] },
+            lanes: [0, size_of::<Lane>()].map(|at| areas[2].at(at).cast()),
             side,
             counts: [0; 2],
             slot_counts: [[0; SLOTS]; 2],
@@ -134,10 +133,6 @@ impl Peer {
             serve(&mut end, orders);
         }
         Peer { end, orders: order_writer, child, about, _areas: areas }
-    }
-
-    pub fn about(&self) -> &str {
-        &self.about
     }
 
     /// Nanoseconds of half a round trip, or of one message of a stream.

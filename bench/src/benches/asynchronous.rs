@@ -78,8 +78,7 @@ fn starting(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
         let quantiles = [0.5, 0.1, 0.9].map(|q| time(samples.quantile(q)));
         table.row([name.to_string()].into_iter().chain(quantiles));
     };
-    let (mut awake, mut asleep, mut looks) =
-        (Samples::default(), Samples::default(), Samples::default());
+    let [mut awake, mut asleep, mut looks] = [(); 3].map(|()| Samples::default());
     let budget = Budget::new(options.seconds);
     while budget.used() < 1.0 {
         settle(PAUSE_US);

@@ -30,7 +30,7 @@ const CHANNELS: [Channel; 6] = [
 pub fn run(options: &Options) {
     let Some(lib) = options.library() else { return println!("skipped: no library\n") };
     let mut peer = Peer::start(lib, None);
-    println!("adma: {}\n", peer.about());
+    println!("adma: {}\n", peer.about);
     let sizes = options.sizes_or(&LARGE);
     round_trips(options, &mut peer, Game::PingPong, &sizes, ["best", "blocks"]);
     println!("adma: any memory; adma_alloc: buffers of that, which both processes map\n");

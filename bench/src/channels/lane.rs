@@ -2,7 +2,6 @@
 
 use crate::measure::now;
 use crate::team::futex;
-use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 pub(super) const CHUNK: usize = 64 << 10;
@@ -77,13 +76,4 @@ pub(super) struct Lane {
     pub(super) address: AtomicUsize,
     pub(super) data: [[u8; CHUNK]; CHUNKS],
     pub(super) slots: [Slot; SLOTS],
-}
-
-pub(super) fn shared<T>(count: usize) -> *mut T {
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping at an address of the kernel's choice.
-    let at = unsafe { libc::mmap(ptr::null_mut(), count * size_of::<T>(), access, flags, -1, 0) };
-    assert_ne!(at, libc::MAP_FAILED);
-    at.cast()
 }

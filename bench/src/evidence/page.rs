@@ -12,14 +12,8 @@ use std::{fs, io};
 
 /// A plot: file name, title, x axis, y axis, whether y is logarithmic, and its lines: name and
 /// pattern of keys, whose first `*` is x.
-type Drawing = (
-    &'static str,
-    &'static str,
-    &'static str,
-    &'static str,
-    bool,
-    &'static [(&'static str, &'static str)],
-);
+type Drawing = (Text, Text, Text, Text, bool, &'static [(Text, Text)]);
+type Text = &'static str;
 
 #[rustfmt::skip]
 const DRAWINGS: &[Drawing] = &[
