@@ -6,6 +6,7 @@ What is not installed (numpy, pyarrow, h5py, torch) is left out. `cold` has the 
 the page cache before each read. The largest file has MIB mebibytes, 1024 unless told.
 """
 
+import contextlib
 import os
 import sys
 import time
@@ -53,7 +54,7 @@ def make(path, size):
 
 
 def modules(path, size):
-    """What reads the same bytes by way of a library that is installed."""
+    """Reads by way of the libraries that are installed."""
     try:
         import numpy as np
     except ImportError:
@@ -63,36 +64,25 @@ def modules(path, size):
     np.save(path + ".npy", values)
     yield "np_load", lambda: np.load(path + ".npy")
     os.unlink(path + ".npy")
-    try:
+    name = path + ".other"
+    with contextlib.suppress(ImportError):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        name = path + ".parquet"
-        pq.write_table(pa.table({"a": values.view(np.float64)}), name, compression="none",
-                       use_dictionary=False)
+        table = pa.table({"a": values.view(np.float64)})
+        pq.write_table(table, name, compression="none", use_dictionary=False)
         yield "parquet", lambda: pq.read_table(name, use_threads=False, memory_map=False)
-        os.unlink(name)
-    except ImportError:
-        pass
-    try:
+    with contextlib.suppress(ImportError):
         import h5py
 
-        name = path + ".h5"
         with h5py.File(name, "w") as file:
             file["a"] = values
         yield "h5py", lambda: h5py.File(name, "r")["a"][:]
-        os.unlink(name)
-    except ImportError:
-        pass
-    try:
+    with contextlib.suppress(ImportError):
         import torch
 
-        name = path + ".pt"
         torch.save(torch.from_numpy(values), name)
         yield "torch_load", lambda: torch.load(name)
-        os.unlink(name)
-    except ImportError:
-        pass
 
 
 def main():

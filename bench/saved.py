@@ -61,8 +61,6 @@ all = [threading.Thread(target=work) for _ in range(4)]
     "helper": ("the kernel helper (-b dma)", "one"),
 }
 
-HOG = "while True: pass"
-
 
 def command(job, folder):
     source = JOBS[job][1]
@@ -126,7 +124,8 @@ def main():
 def measure(job, words, wish):
     hogs = []
     if job == "busy":
-        hogs = [subprocess.Popen([sys.executable, "-c", HOG]) for _ in range(os.cpu_count())]
+        hog = [sys.executable, "-c", "while True: pass"]
+        hogs = [subprocess.Popen(hog) for _ in range(os.cpu_count())]
     try:
         dma = ["-b", "dma"] if job == "helper" else []
         before, plains, withs, bounds, reasons, inside, wide = seconds(words)[0], [], [], [], [], 0, 0

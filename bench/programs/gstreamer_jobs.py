@@ -13,14 +13,12 @@ def shm(count):
         sender = start(
             f"gst-launch-1.0 -q fakesrc num-buffers={count} sizetype=fixed sizemax={16 * MIB} "
             f"filltype={fill} ! shmsink socket-path={path} shm-size={256 * MIB} sync=false".split(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )
         ready(lambda: listening(path), sender)
         with clock():
-            receiver = start(
-                f"gst-launch-1.0 -q shmsrc socket-path={path} num-buffers={count} ! {sink}".split()
-            )
+            source = f"shmsrc socket-path={path} num-buffers={count}"
+            receiver = start(f"gst-launch-1.0 -q {source} ! {sink}".split())
             check(ended(receiver) == 0, "the receiver failed")
         # It ends when all it sent was taken; shmsink may complain of its own end.
         check(ended(sender) in (0, 1), "the sender failed")

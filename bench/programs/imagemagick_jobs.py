@@ -18,9 +18,8 @@ def picture():
     """Pixels as they lie in memory (.mpc), made once."""
     path = os.path.join(FOLDER, "picture.mpc")
     if not os.path.exists(path):
-        subprocess.run(
-            [CONVERT, "-size", f"{WIDTH}x{HEIGHT}", "gradient:red-blue", path], check=True
-        )
+        size = f"{WIDTH}x{HEIGHT}"
+        subprocess.run([CONVERT, "-size", size, "gradient:red-blue", path], check=True)
     return path
 
 

@@ -1,4 +1,4 @@
-"""numpy: what arrays are copied by."""
+"""numpy: what arrays are copied by; pyarrow and h5py, which hold arrays."""
 
 import multiprocessing
 import os
@@ -6,7 +6,7 @@ import zlib
 from multiprocessing import shared_memory
 
 import numpy as np
-from work import CHECK, FOLDER, MIB, check, clock, main
+from work import CHECK, FOLDER, MIB, check, clock, main, repeat
 
 # A forked child of Python leaves by _exit, with no time to write statistics.
 SPAWN = multiprocessing.get_context("spawn")
@@ -31,19 +31,14 @@ def copyto(count):
     """Copies into one array, again and again."""
     src = numbers(256)
     dst = np.empty_like(src)
-    with clock():
-        for _ in range(count):
-            np.copyto(dst, src)
+    repeat(count, lambda: np.copyto(dst, src))
     same(dst, src)
 
 
 def copy(count):
     """Copies into new arrays."""
     src = numbers(256)
-    with clock():
-        for _ in range(count):
-            dst = src.copy()
-    same(dst, src)
+    same(repeat(count, src.copy), src)
 
 
 def mapped(count):
@@ -52,34 +47,24 @@ def mapped(count):
     if not os.path.exists(path) or os.path.getsize(path) != 512 * MIB:
         numbers(512).tofile(path)
     src = np.memmap(path, mode="r")
-    with clock():
-        for _ in range(count):
-            dst = np.array(src)
-    same(dst, src)
+    same(repeat(count, lambda: np.array(src)), src)
 
 
 def roll(count):
     src = numbers(256)
-    with clock():
-        for _ in range(count):
-            dst = np.roll(src, 12345)
+    dst = repeat(count, lambda: np.roll(src, 12345))
     same(dst[12345:], src[:-12345])
 
 
 def concatenate(count):
     parts = [numbers(64, part) for part in range(8)]
-    with clock():
-        for _ in range(count):
-            whole = np.concatenate(parts)
+    whole = repeat(count, lambda: np.concatenate(parts))
     same(whole.reshape(8, -1)[7], parts[7])
 
 
 def stack(count):
     parts = [numbers(32, part) for part in range(8)]
-    with clock():
-        for _ in range(count):
-            whole = np.stack(parts)
-    same(whole[7], parts[7])
+    same(repeat(count, lambda: np.stack(parts))[7], parts[7])
 
 
 def slices(count):
@@ -151,6 +136,37 @@ def shared(count):
     check(theirs_digest == digest(src))
 
 
+def arrow_ipc(count):
+    """A table of 256 MiB becomes an IPC stream in memory and a table again."""
+    import pyarrow as pa
+
+    table = pa.table({f"c{number}": numbers(64, number) for number in range(4)})
+
+    def there_and_back():
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as stream:
+            stream.write_table(table)
+        return pa.ipc.open_stream(sink.getvalue()).read_all()
+
+    again = repeat(count, there_and_back)
+    check(not CHECK or again.equals(table))
+
+
+def hdf5_core(count):
+    """Data sets of 64 MiB are written and read in a file in memory (core driver)."""
+    import h5py
+
+    data = numbers(64)
+    with h5py.File("memory", "w", driver="core", backing_store=False, block_size=64 * MIB) as file:
+        with clock():
+            for number in range(count):
+                file[f"set{number % 4}"] = data
+                again = file[f"set{number % 4}"][:]
+                if number >= 3:
+                    del file[f"set{(number + 1) % 4}"]
+        same(again, data)
+
+
 if __name__ == "__main__":
-    jobs = copyto, copy, mapped, roll, concatenate, stack, slices, pickled, shared
+    jobs = copyto, copy, mapped, roll, concatenate, stack, slices, pickled, shared, arrow_ipc, hdf5_core
     main({job.__name__: job for job in jobs})

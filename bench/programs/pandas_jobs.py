@@ -2,7 +2,7 @@
 
 import numpy as np
 import pandas as pd
-from work import CHECK, check, clock, main
+from work import CHECK, check, main, repeat
 
 ROWS = 1_000_000
 
@@ -15,9 +15,7 @@ def table(first):
 
 def concat(count):
     parts = [table(part) for part in range(6)]
-    with clock():
-        for _ in range(count):
-            whole = pd.concat(parts, ignore_index=True)
+    whole = repeat(count, lambda: pd.concat(parts, ignore_index=True))
     if CHECK:
         check(whole.iloc[5 * ROWS :].reset_index(drop=True).equals(parts[5]))
 
@@ -26,9 +24,7 @@ def filtered(count):
     """Two rows of three."""
     frame = pd.concat([table(part) for part in range(4)], ignore_index=True)
     keep = frame.index % 3 != 0
-    with clock():
-        for _ in range(count):
-            some = frame[keep]
+    some = repeat(count, lambda: frame[keep])
     if CHECK:
         check(np.array_equal(some.to_numpy(), frame.to_numpy()[keep]))
         check(np.array_equal(some.index, np.flatnonzero(keep)))

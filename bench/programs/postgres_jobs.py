@@ -63,12 +63,8 @@ def string_agg(count):
 
         owner = USER or pwd.getpwuid(os.getuid()).pw_name
         settings = ["-k", sockets, "-h", "", "-F", "-c", "autovacuum=off"]
-        server = start(
-            [f"{folder}/postgres", "-D", data, *settings],
-            user=USER,
-            cwd="/",
-            stderr=subprocess.DEVNULL,
-        )
+        command = [f"{folder}/postgres", "-D", data, *settings]
+        server = start(command, user=USER, cwd="/", stderr=subprocess.DEVNULL)
         ready(lambda: ask("select 1") == ["1"], server)
         with clock():
             answers = ask(*[QUERY] * count)

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+from functools import partial
 
 from work import MIB, check, clock, listening, main, ready, short_folder, start, stop
 
@@ -98,10 +99,4 @@ def set_get(size, count):
 
 
 if __name__ == "__main__":
-    main(
-        {
-            "copy": copies,
-            "1M": lambda count: set_get(MIB, count),
-            "4M": lambda count: set_get(4 * MIB, count),
-        }
-    )
+    main({"copy": copies, "1M": partial(set_get, MIB), "4M": partial(set_get, 4 * MIB)})

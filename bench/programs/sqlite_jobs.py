@@ -13,9 +13,8 @@ def blobs(count):
         with clock():
             for number in range(count):
                 base.execute("insert or replace into blobs values (?, ?)", (number % 8, blob))
-                (again,) = base.execute(
-                    "select data from blobs where id = ?", (number % 8,)
-                ).fetchone()
+                select = "select data from blobs where id = ?"
+                (again,) = base.execute(select, (number % 8,)).fetchone()
         check(again == blob)
 
 

@@ -35,6 +35,14 @@ def clock():
     print(f"work {time.perf_counter() - start:.6f}", flush=True)
 
 
+def repeat(count, work):
+    """Times `count` turns of the work; returns what the last one gave."""
+    with clock():
+        for _ in range(count):
+            result = work()
+    return result
+
+
 def check(right, what="the result is wrong"):
     """Ends the job with a message if something is not right."""
     if not right:
@@ -80,7 +88,7 @@ def ready(answers, server, seconds=30):
 
 
 def listening(path):
-    """Whether somebody listens on a Unix socket: its file is there a moment before that."""
+    """Whether a server listens on a Unix socket: its file is there a moment before that."""
     with open("/proc/net/unix", encoding="utf-8") as sockets:
         fields = [line.split() for line in sockets]
     # Num RefCount Protocol Flags Type St Inode Path; the flag is __SO_ACCEPTCON.

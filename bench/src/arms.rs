@@ -1,5 +1,4 @@
-//! The ways to copy that are compared: a function, and how many threads share
-//! the work.
+//! The ways to copy that are compared: a function, and how many threads share the work.
 
 use crate::memory::{CopyFn, Spot};
 use crate::pieces;
@@ -8,8 +7,8 @@ use crate::team::Team;
 use libc::c_void;
 use std::ffi::CStr;
 use std::hint::black_box;
+use std::mem;
 use std::rc::Rc;
-use std::{mem, ptr};
 
 #[derive(Clone)]
 pub struct Arm {
@@ -64,22 +63,35 @@ impl Arm {
     }
 }
 
-/// A function of libc.so.6 itself, past any interposer: a lookup through the
-/// handle of one library does not see LD_PRELOAD.
-pub fn real(name: &CStr) -> *mut c_void {
-    // SAFETY: plain lookups in a library that is loaded already.
-    let symbol = unsafe {
+/// A function of a loaded library, or of any (`RTLD_DEFAULT`).
+///
+/// # Safety
+/// `F` is the type of that function.
+pub unsafe fn symbol<F>(handle: *mut c_void, name: &CStr) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: a terminated name; the address is that of a function of type `F`.
+    unsafe {
+        let found = libc::dlsym(handle, name.as_ptr());
+        (!found.is_null()).then(|| mem::transmute_copy(&found))
+    }
+}
+
+/// A function of libc.so.6 itself, past any interposer: a lookup through the handle of one library
+/// does not see LD_PRELOAD.
+///
+/// # Safety
+/// `F` is the type of that function.
+pub unsafe fn real<F>(name: &CStr) -> F {
+    // SAFETY: the library is loaded already; the type is the caller's promise.
+    unsafe {
         let handle = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-        assert!(!handle.is_null(), "libc.so.6 is not loaded");
-        libc::dlsym(handle, name.as_ptr())
-    };
-    assert!(!symbol.is_null(), "libc.so.6 has no {name:?}");
-    symbol
+        symbol(handle, name).expect("libc.so.6 has it")
+    }
 }
 
 pub fn real_memcpy() -> CopyFn {
-    // SAFETY: the symbol has this type.
-    unsafe { mem::transmute::<*mut c_void, CopyFn>(real(c"memcpy")) }
+    // SAFETY: memcpy has this type.
+    unsafe { real(c"memcpy") }
 }
 
 pub fn interposed_memcpy() -> CopyFn {
@@ -87,22 +99,19 @@ pub fn interposed_memcpy() -> CopyFn {
 }
 
 /// The file that `memcpy` comes from, when that is not libc.
-pub fn shim_path() -> Option<String> {
+fn shim_path() -> Option<String> {
     let ours = interposed_memcpy() as usize;
-    let mut info = libc::Dl_info {
-        dli_fname: ptr::null(),
-        dli_fbase: ptr::null_mut(),
-        dli_sname: ptr::null(),
-        dli_saddr: ptr::null_mut(),
-    };
-    // SAFETY: `info` is ours; the address is only looked up.
-    let found = unsafe { libc::dladdr(ours as *const c_void, &mut info) };
-    if found == 0 || info.dli_fname.is_null() || ours == real_memcpy() as usize {
+    if ours == real_memcpy() as usize {
         return None;
     }
-    // SAFETY: dladdr gave a string that lives as long as the library.
-    let name = unsafe { CStr::from_ptr(info.dli_fname) };
-    Some(name.to_string_lossy().into_owned())
+    // SAFETY: zeros are null pointers, and the address is only looked up; a name that dladdr gives
+    // lives as long as its library.
+    unsafe {
+        let mut info: libc::Dl_info = mem::zeroed();
+        libc::dladdr(ours as *const c_void, &mut info);
+        let name = (!info.dli_fname.is_null()).then(|| CStr::from_ptr(info.dli_fname));
+        name.map(|name| name.to_string_lossy().into_owned())
+    }
 }
 
 /// One line that says what the shim arm is.

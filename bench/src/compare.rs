@@ -4,17 +4,14 @@
 //! `SURE`; one without has to differ by `UNSURE`.
 
 use crate::driver::Results;
-use crate::out::{Figure, Figures, Table};
+use crate::out::{Figure, Figures, Table, ratio};
 use std::path::Path;
 
 const SURE: f64 = 1.05;
 const UNSURE: f64 = 1.20;
 
-pub struct Change<'a> {
-    pub key: &'a str,
-    pub before: f64,
-    pub after: f64,
-}
+/// Key, and the figure before and after.
+type Change<'a> = (&'a str, f64, f64);
 
 pub fn run(before: &Path, after: &Path) {
     let read = |folder: &Path| {
@@ -31,10 +28,9 @@ pub fn report(before: &Results, after: &Results) -> String {
     let changes = changes(&before.figures, &after.figures);
     let common = after.figures.keys().filter(|key| before.figures.contains_key(*key)).count();
     let mut table = Table::new(["figure", &before.date, &after.date, "x"]);
-    for change in &changes {
-        let [old, new] = [change.before, change.after].map(|value| format!("{value:.3}"));
-        let ratio = format!("{:.2}", change.after / change.before);
-        table.row([change.key, &old, &new, &ratio]);
+    for &(key, old, new) in &changes {
+        let [before, after] = [old, new].map(|value| format!("{value:.3}"));
+        table.row([key, &before, &after, &ratio(new / old)]);
     }
     let gone = before.figures.keys().filter(|key| !after.figures.contains_key(*key)).count();
     let new = after.figures.len() - common;
@@ -47,13 +43,13 @@ pub fn report(before: &Results, after: &Results) -> String {
 }
 
 /// Largest change first.
-pub fn changes<'a>(before: &Figures, after: &'a Figures) -> Vec<Change<'a>> {
+fn changes<'a>(before: &Figures, after: &'a Figures) -> Vec<Change<'a>> {
     let change = |(key, new): (&'a String, &Figure)| {
         let old = before.get(key)?;
-        differ(old, new).then_some(Change { key, before: old.value, after: new.value })
+        differ(old, new).then_some((key.as_str(), old.value, new.value))
     };
     let mut changes: Vec<Change> = after.iter().filter_map(change).collect();
-    changes.sort_by(|a, b| far(b.before, b.after).total_cmp(&far(a.before, a.after)));
+    changes.sort_by(|a, b| far(b.1, b.2).total_cmp(&far(a.1, a.2)));
     changes
 }
 
@@ -100,7 +96,7 @@ mod tests {
             ("no interval, far", 0.5, None),
             ("new", 1.0, None),
         ]);
-        let keys: Vec<_> = changes(&before, &after).iter().map(|change| change.key).collect();
+        let keys: Vec<_> = changes(&before, &after).iter().map(|change| change.0).collect();
         assert_eq!(keys, ["no interval, far", "apart"]);
         let results = |figures| Results { figures, ..Results::default() };
         let text = report(&results(before), &results(after));

@@ -1,10 +1,10 @@
-//! Single copies, timed one by one, between old buffers or into memory that was
-//! never touched, as that of a new array is.
+//! Single copies, timed one by one, between old buffers or into memory never touched, as that of a
+//! new array is.
 
 use crate::arms::{interposed_memcpy, real_memcpy};
-use crate::measure::{Rng, Samples, now};
+use crate::measure::{Samples, now, shuffled};
 use crate::memory::{Area, CopyFn};
-use crate::turns::Budget;
+use crate::turns::{self, Budget};
 
 #[derive(Clone, Copy, PartialEq)]
 pub enum Target {
@@ -25,8 +25,7 @@ impl Target {
     }
 }
 
-/// Copies that walk through a long source, so that none finds what another has
-/// warmed.
+/// Copies that walk through a long source, so that none finds what another has warmed.
 pub struct Copies {
     src: Area,
     /// None when all targets are fresh.
@@ -65,14 +64,9 @@ impl Copies {
     /// Nanoseconds of a look at every cache line of what was copied last, between old buffers.
     pub fn read_last(&self) -> f64 {
         let start = now();
-        let mut sum = 0u64;
         if let Some(dst) = &self.dst {
-            for at in (self.at - self.size..self.at).step_by(64) {
-                // SAFETY: inside the area.
-                sum = sum.wrapping_add(unsafe { dst.at(at).cast::<u64>().read() });
-            }
+            turns::read(dst.at(self.at - self.size), self.size);
         }
-        std::hint::black_box(sum);
         (now() - start) as f64
     }
 
@@ -91,14 +85,12 @@ pub fn in_turn(
     turn: impl Fn(&mut Copies, CopyFn) -> f64,
 ) -> (Samples, Samples) {
     let (mut libc, mut gain) = (Samples::default(), Samples::default());
-    let mut rng = Rng::new();
+    let arms = [real_memcpy(), interposed_memcpy()];
     let budget = Budget::new(seconds);
     while gain.len() < 5 || budget.used() < 1.0 {
-        let mut order = [(0, real_memcpy()), (1, interposed_memcpy())];
-        rng.shuffle(&mut order);
         let mut times = [0.0; 2];
-        for (arm, copy) in order {
-            times[arm] = turn(copies, copy);
+        for arm in shuffled(2) {
+            times[arm] = turn(copies, arms[arm]);
         }
         if budget.used() > 0.2 {
             libc.push(times[0]);

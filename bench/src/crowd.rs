@@ -4,9 +4,8 @@
 //! of a phase's window and a copy counts with the part that lies inside, so
 //! neither the waking nor the slow finish of a phase is measured.
 
-use crate::measure::{Rng, Samples, now};
-use crate::memory::CopyFn;
-use crate::memory::{Pair, Spot, Walk};
+use crate::measure::{Samples, now, shuffled};
+use crate::memory::{CopyFn, Pair, Spot, Walk};
 use crate::turns::{Heat, TIMED_BYTES};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -26,6 +25,7 @@ struct Phase {
     end: u64,
 }
 
+/// What one thread copied inside the window, and the times of its copies.
 struct Report {
     bytes: f64,
     times: Vec<f64>,
@@ -42,7 +42,6 @@ pub struct Result {
 pub struct Crowd {
     threads: Vec<Sender<Phase>>,
     reports: Receiver<Report>,
-    rng: Rng,
 }
 
 impl Crowd {
@@ -57,16 +56,15 @@ impl Crowd {
             std::thread::spawn(move || work(&pair, walk, phases, sender));
             start
         };
-        Crowd { threads: (0..threads).map(hire).collect(), reports, rng: Rng::new() }
+        Crowd { threads: (0..threads).map(hire).collect(), reports }
     }
 
     /// One phase for each of the two arms, in random order.
-    pub fn pair(&mut self, arms: [CopyFn; 2], size: usize, window_ns: u64) -> [Result; 2] {
-        let mut order = [0, 1];
-        self.rng.shuffle(&mut order);
-        let one = self.phase(arms[order[0]], size, window_ns);
-        let other = self.phase(arms[order[1]], size, window_ns);
-        if order[0] == 0 { [one, other] } else { [other, one] }
+    pub fn pair(&self, arms: [CopyFn; 2], size: usize, window_ns: u64) -> [Result; 2] {
+        let first = shuffled(2)[0];
+        let one = self.phase(arms[first], size, window_ns);
+        let other = self.phase(arms[1 - first], size, window_ns);
+        if first == 0 { [one, other] } else { [other, one] }
     }
 
     fn phase(&self, copy: CopyFn, size: usize, window_ns: u64) -> Result {

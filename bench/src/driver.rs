@@ -1,5 +1,5 @@
-//! Runs the benchmarks one after the other, each in a process of its own, shows
-//! what they print and keeps their figures.
+//! Runs the benchmarks one after the other, each in a process of its own, shows what they print and
+//! keeps their figures.
 
 use crate::machine::{self, Ticks};
 use crate::options::Options;
@@ -30,6 +30,11 @@ impl Results {
         let machine = machine::describe().into_iter();
         let machine = machine.map(|(name, value)| (name.to_string(), json!(value))).collect();
         Results { date: date(), command, machine, ..Self::default() }
+    }
+
+    /// What the machine says of itself under this name.
+    pub fn about(&self, name: &str) -> &str {
+        self.machine.get(name).and_then(Value::as_str).unwrap_or_default()
     }
 
     pub fn read(folder: &Path) -> io::Result<Self> {
@@ -63,23 +68,20 @@ impl Results {
     /// Takes over what older results have of benchmarks that were not run this time.
     pub fn carry_over(&mut self, before: Results) {
         let date = before.date;
-        let missing: Vec<_> =
-            before.texts.into_iter().filter(|(name, _)| !self.texts.contains_key(name)).collect();
+        let mut missing = before.texts;
+        missing.retain(|name, _| !self.texts.contains_key(name));
         for (key, figure) in before.figures {
-            let of =
-                |name: &String| key.strip_prefix(name.as_str()).is_some_and(|k| k.starts_with('.'));
-            if missing.iter().any(|(name, _)| of(name)) {
+            let of = |name: &str| key.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
+            if missing.keys().any(|name| of(name)) {
                 self.figures.entry(key).or_insert(figure);
             }
         }
         for (name, text) in missing {
-            let text = text.as_str().unwrap_or_default();
-            let dated = if text.starts_with("kept from") {
-                String::new()
-            } else {
-                format!("kept from {date}\n\n")
-            };
-            self.texts.insert(name, json!(dated + text));
+            let mut text = text.as_str().unwrap_or_default().to_string();
+            if !text.starts_with("kept from") {
+                text = format!("kept from {date}\n\n{text}");
+            }
+            self.texts.insert(name, json!(text));
         }
     }
 
@@ -92,10 +94,39 @@ impl Results {
         lib: Option<&str>,
         knobs: &[(&str, &str)],
     ) {
-        let (mut figures, mut text) = (Figures::new(), String::new());
-        run_one(bench, args, lib, knobs, &mut figures, &mut text);
         let prefix = if knobs.is_empty() { "" } else { "gpu." };
-        self.figures.extend(figures.into_iter().map(|(key, it)| (format!("{prefix}{key}"), it)));
+        let mut text = String::new();
+        let mut say = |line: &str| {
+            println!("{line}");
+            text += line;
+            text.push('\n');
+        };
+        disturbance().iter().for_each(|warning| say(warning));
+        let mut command = spawn::itself(bench.name, lib.filter(|_| bench.preload));
+        command.args(args).args(["--lib", lib.unwrap_or("none")]);
+        command.envs(knobs.iter().copied());
+        let before = Ticks::now();
+        let ended = command.stdout(Stdio::piped()).spawn().and_then(|mut child| {
+            let lines = child.stdout.take().map(BufReader::new).into_iter();
+            for line in lines.flat_map(BufRead::lines).map_while(Result::ok) {
+                match line.strip_prefix('@').and_then(out::from_csv) {
+                    Some((key, figure)) => {
+                        self.figures.insert(format!("{prefix}{key}"), figure);
+                    }
+                    None => say(&line),
+                }
+            }
+            child.wait()
+        });
+        match ended {
+            Ok(status) if status.success() => {}
+            Ok(status) => say(&format!("{} ended early: {status}", bench.name)),
+            Err(error) => say(&format!("{}: {error}", bench.name)),
+        }
+        let stolen = 100.0 * Ticks::now().since(before).1;
+        if stolen > 1.0 {
+            say(&format!("WARNING: the host took {stolen:.0} % of our CPU time meanwhile"));
+        }
         self.texts.insert(format!("{prefix}{}", bench.name), json!(text));
     }
 }
@@ -141,48 +172,6 @@ pub fn library(options: &Options) -> Option<String> {
             eprintln!("adma-bench: {}: {error}; libc is measured against itself", path.display());
             None
         }
-    }
-}
-
-fn run_one(
-    bench: &Bench,
-    args: &[String],
-    lib: Option<&str>,
-    knobs: &[(&str, &str)],
-    figures: &mut Figures,
-    text: &mut String,
-) {
-    let mut say = |line: &str| {
-        println!("{line}");
-        *text += line;
-        text.push('\n');
-    };
-    if let Some(warning) = disturbance() {
-        say(&warning);
-    }
-    let mut command = spawn::itself(bench.name, lib.filter(|_| bench.preload));
-    command.args(args).args(["--lib", lib.unwrap_or("none")]);
-    command.envs(knobs.iter().copied());
-    let before = Ticks::now();
-    let mut child = match command.stdout(Stdio::piped()).spawn() {
-        Ok(child) => child,
-        Err(error) => return say(&format!("cannot start: {error}")),
-    };
-    let lines = child.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines);
-    for line in lines.map_while(Result::ok) {
-        match line.strip_prefix('@').and_then(out::from_csv) {
-            Some((key, figure)) => drop(figures.insert(key, figure)),
-            None => say(&line),
-        }
-    }
-    match child.wait() {
-        Ok(status) if status.success() => {}
-        Ok(status) => say(&format!("{} ended early: {status}", bench.name)),
-        Err(error) => say(&format!("{}: {error}", bench.name)),
-    }
-    let (_, stolen) = Ticks::now().since(before);
-    if stolen > 0.01 {
-        say(&format!("WARNING: the host took {:.0} % of our CPU time meanwhile", stolen * 100.0));
     }
 }
 

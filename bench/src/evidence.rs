@@ -58,6 +58,9 @@ pub fn run(options: &Options) {
         .filter_map(|step| Some((step, bench(step)?)))
         .collect();
     let mut results = Results::new(driver::command_line(&options.given));
+    // A run that is killed leaves this folder; the next one takes it over as older results.
+    let own = name(&results);
+    let unfinished = folder.join(format!("{own}-unfinished-{}", std::process::id()));
     let begun = now();
     for (number, (step, bench)) in steps.iter().enumerate() {
         let card = if step.1 { " by the graphics card" } else { "" };
@@ -67,9 +70,10 @@ pub fn run(options: &Options) {
         eprintln!("evidence, {} s: {title}", (now() - begun) / 1_000_000_000);
         let knobs: &[(&str, &str)] = if step.1 { &[("ADMA_BACKEND", "gpu")] } else { &[] };
         results.add(bench, &arguments(step, options), lib.as_deref(), knobs);
+        finish(results.write(&unfinished));
     }
     eprintln!("evidence: measured in {} s", (now() - begun) / 1_000_000_000);
-    finish(keep(&folder, results));
+    finish(keep(&folder, &own, &unfinished, results));
     page(options);
 }
 
@@ -85,7 +89,10 @@ fn arguments(step: &Step, options: &Options) -> Vec<String> {
 /// Makes the page of all results.
 pub fn page(options: &Options) {
     let folder = folder(options);
-    finish(read_all(&folder).and_then(|all| page::write(&folder, &all)));
+    finish(folders(&folder).and_then(|all| {
+        let all: Vec<Results> = all.into_iter().map(|(_, results)| results).collect();
+        page::write(&folder, &all)
+    }));
     println!("{}", folder.join("index.html").display());
 }
 
@@ -100,29 +107,28 @@ fn finish(done: io::Result<()>) {
     }
 }
 
-/// Keeps results in a folder named by machine and date. Older ones of that machine are compared
-/// with them first, and then replaced, but for benchmarks that were not run this time.
-fn keep(folder: &Path, mut results: Results) -> io::Result<()> {
-    let value = |results: &Results, name: &str| {
-        results.machine.get(name).and_then(|value| value.as_str()).unwrap_or_default().to_string()
-    };
+/// The name of a folder of results: machine and date.
+fn name(results: &Results) -> String {
     let day = results.date.split(' ').next().unwrap_or_default();
-    let own = format!("{}-cpus-{day}", value(&results, "cpus"));
-    let mut replaced = Vec::new();
-    for (path, before) in folders(folder)? {
-        if ["cpus", "cpu"].iter().all(|name| value(&before, name) == value(&results, name)) {
-            println!(
-                "\n== compared with {}\n\n{}",
-                path.display(),
-                compare::report(&before, &results)
-            );
+    format!("{}-cpus-{day}", results.about("cpus"))
+}
+
+/// Keeps the results of a run that has ended. Older ones of that machine are compared with them
+/// first, the youngest of them first, and then replaced, but for benchmarks that were not run.
+fn keep(folder: &Path, own: &str, unfinished: &Path, mut results: Results) -> io::Result<()> {
+    let mut replaced = vec![unfinished.to_path_buf()];
+    for (path, before) in folders(folder)?.into_iter().rev() {
+        let same = ["cpus", "cpu"].iter().all(|name| before.about(name) == results.about(name));
+        if same && path != unfinished {
+            let report = compare::report(&before, &results);
+            println!("\n== compared with {}\n\n{report}", path.display());
             results.carry_over(before);
             replaced.push(path);
         }
     }
-    results.write(&folder.join(&own))?;
-    let mut old = replaced.iter().filter(|path| **path != folder.join(&own));
-    old.try_for_each(fs::remove_dir_all)
+    results.write(&folder.join(own))?;
+    replaced.retain(|path| *path != folder.join(own) && path.exists());
+    replaced.iter().try_for_each(fs::remove_dir_all)
 }
 
 /// All results that lie in the folder, those of the fewest CPUs first.
@@ -135,13 +141,6 @@ fn folders(folder: &Path) -> io::Result<Vec<(PathBuf, Results)>> {
             all.push((path.clone(), Results::read(&path)?));
         }
     }
-    let cpus = |results: &Results| -> usize {
-        results.machine.get("cpus").and_then(|cpus| cpus.as_str()?.parse().ok()).unwrap_or(0)
-    };
-    all.sort_by_key(|(path, results)| (cpus(results), path.clone()));
+    all.sort_by_key(|(path, results)| (results.about("cpus").parse().unwrap_or(0), path.clone()));
     Ok(all)
-}
-
-fn read_all(folder: &Path) -> io::Result<Vec<Results>> {
-    Ok(folders(folder)?.into_iter().map(|(_, results)| results).collect())
 }

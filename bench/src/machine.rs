@@ -1,21 +1,28 @@
 //! What the figures were measured on, and whether it had rest.
 
-use crate::team;
 use std::ffi::CStr;
-use std::fs;
+use std::{fs, io};
 
-/// Name and value, for the head of the output, the JSON and the Markdown.
+/// Name and value, for the head of the output and for about.json.
 pub fn describe() -> Vec<(&'static str, String)> {
-    let caches = caches();
-    let caches: Vec<String> = caches.iter().map(|c| format!("{} {}", c.0, mib(c.1))).collect();
+    let mib = |bytes: usize| match bytes >> 20 {
+        0 => format!("{} KiB", bytes >> 10),
+        mib => format!("{mib} MiB"),
+    };
+    let caches: Vec<String> =
+        caches().into_iter().map(|(level, size)| format!("{level} {}", mib(size))).collect();
+    // SAFETY: a string that lives as long as libc.
+    let glibc = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
+    // "always [madvise] never".
+    let huge_pages = read("/sys/kernel/mm/transparent_hugepage/enabled");
     let mut lines = vec![
         ("cpu", cpu_model()),
-        ("cpus", team::cpu_count().to_string()),
+        ("cpus", cpu_count().to_string()),
         ("caches", caches.join(", ")),
         ("memory", format!("{} MiB free", available_memory() >> 20)),
         ("kernel", read("/proc/sys/kernel/osrelease")),
-        ("glibc", glibc()),
-        ("huge pages", selected(&read("/sys/kernel/mm/transparent_hugepage/enabled"))),
+        ("glibc", glibc.to_string_lossy().into_owned()),
+        ("huge pages", huge_pages.split(['[', ']']).nth(1).unwrap_or("unknown").to_string()),
         ("load", read("/proc/loadavg").split(' ').take(3).collect::<Vec<_>>().join(" ")),
     ];
     let knobs: Vec<String> = std::env::vars()
@@ -40,9 +47,8 @@ pub fn last_level_cache() -> usize {
 
 pub fn available_memory() -> usize {
     let text = read("/proc/meminfo");
-    let line = text.lines().find(|line| line.starts_with("MemAvailable:"));
-    let kib = line.and_then(|line| line.split_whitespace().nth(1)).and_then(|n| n.parse().ok());
-    kib.unwrap_or(1usize << 20) << 10
+    let kib = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.strip_suffix("kB"));
+    kib.and_then(|kib| kib.trim().parse().ok()).unwrap_or(1usize << 20) << 10
 }
 
 /// CPU time since boot in ticks: all of it, not idle, and stolen by the host.
@@ -72,8 +78,8 @@ impl Ticks {
 
 fn cpu_model() -> String {
     let text = read("/proc/cpuinfo");
-    let line = text.lines().find(|line| line.starts_with("model name"));
-    line.and_then(|line| line.split(": ").nth(1)).unwrap_or("unknown").to_string()
+    let model = text.lines().find_map(|line| line.strip_prefix("model name\t: "));
+    model.unwrap_or("unknown").to_string()
 }
 
 /// The data caches that CPU 0 sees: "L1", 49152.
@@ -91,9 +97,44 @@ fn caches() -> Vec<(String, usize)> {
         .collect()
 }
 
+/// CPUs in the affinity mask, as the shim counts them.
+pub fn cpu_count() -> usize {
+    cpu_numbers().len()
+}
+
+/// The CPUs in the affinity mask, one of each core first.
+pub fn cpu_numbers() -> Vec<usize> {
+    // SAFETY: plain numbers, for which zeros are an empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the size is that of the set.
+    unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) };
+    // SAFETY: every number is inside the set.
+    let allowed = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &set) };
+    let mut cpus: Vec<usize> = (0..libc::CPU_SETSIZE as usize).filter(allowed).collect();
+    cpus.sort_by_key(|cpu| (core_of(*cpu).is_some_and(|core| core != *cpu), *cpu));
+    cpus
+}
+
+/// The lowest CPU of the core that `cpu` belongs to.
+fn core_of(cpu: usize) -> Option<usize> {
+    let list = read(&format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"));
+    list.split([',', '-']).next()?.parse().ok()
+}
+
+/// Binds a thread (0: the caller) to these CPUs. Async-signal-safe.
+pub fn bind(tid: i32, cpus: &[usize]) -> io::Result<()> {
+    // SAFETY: zeros are an empty set, to which each number is added; the kernel only reads it.
+    let done = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        cpus.iter().for_each(|&cpu| libc::CPU_SET(cpu, &mut set));
+        libc::sched_setaffinity(tid, size_of_val(&set), &set)
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// For each thing that two CPUs may share, a pair that shares it and nothing closer.
 pub fn pairs_by_level() -> Vec<(String, [usize; 2])> {
-    let cpus = team::cpu_numbers();
+    let cpus = cpu_numbers();
     let Some(&first) = cpus.iter().min() else { return Vec::new() };
     let mut levels: Vec<(String, [usize; 2])> = Vec::new();
     for &other in cpus.iter().filter(|cpu| **cpu != first) {
@@ -118,21 +159,6 @@ fn shared_level(one: usize, other: usize) -> String {
         None if same("topology/physical_package_id") => "one-package".into(),
         None => "two-packages".into(),
     }
-}
-
-fn mib(bytes: usize) -> String {
-    if bytes < 1 << 20 { format!("{} KiB", bytes >> 10) } else { format!("{} MiB", bytes >> 20) }
-}
-
-fn glibc() -> String {
-    // SAFETY: a string that lives as long as libc.
-    let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
-    version.to_string_lossy().into_owned()
-}
-
-/// "always [madvise] never" -> "madvise".
-fn selected(choices: &str) -> String {
-    choices.split(['[', ']']).nth(1).unwrap_or("unknown").to_string()
 }
 
 fn read(path: &str) -> String {

@@ -1,8 +1,7 @@
 //! adma-bench: what the shim gains, always as a ratio to libc in the same run.
 //!
-//! The process that the user starts is the driver: it runs each benchmark in
-//! a process of its own, under LD_PRELOAD where the benchmark wants the shim,
-//! and collects what it prints (see `out`).
+//! The process that the user starts is the driver: it runs each benchmark in a process of its own,
+//! under LD_PRELOAD where the benchmark wants the shim, and collects what it prints (see `out`).
 
 mod arms;
 mod benches;
@@ -17,6 +16,7 @@ mod measure;
 mod memory;
 mod options;
 mod out;
+mod pairs;
 mod pieces;
 mod programs;
 mod rival;
@@ -70,22 +70,22 @@ pub const ONLY_BY_NAME: &str = "programs";
 
 /// Names that are no benchmark but use several.
 pub const ACTIONS: &[(&str, &str, Run)] = &[
-    (
-        "evidence",
-        "the papers' experiments, kept in a folder, and a page made of them",
-        evidence::run,
-    ),
+    ("evidence", "the papers' experiments, kept in a folder, and a page of them", evidence::run),
     ("page", "only the page, from the results that lie in the folder", evidence::page),
 ];
 
 /// Processes that the benchmarks start.
 const ROLES: &[(&str, Run)] = &[
-    ("hog", |_| spawn::hog()),
+    ("hog", |_| {
+        loop {
+            std::hint::spin_loop();
+        }
+    }),
     ("rival", rival::serve),
     ("short", benches::short::child),
     ("ipc-bound", benches::ipc::bound),
     ("first-ten", benches::first::first_ten),
-    ("fresh-one", benches::fresh::one),
+    ("fresh-one", |options| benches::fresh::cells(options, "one")),
     ("scaling-cpus", benches::scaling::child),
     ("vec-clone", programs::vec_clone::run),
     ("knob-work", benches::knobs::work),
@@ -110,10 +110,9 @@ fn inner(name: &str, options: &Options) {
     if !options.handler {
         drop_handlers();
     }
-    let role = ROLES.iter().find(|(role, _)| *role == name).map(|(_, run)| run);
-    let bench = BENCHES.iter().find(|bench| bench.name == name).map(|bench| &bench.run);
-    match role.or(bench) {
-        Some(run) => run(options),
+    let benches = BENCHES.iter().map(|bench| (bench.name, bench.run));
+    match ROLES.iter().copied().chain(benches).find(|(known, _)| *known == name) {
+        Some((_, run)) => run(options),
         None => std::process::exit(2),
     }
 }

@@ -1,5 +1,10 @@
 //! Time, medians, and how far a median can be trusted.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Pause after which the workers sleep: longer than any sensible worker spins.
+pub const PAUSE_US: u64 = 300;
+
 /// Nanoseconds of CLOCK_MONOTONIC, read without a system call.
 #[inline]
 pub fn now() -> u64 {
@@ -35,6 +40,10 @@ pub fn settle(us: u64) {
     while now() < end {
         std::hint::spin_loop();
     }
+}
+
+pub fn median(values: &[f64]) -> f64 {
+    Samples(values.to_vec()).median()
 }
 
 #[derive(Default, Clone)]
@@ -85,26 +94,23 @@ impl FromIterator<f64> for Samples {
     }
 }
 
-/// xorshift64*: good enough to shuffle the order of arms.
-pub struct Rng(u64);
-
-impl Rng {
-    pub fn new() -> Self {
-        Rng(now() | 1)
+/// The numbers below `count`, in random order (xorshift64*): whose turn it is in a round.
+pub fn shuffled(count: usize) -> Vec<usize> {
+    static STATE: AtomicU64 = AtomicU64::new(0);
+    let mut state = STATE.load(Relaxed);
+    if state == 0 {
+        state = now() | 1;
     }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    let mut order: Vec<usize> = (0..count).collect();
+    for last in (1..count).rev() {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        let random = state.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33;
+        order.swap(last, random as usize % (last + 1));
     }
-
-    pub fn shuffle<T>(&mut self, items: &mut [T]) {
-        for last in (1..items.len()).rev() {
-            items.swap(last, (self.next() >> 33) as usize % (last + 1));
-        }
-    }
+    STATE.store(state, Relaxed);
+    order
 }
 
 /// How many copies a learner needed: the first from which the running median
@@ -114,10 +120,6 @@ pub fn copies_until_steady(times: &[f64]) -> usize {
     if times.len() < 4 * WINDOW {
         return 0;
     }
-    let settled: Samples = times[times.len() / 2..].iter().copied().collect();
-    let bound = settled.median() * 1.1;
-    times
-        .windows(WINDOW)
-        .position(|window| window.iter().copied().collect::<Samples>().median() <= bound)
-        .unwrap_or(times.len())
+    let bound = median(&times[times.len() / 2..]) * 1.1;
+    times.windows(WINDOW).position(|window| median(window) <= bound).unwrap_or(times.len())
 }

@@ -1,4 +1,4 @@
-//! The memory that is copied: mapped privately, and touched before any clock runs
+//! The memory that is copied: mapped, and touched before any clock runs
 //! unless touching is the question.
 //!
 //! The law of this module: an `Area` hands out raw pointers and no Rust
@@ -16,8 +16,7 @@ pub struct Area {
     len: usize,
 }
 
-// SAFETY: the law of the module: only raw pointers, no reference, no thread
-// affinity.
+// SAFETY: the law of the module: only raw pointers, no reference, no thread affinity.
 unsafe impl Send for Area {}
 // SAFETY: as above.
 unsafe impl Sync for Area {}
@@ -35,7 +34,7 @@ unsafe impl Send for Spot {}
 impl Area {
     /// Every page is written, so that none is the shared page of zeros.
     pub fn new(len: usize) -> Self {
-        let area = Self::mapped(len, libc::MAP_POPULATE);
+        let area = Self::mapped(len, libc::MAP_PRIVATE | libc::MAP_POPULATE);
         for offset in (0..len).step_by(512) {
             // SAFETY: inside the mapping, which is not shared yet.
             unsafe { area.base.add(offset).cast::<u64>().write_volatile(offset as u64 | 1) };
@@ -45,12 +44,17 @@ impl Area {
 
     /// No page is there yet.
     pub fn untouched(len: usize) -> Self {
-        Self::mapped(len, 0)
+        Self::mapped(len, libc::MAP_PRIVATE)
     }
 
-    fn mapped(len: usize, more: libc::c_int) -> Self {
+    /// Zeros that forked processes share.
+    pub fn shared(len: usize) -> Self {
+        Self::mapped(len, libc::MAP_SHARED)
+    }
+
+    fn mapped(len: usize, kind: libc::c_int) -> Self {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | more;
+        let flags = kind | libc::MAP_ANONYMOUS;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
         if base == libc::MAP_FAILED {
@@ -100,9 +104,8 @@ impl Pair {
 
 /// Cold copies, as in the papers: the pointers advance by the message size.
 ///
-/// All arms of a benchmark draw from one walk, in random order: no place is
-/// seen again by anybody before the whole of both buffers has been, and no arm
-/// owns the better half of the memory.
+/// All arms of a benchmark draw from one walk, in random order: no place is seen again by anybody
+/// before the whole of both buffers has been, and no arm owns the better half of the memory.
 pub struct Walk {
     from: usize,
     len: usize,

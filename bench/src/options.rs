@@ -1,11 +1,13 @@
 //! The command line. The driver hands it on to every process it starts.
 
+use crate::out::parse_size;
 use crate::programs::jobs;
 use crate::{ACTIONS, BENCHES};
 use clap::ArgAction::Set;
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 pub const KIB: usize = 1 << 10;
 pub const MIB: usize = 1 << 20;
@@ -35,7 +37,7 @@ pub struct Options {
     #[arg(long)]
     pub quick: bool,
     /// Time for each cell of a table (default 3)
-    #[arg(long = "seconds", value_name = "S", value_parser = positive)]
+    #[arg(long = "seconds", value_name = "S", value_parser = positive::<f64>)]
     cell_seconds: Option<f64>,
     #[arg(skip)]
     pub seconds: f64,
@@ -46,9 +48,6 @@ pub struct Options {
     /// cache, when memory permits)
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub buffers: Option<usize>,
-    /// Copies in a row whenever an arm has its turn (default: 8 MiB of them, 4 to 64)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=1000))]
-    burst: Option<u16>,
     /// Copy as a program that handles SIGSEGV: the shim has to take another way
     #[arg(long)]
     pub handler: bool,
@@ -56,7 +55,7 @@ pub struct Options {
     #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = job_name, action = Set)]
     pub jobs: Option<Vec<String>>,
     /// programs, mpi, knobs: rounds in which every arm has one turn
-    #[arg(long, value_name = "N", value_parser = pairs)]
+    #[arg(long, value_name = "N", value_parser = positive::<usize>)]
     pub pairs: Option<usize>,
     /// programs: one more arm with ADMA_NAME=VALUE, or several with spaces; may be repeated
     #[arg(long, value_name = "KNOBS", value_parser = knobs)]
@@ -104,12 +103,6 @@ impl Options {
         self.lib.as_deref().filter(|lib| *lib != "none")
     }
 
-    /// Copies of `size` in a row. The papers walk through all of a buffer without a pause: the
-    /// first copy, which comes after the pause, must not weigh much.
-    pub fn burst(&self, size: usize) -> usize {
-        self.burst.map_or((8 * MIB / size).clamp(4, 64), usize::from)
-    }
-
     /// The sizes of a table: powers of two, or what the user asked for.
     pub fn sizes(&self, from: usize, to: usize) -> Vec<usize> {
         let step = if self.quick { 2 } else { 1 };
@@ -123,18 +116,13 @@ impl Options {
 }
 
 fn file(text: &str) -> Result<String, String> {
-    match std::fs::canonicalize(text) {
-        Ok(path) => Ok(path.to_string_lossy().into_owned()),
-        Err(error) => Err(error.to_string()),
-    }
+    let path = std::fs::canonicalize(text).map_err(|error| error.to_string())?;
+    Ok(path.to_string_lossy().into_owned())
 }
 
-fn positive(text: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|number| *number > 0.0).ok_or("want a number above 0".into())
-}
-
-fn pairs(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|number| *number > 0).ok_or("want a number above 0".into())
+fn positive<T: FromStr + Default + PartialOrd>(text: &str) -> Result<T, String> {
+    let number = text.parse().ok().filter(|number| *number > T::default());
+    number.ok_or("want a number above 0".into())
 }
 
 fn job_name(name: &str) -> Result<String, String> {
@@ -151,36 +139,20 @@ fn knobs(text: &str) -> Result<String, String> {
 }
 
 fn size(text: &str) -> Result<usize, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let shift = match &text[digits.len()..] {
-        "" => Some(0),
-        "k" | "K" => Some(10),
-        "m" | "M" => Some(20),
-        "g" | "G" => Some(30),
-        _ => None,
-    };
-    match (digits.parse::<usize>(), shift) {
-        (Ok(number), Some(shift)) if number > 0 && number.leading_zeros() > shift => {
-            Ok(number << shift)
-        }
-        _ => Err("want bytes, or a K, M or G suffix".into()),
-    }
-}
-
-#[cfg(test)]
-impl Options {
-    /// Options as a test wants them.
-    pub fn of(words: &[&str]) -> Result<Self, clap::Error> {
-        Self::try_from_args(words.iter().map(|word| word.to_string()))
-    }
+    let bytes = parse_size(text).filter(|bytes| *bytes > 0);
+    bytes.ok_or("want bytes, or a K, M or G suffix".into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::Options;
 
+    fn of(words: &[&str]) -> Result<Options, clap::Error> {
+        Options::try_from_args(words.iter().map(|word| word.to_string()))
+    }
+
     fn parse(words: &[&str]) -> Options {
-        Options::of(words).unwrap_or_else(|error| panic!("{error}"))
+        of(words).unwrap_or_else(|error| panic!("{error}"))
     }
 
     #[test]
@@ -190,7 +162,7 @@ mod tests {
         assert_eq!(options.also, ["ADMA_MIN_BYTES=1M", several]);
         let options = parse(&["--jobs", "redis,numpy-copy", "--pairs", "9"]);
         assert_eq!(options.jobs.as_deref(), Some(&["redis".into(), "numpy-copy".into()][..]));
-        assert_eq!(options.pairs, Some(9));
+        assert_eq!((options.pairs, parse(&["--quick"]).seconds), (Some(9), 0.5));
         let options = parse(&[
             "--lib", "a", "--sizes", "64M", "--sizes", "4K,1M", "--lib", "none", "--", "--x", "2",
         ]);
@@ -216,7 +188,7 @@ mod tests {
             ["--compare", "one"],
             ["copy", "nothing"],
         ] {
-            assert!(Options::of(&wrong).is_err(), "{wrong:?}");
+            assert!(of(&wrong).is_err(), "{wrong:?}");
         }
     }
 }

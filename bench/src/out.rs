@@ -65,18 +65,39 @@ pub fn size(bytes: usize) -> String {
     format!("{number}{unit}")
 }
 
-/// What `size` wrote, or a plain number.
-pub fn parse_size(text: &str) -> Option<f64> {
-    let units = [("K", 1u64 << 10), ("M", 1 << 20), ("G", 1 << 30)];
-    let unit =
-        units.into_iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)));
+/// Reads what `size` writes, or a plain number.
+pub fn parse_size(text: &str) -> Option<usize> {
+    let units = [("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30)];
+    let unit = units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)));
     let (digits, factor) = unit.unwrap_or((text, 1));
-    Some(digits.parse::<f64>().ok()? * factor as f64)
+    digits.parse::<usize>().ok()?.checked_mul(factor)
+}
+
+/// A ratio with two digits.
+pub fn ratio(value: f64) -> String {
+    if value.is_finite() { format!("{value:.2}") } else { "-".into() }
+}
+
+/// The median as a ratio.
+pub fn median(samples: &Samples) -> String {
+    ratio(samples.median())
+}
+
+/// Two quantiles of ratios: `part` of the samples lies below, `part` above.
+pub fn range(samples: &Samples, part: f64) -> String {
+    // Of a disturbed run only the magnitude is of interest.
+    let short = |value: f64| match value {
+        v if v < 10.0 => format!("{v:.2}"),
+        v if v < 100.0 => format!("{v:.0}"),
+        _ => "99+".into(),
+    };
+    format!("{}-{}", short(samples.quantile(part)), short(samples.quantile(1.0 - part)))
 }
 
 /// Nanoseconds with three digits and a unit.
 pub fn time(ns: f64) -> String {
     match ns {
+        n if !n.is_finite() => "-".into(),
         n if n < 1e3 => format!("{n:.0} ns"),
         n if n < 1e5 => format!("{:.2} us", n / 1e3),
         n if n < 1e6 => format!("{:.1} us", n / 1e3),
@@ -84,12 +105,11 @@ pub fn time(ns: f64) -> String {
     }
 }
 
-/// A table whose columns are as wide as they need to be; text stands left in
-/// the first column and right in the others. A row that ends early ends in a
-/// remark, which may be of any length.
+/// A table whose columns are as wide as they need to be; text stands left in the first column and
+/// right in the others. A row that ends early ends in a remark, which may be of any length.
 pub struct Table {
     rows: Vec<Vec<String>>,
-    /// How wide columns are at least.
+    /// Least widths of columns.
     least: Vec<usize>,
     /// Rows that are printed already.
     printed: usize,
@@ -106,9 +126,9 @@ impl Table {
         Self::new(head.split('|'))
     }
 
-    /// For a table that is printed row by row: columns as wide as in this one.
-    pub fn with_widths_of<S: Into<String>>(mut self, cells: impl IntoIterator<Item = S>) -> Self {
-        self.least = cells.into_iter().map(|cell| cell.into().chars().count()).collect();
+    /// For a table that is printed row by row: columns as wide as these cells, with `|` between.
+    pub fn with_widths_of(mut self, cells: &str) -> Self {
+        self.least = cells.split('|').map(|cell| cell.chars().count()).collect();
         self
     }
 

@@ -17,9 +17,7 @@ pub struct Rival {
 impl Rival {
     /// Starts the process; none where it cannot be started with this library.
     pub fn start(lib: &str, options: &Options) -> Option<Self> {
-        let mut command = spawn::itself("rival", Some(lib));
-        let words = options.given.iter().filter(|word| *word != "--inner");
-        command.args(words).args(["--inner", "rival"]);
+        let mut command = spawn::again("rival", Some(lib), options);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
         let pipes = (child.stdin.take()?, BufReader::new(child.stdout.take()?));
         let rival = Rival { pipes: RefCell::new(pipes), child: RefCell::new(child) };

@@ -1,14 +1,16 @@
 //! Other processes: timed runs with and without the shim, and busy ones.
 
+use crate::machine;
 use crate::measure::now;
+use crate::options::Options;
 use libc::c_char;
 use std::ffi::CString;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::ptr;
+use std::{fs, io, ptr};
 
-/// A program and its arguments, ready to be started with or without a library
-/// preloaded.
+/// A program and its arguments, ready to be started with or without a preloaded library.
 pub struct Program {
     path: CString,
     args: Vec<CString>,
@@ -56,7 +58,34 @@ impl Program {
 }
 
 /// An empty library, made by build.rs: what preloading costs by itself.
-pub const NULL_LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/null.so"));
+const EMPTY_LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/null.so"));
+
+/// A library for this run only.
+pub struct Scratch(pub String);
+
+impl Scratch {
+    fn new(name: &str, write: impl Fn(&Path) -> io::Result<()>) -> Option<Self> {
+        let path = std::env::temp_dir().join(format!("adma-{name}-{}.so", std::process::id()));
+        write(&path).ok()?;
+        path.to_str().map(|path| Self(path.to_owned()))
+    }
+
+    pub fn empty() -> Option<Self> {
+        Self::new("empty", |path| fs::write(path, EMPTY_LIBRARY))
+    }
+
+    /// As installed, that is, copied: what a linker has just written through a mapping lies in
+    /// the file cache page by page, and every fault then brings fewer pages.
+    pub fn copy_of(name: &str, lib: &str) -> Option<Self> {
+        Self::new(name, |path| fs::copy(lib, path).map(drop))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
 
 /// A command without the preload of our own process, or with one.
 pub fn command(program: &str, preload: Option<&str>) -> Command {
@@ -76,18 +105,25 @@ pub fn itself(role: &str, preload: Option<&str>) -> Command {
     command
 }
 
-/// Leaves the process of a command these CPUs only.
-pub fn on_cpus(command: &mut Command, cpus: &[usize]) {
-    // SAFETY: plain numbers, for which zeros are an empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is ours; a number beyond it panics.
-    cpus.iter().for_each(|&cpu| unsafe { libc::CPU_SET(cpu, &mut set) });
-    // SAFETY: sched_setaffinity is async-signal-safe, and the closure has the set.
-    unsafe {
-        command.pre_exec(move || match libc::sched_setaffinity(0, size_of_val(&set), &set) {
-            0 => Ok(()),
-            _ => Err(std::io::Error::last_os_error()),
-        });
+/// This program in another role, with the options of the caller.
+pub fn again(role: &str, preload: Option<&str>, options: &Options) -> Command {
+    let mut command = itself(role, preload);
+    // The caller's own role is among what was given; the last one counts.
+    command.args(&options.given).args(["--inner", role]);
+    command
+}
+
+/// Runs `again` on these CPUs only, in a process of its own that prints for the caller.
+pub fn on_cpus(role: &str, options: &Options, cpus: &[usize], rest: &[&str]) {
+    let mut command = again(role, options.library(), options);
+    command.arg("--").args(rest);
+    let cpus = cpus.to_vec();
+    // SAFETY: `bind` is async-signal-safe; the closure has the numbers.
+    unsafe { command.pre_exec(move || machine::bind(0, &cpus)) };
+    match command.status() {
+        Ok(status) if status.success() => {}
+        Ok(status) => println!("ended early: {status}"),
+        Err(error) => println!("skipped: {error}"),
     }
 }
 
@@ -122,12 +158,5 @@ impl Drop for Hogs {
             let _ = hog.kill();
             let _ = hog.wait();
         }
-    }
-}
-
-/// What a hog does.
-pub fn hog() {
-    loop {
-        std::hint::spin_loop();
     }
 }

@@ -1,10 +1,10 @@
 //! Threads that each copy a part: the ceiling that the shim is compared with.
 //!
-//! Helpers sleep in a futex while other arms have their turn, so that they
-//! take no CPU from the shim's own workers. `gather` wakes them before the
-//! clock starts; then they spin, each on its own CPU, and a copy costs no
-//! wake-up at all.
+//! Helpers sleep in a futex while other arms have their turn, so that they take no CPU from the
+//! shim's own workers. `gather` wakes them before the clock starts; then they spin, each on its own
+//! CPU, and a copy costs no wake-up at all.
 
+use crate::machine;
 use crate::memory::{CopyFn, Spot};
 use std::cell::{Cell, UnsafeCell};
 use std::hint::spin_loop;
@@ -49,7 +49,7 @@ impl Team {
     /// A team of `threads`, the caller counted.
     pub fn new(threads: usize) -> Self {
         let seats = (1..threads).map(|_| hire()).collect();
-        Team { seats, cpus: cpu_numbers(), leader: Cell::new(-1) }
+        Team { seats, cpus: machine::cpu_numbers(), leader: Cell::new(-1) }
     }
 
     /// Wakes enough helpers and waits until they spin.
@@ -60,7 +60,7 @@ impl Team {
         self.pin();
         for seat in &self.seats[..threads - 1] {
             seat.state.store(CALLED, Release);
-            futex(&seat.state, libc::FUTEX_WAKE, 1);
+            futex(&seat.state, WAKE, 1);
         }
         for seat in &self.seats[..threads - 1] {
             await_ready(seat);
@@ -76,8 +76,7 @@ impl Team {
     /// Gives every thread an equal part, cut at cache lines.
     ///
     /// # Safety
-    /// `gather(threads)` came before, `dismiss` has not; `spot` is good for
-    /// `len` bytes.
+    /// `gather(threads)` came before, `dismiss` has not; `spot` is good for `len` bytes.
     pub unsafe fn copy(&self, copy: CopyFn, threads: usize, spot: Spot, len: usize) {
         let part = (len / threads).next_multiple_of(64);
         let piece = |index: usize| {
@@ -109,7 +108,8 @@ impl Team {
         }
         let free = self.cpus.iter().filter(|cpu| **cpu != here as usize);
         for (seat, cpu) in self.seats.iter().zip(free) {
-            pin_thread(seat.tid.load(Acquire), *cpu);
+            // A refusal only costs some precision.
+            let _ = machine::bind(seat.tid.load(Acquire), &[*cpu]);
         }
     }
 }
@@ -142,11 +142,10 @@ fn hire() -> Arc<Seat> {
 fn serve(seat: &Seat) -> ! {
     loop {
         match seat.state.load(Acquire) {
-            ASLEEP => futex(&seat.state, libc::FUTEX_WAIT, ASLEEP),
+            ASLEEP => futex(&seat.state, WAIT, ASLEEP),
             CALLED => seat.state.store(READY, Release),
             WORK => {
-                // SAFETY: in WORK the job is ours to read, and the leader
-                // waits until we are READY.
+                // SAFETY: in WORK the job is ours to read, and the leader waits until we are READY.
                 unsafe {
                     if let Some(job) = *seat.job.get() {
                         (job.copy)(job.spot.dst.cast(), job.spot.src.cast(), job.len);
@@ -159,43 +158,12 @@ fn serve(seat: &Seat) -> ! {
     }
 }
 
+/// Waits or wakes inside this process.
+pub const WAIT: i32 = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+pub const WAKE: i32 = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+
 pub fn futex(word: &AtomicU32, operation: i32, value: u32) {
-    let operation = operation | libc::FUTEX_PRIVATE_FLAG;
     let forever = ptr::null::<libc::timespec>();
-    // SAFETY: the word outlives the call; these operations use no more.
+    // SAFETY: the word outlives the call; waiting and waking use no more.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, forever) };
-}
-
-fn pin_thread(tid: i32, cpu: usize) {
-    // SAFETY: a set of bits of ours; a refusal only costs some precision.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut set);
-        libc::sched_setaffinity(tid, size_of::<libc::cpu_set_t>(), &set);
-    }
-}
-
-/// CPUs in the affinity mask, as the shim counts them.
-pub fn cpu_count() -> usize {
-    cpu_numbers().len()
-}
-
-/// The CPUs in the affinity mask, one of each core first.
-pub fn cpu_numbers() -> Vec<usize> {
-    // SAFETY: a set of bits of ours, all zero is a valid one.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the size is that of the set.
-    unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) };
-    // SAFETY: every number is inside the set.
-    let allowed = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &set) };
-    let mut cpus: Vec<usize> = (0..libc::CPU_SETSIZE as usize).filter(allowed).collect();
-    cpus.sort_by_key(|cpu| (core_of(*cpu).is_some_and(|core| core != *cpu), *cpu));
-    cpus
-}
-
-/// The lowest CPU of the core that `cpu` belongs to.
-fn core_of(cpu: usize) -> Option<usize> {
-    let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
-    let list = std::fs::read_to_string(path).ok()?;
-    list.trim().split([',', '-']).next()?.parse().ok()
 }

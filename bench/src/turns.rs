@@ -6,14 +6,11 @@
 
 use crate::arms::Arm;
 use crate::machine;
-use crate::measure::{Rng, Samples, clock_cost, now, settle};
+use crate::measure::{PAUSE_US, Samples, clock_cost, now, settle, shuffled};
 use crate::memory::{Pair, Spot, Walk};
 use crate::options::{MIB, Options};
 use crate::team::Team;
 use std::hint::black_box;
-
-/// Longer than any sensible worker spins before it sleeps.
-const PAUSE_US: u64 = 300;
 
 /// Copies smaller than this are timed several together: the clock is coarse.
 pub const TIMED_BYTES: usize = 16 << 10;
@@ -22,30 +19,26 @@ pub const TIMED_BYTES: usize = 16 << 10;
 pub enum Heat {
     Cold,
     Hot,
-    /// Cold, and the program reads the destination afterwards: what a loop
-    /// saves by passing the cache by may have to be paid here.
+    /// Cold, and the program reads the destination afterwards: what a loop saves by passing the
+    /// cache by may have to be paid here.
     Read,
-    /// Hot, and the program writes the source before and reads the destination
-    /// afterwards. All three are timed: what workers leave in their caches is
-    /// fetched from there.
+    /// Hot, and the program writes the source before and reads the destination afterwards. All
+    /// three are timed: what workers leave in their caches is fetched from there.
     Used,
 }
 
 impl Heat {
     pub const BOTH: [Heat; 2] = [Heat::Cold, Heat::Hot];
 
+    const ALL: [(Heat, &str); 4] =
+        [(Heat::Cold, "cold"), (Heat::Hot, "hot"), (Heat::Read, "read"), (Heat::Used, "used")];
+
     pub fn named(name: &str) -> Option<Self> {
-        let all = [Heat::Cold, Heat::Hot, Heat::Read, Heat::Used];
-        all.into_iter().find(|heat| heat.name() == name)
+        Self::ALL.into_iter().find(|(_, known)| *known == name).map(|(heat, _)| heat)
     }
 
     pub fn name(self) -> &'static str {
-        match self {
-            Heat::Cold => "cold",
-            Heat::Hot => "hot",
-            Heat::Read => "read",
-            Heat::Used => "used",
-        }
+        Self::ALL[self as usize].1
     }
 }
 
@@ -54,7 +47,6 @@ pub struct Place {
     pub pair: Pair,
     pub team: Team,
     walk: Walk,
-    rng: Rng,
     clock: u64,
 }
 
@@ -62,20 +54,25 @@ impl Place {
     pub fn new(options: &Options, threads: usize) -> Self {
         let pair = Pair::new(buffer_size(options));
         let walk = Walk::new(0, pair.len());
-        Place { pair, team: Team::new(threads), walk, rng: Rng::new(), clock: clock_cost() }
+        Place { pair, team: Team::new(threads), walk, clock: clock_cost() }
     }
 }
 
-/// 1 GiB, or twice the cache where that is more, and never half of what is
-/// free: there are two buffers.
+/// 1 GiB, or twice the cache where that is more, and never half of what is free: there are two.
 pub fn buffer_size(options: &Options) -> usize {
     let wanted = (2 * machine::last_level_cache()).max(1024 * MIB);
     let wanted = wanted.min(machine::available_memory() / 4);
     options.buffers.unwrap_or(wanted).max(64 * MIB).next_multiple_of(MIB)
 }
 
+/// Copies of `size` in one turn. The papers walk through all of a buffer without a pause: the first
+/// copy, which comes after the pause, must not weigh much.
+pub fn burst(size: usize) -> usize {
+    (8 * MIB / size).clamp(4, 64)
+}
+
 /// What one arm took, in nanoseconds for one copy, round by round.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Times {
     /// The copy that came after the pause.
     pub first: Vec<f64>,
@@ -94,11 +91,9 @@ pub fn rounds(
     burst: usize,
     mut enough: impl FnMut(&[Times]) -> bool,
 ) -> Vec<Times> {
-    let mut times: Vec<Times> = arms.iter().map(|_| Times::default()).collect();
-    let mut order: Vec<usize> = (0..arms.len()).collect();
+    let mut times = vec![Times::default(); arms.len()];
     loop {
-        place.rng.shuffle(&mut order);
-        for &arm in &order {
+        for arm in shuffled(arms.len()) {
             turn(place, &arms[arm], size, heat, burst, &mut times[arm]);
         }
         if enough(&times) {
@@ -138,11 +133,10 @@ pub fn turn(
             if heat == Heat::Used {
                 write(*spot, size);
             }
-            // SAFETY: both ways to a spot keep `size` inside the pair, and the
-            // team was gathered.
+            // SAFETY: both ways to a spot keep `size` inside the pair, and the team was gathered.
             unsafe { arm.run(&place.team, *spot, size) };
             if matches!(heat, Heat::Read | Heat::Used) {
-                read(*spot, size);
+                read(spot.dst, size);
             }
         }
         let time = (now() - start).saturating_sub(place.clock);
@@ -163,12 +157,12 @@ pub fn write(spot: Spot, size: usize) {
     }
 }
 
-/// Looks at every cache line of the destination.
-pub fn read(spot: Spot, size: usize) {
+/// Looks at every cache line of what was copied to `dst`.
+pub fn read(dst: *const u8, size: usize) {
     let mut sum = 0u64;
     for at in (0..size & !63).step_by(64) {
         // SAFETY: inside the copy that was just made there.
-        sum = sum.wrapping_add(unsafe { spot.dst.add(at).cast::<u64>().read() });
+        sum = sum.wrapping_add(unsafe { dst.add(at).cast::<u64>().read() });
     }
     black_box(sum);
 }

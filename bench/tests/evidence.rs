@@ -1,11 +1,12 @@
 //! `adma-bench evidence`, from a run of seconds: results are kept, compared and drawn.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
-fn bench(words: &[&str], out: &Path) -> Output {
+fn command(words: &[&str], out: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_adma-bench"));
     command.args(words).args(["--lib", "none", "--out"]).arg(out).env_remove("LD_PRELOAD");
     // One CPU: no threads that spin for each other, which takes long on a busy machine.
@@ -18,7 +19,11 @@ fn bench(words: &[&str], out: &Path) -> Output {
             Ok(())
         });
     }
-    let output = command.output().expect("adma-bench starts");
+    command
+}
+
+fn bench(words: &[&str], out: &Path) -> Output {
+    let output = command(words, out).output().expect("adma-bench starts");
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{words:?}: {told}");
     output
@@ -30,18 +35,12 @@ fn scratch(name: &str) -> PathBuf {
     folder
 }
 
-const TINY: [&str; 10] = [
-    "evidence",
-    "copy",
-    "small",
-    "--quick",
-    "--seconds",
-    "0.01",
-    "--sizes",
-    "64K",
-    "--buffers",
-    "64M",
-];
+const BRIEF: [&str; 6] = ["--seconds", "0.01", "--sizes", "64K", "--buffers", "64M"];
+
+fn tiny_evidence(out: &Path) -> String {
+    let words = [&["evidence", "copy", "small", "--quick"][..], &BRIEF].concat();
+    String::from_utf8_lossy(&bench(&words, out).stdout).into_owned()
+}
 
 /// The folders of results, by name.
 fn kept(folder: &Path) -> Vec<String> {
@@ -53,7 +52,7 @@ fn kept(folder: &Path) -> Vec<String> {
 #[test]
 fn evidence_of_a_tiny_run_has_every_row_of_the_table_of_claims() {
     let folder = scratch("evidence-tiny");
-    bench(&TINY, &folder);
+    tiny_evidence(&folder);
     let page = fs::read_to_string(folder.join("index.html")).expect("a page");
     let claims = fs::read_to_string(folder.join("claims.csv")).expect("claims");
     assert!(claims.lines().count() > 35, "{claims}");
@@ -75,7 +74,7 @@ fn evidence_of_a_tiny_run_has_every_row_of_the_table_of_claims() {
 #[test]
 fn older_results_of_the_machine_are_compared_before_they_are_replaced() {
     let folder = scratch("evidence-again");
-    bench(&TINY, &folder);
+    tiny_evidence(&folder);
     let [own] = &kept(&folder)[..] else { panic!("one folder: {:?}", kept(&folder)) };
     // As if it had been measured long ago, and libc had been ten times as fast.
     let (old, new) = (folder.join("2-cpus-2001-01-01"), folder.join(own));
@@ -91,12 +90,36 @@ fn older_results_of_the_machine_are_compared_before_they_are_replaced() {
     let about = about.replace("\"texts\": {", "\"texts\": { \"programs\": \"redis 1.25\",");
     fs::write(old.join("about.json"), about).expect("written");
     fs::write(old.join("figures.csv"), figures.join("\n")).expect("written");
-    let told = String::from_utf8_lossy(&bench(&TINY, &folder).stdout).into_owned();
+    let told = tiny_evidence(&folder);
     assert!(told.contains("compared with") && told.contains("copy.hot.64K.libc_gbs"), "{told}");
     assert_eq!(&kept(&folder)[..], std::slice::from_ref(own), "the older ones are gone");
     let figures = fs::read_to_string(new.join("figures.csv")).expect("figures");
     assert!(figures.contains("programs.redis.whole,1.25"), "not run again, and kept: {figures}");
     assert!(!figures.contains("100000"), "measured again");
+}
+
+#[test]
+fn evidence_that_is_killed_keeps_the_steps_that_were_done() {
+    let folder = scratch("evidence-killed");
+    let words = "evidence pins programs --quick --jobs rust-clone --pairs 1000000";
+    let mut command = command(&words.split(' ').collect::<Vec<_>>(), &folder);
+    command.process_group(0).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("adma-bench starts");
+    let progress = BufReader::new(child.stderr.take().expect("piped")).lines();
+    let second = progress.map_while(Result::ok).any(|line| line.contains("2 of 2: programs"));
+    // SAFETY: the group of the child, which has not been waited for.
+    unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
+    let _ = child.wait();
+    assert!(second, "it ended before its second step");
+    let [own] = &kept(&folder)[..] else { panic!("one folder: {:?}", kept(&folder)) };
+    let figures = fs::read_to_string(folder.join(own).join("figures.csv")).expect("figures");
+    assert!(figures.contains("pins.transfers.aligned,1024"), "{figures}");
+    // The next run takes its figures over, and the folder goes.
+    bench(&["evidence", "small", "--quick", "--seconds", "0.01"], &folder);
+    let [own] = &kept(&folder)[..] else { panic!("one folder: {:?}", kept(&folder)) };
+    let figures = fs::read_to_string(folder.join(own).join("figures.csv")).expect("figures");
+    assert!(figures.contains("pins.transfers.aligned,1024") && figures.contains("small.1K.libc,"));
+    assert!(!own.contains("unfinished"), "{own}");
 }
 
 #[test]
@@ -106,9 +129,8 @@ fn another_library_is_an_arm_of_copy_and_small() {
     let lib = fs::read_to_string("/proc/self/maps").expect("maps");
     let lib =
         lib.lines().find_map(|line| line.split(' ').next_back().filter(|p| p.contains("libc.so")));
-    let words =
-        ["copy", "small", "start", "--seconds", "0.01", "--sizes", "64K", "--buffers", "64M"];
-    bench(&[&words[..], &["--against", lib.expect("libc is mapped")]].concat(), &folder);
+    let words = ["copy", "small", "start", "--against", lib.expect("libc is mapped")];
+    bench(&[&words[..], &BRIEF].concat(), &folder);
     let figures = fs::read_to_string(folder.join("figures.csv")).expect("figures");
     for key in ["copy.cold.64K.against_libc,", "small.1K.against,", "start.true.against,"] {
         assert!(figures.contains(key), "{key} is not among:\n{figures}");

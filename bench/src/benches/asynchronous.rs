@@ -1,52 +1,36 @@
 //! Copies that are started and asked for later: what starting costs, how much of a copy
 //! hides behind computation, and whether many outstanding copies keep all channels busy.
 
-use crate::arms::{describe_shim, real_memcpy};
-use crate::measure::{Rng, Samples, now, settle};
+use crate::arms::{describe_shim, real_memcpy, symbol};
+use crate::measure::{PAUSE_US, Samples, now, settle, shuffled};
 use crate::memory::{Pair, Spot, Walk};
 use crate::options::{KIB, MIB, Options};
-use crate::out::{Table, figure, progress, size as short, spread, time};
+use crate::out::{Table, figure, median, progress, range, size as short, spread, time};
 use crate::turns::{Budget, Heat, buffer_size};
 use libc::c_void;
-use std::ffi::CStr;
 use std::hint::black_box;
-use std::mem;
 
 /// Copies that are outstanding at once, as in the papers.
 const WINDOW: usize = 128;
 
-/// After this the workers sleep.
-const PAUSE_US: u64 = 300;
-
-type Copy = unsafe extern "C" fn(*const c_void, *mut c_void, usize) -> i32;
-type Start = unsafe extern "C" fn(*const c_void, *mut c_void, usize) -> i64;
-type Ask = unsafe extern "C" fn(i64) -> i32;
-
 /// The functions of adma.h that are measured.
 pub(super) struct Adma {
-    copy: Copy,
-    icopy: Start,
-    check: Ask,
-    wait: Ask,
+    copy: unsafe extern "C" fn(*const c_void, *mut c_void, usize) -> i32,
+    icopy: unsafe extern "C" fn(*const c_void, *mut c_void, usize) -> i64,
+    check: unsafe extern "C" fn(i64) -> i32,
+    wait: unsafe extern "C" fn(i64) -> i32,
 }
 
 impl Adma {
     /// From the preloaded library.
     pub(super) fn find() -> Option<Self> {
-        let find = |name: &CStr| {
-            // SAFETY: a terminated name.
-            let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-            (!found.is_null()).then_some(found)
-        };
-        let [copy, icopy] = [find(c"adma_copy")?, find(c"adma_icopy")?];
-        let [check, wait] = [find(c"adma_check_copy")?, find(c"adma_wait_copy")?];
         // SAFETY: the types that adma.h gives them.
         unsafe {
             Some(Adma {
-                copy: mem::transmute::<*mut c_void, Copy>(copy),
-                icopy: mem::transmute::<*mut c_void, Start>(icopy),
-                check: mem::transmute::<*mut c_void, Ask>(check),
-                wait: mem::transmute::<*mut c_void, Ask>(wait),
+                copy: symbol(libc::RTLD_DEFAULT, c"adma_copy")?,
+                icopy: symbol(libc::RTLD_DEFAULT, c"adma_icopy")?,
+                check: symbol(libc::RTLD_DEFAULT, c"adma_check_copy")?,
+                wait: symbol(libc::RTLD_DEFAULT, c"adma_wait_copy")?,
             })
         }
     }
@@ -94,8 +78,7 @@ fn starting(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
         let quantiles = [0.5, 0.1, 0.9].map(|q| time(samples.quantile(q)));
         table.row([name.to_string()].into_iter().chain(quantiles));
     };
-    let (mut awake, mut asleep, mut looks) =
-        (Samples::default(), Samples::default(), Samples::default());
+    let [mut awake, mut asleep, mut looks] = [(); 3].map(|()| Samples::default());
     let budget = Budget::new(options.seconds);
     while budget.used() < 1.0 {
         settle(PAUSE_US);
@@ -146,7 +129,6 @@ fn overlap(adma: &Adma, pair: &Pair, walk: &mut Walk, heat: Heat, options: &Opti
     let begun = now();
     compute(1 << 20);
     let per_turn = (now() - begun) as f64 / f64::from(1 << 20);
-    let mut rng = Rng::new();
     for size in options.sizes(256 * KIB, 64 * MIB) {
         progress(&format!("async: overlap {} {}", heat.name(), short(size)));
         let mut times: [Samples; 5] = Default::default();
@@ -155,9 +137,7 @@ fn overlap(adma: &Adma, pair: &Pair, walk: &mut Walk, heat: Heat, options: &Opti
         let budget = Budget::new(options.seconds);
         while budget.used() < 1.0 || part.len() < 5 {
             let mut took = [0.0; 5];
-            let mut order = [0, 1, 2, 3];
-            rng.shuffle(&mut order);
-            for arm in order {
+            for arm in shuffled(4) {
                 let spot = match heat {
                     Heat::Hot => pair.spot(0),
                     _ => walk.step(size, pair),
@@ -186,17 +166,14 @@ fn overlap(adma: &Adma, pair: &Pair, walk: &mut Walk, heat: Heat, options: &Opti
                 part.push((copy + computing - total) / copy);
                 times.iter_mut().zip(took).for_each(|(times, took)| times.push(took));
             }
-            turns = turns.max((2.5 * libc / per_turn) as u64);
-            if times[0].len() > 0 {
-                turns = (2.5 * times[0].median() / per_turn) as u64;
-            }
+            let libc = if turns > 0 { times[0].median() } else { libc };
+            turns = (2.5 * libc / per_turn) as u64;
         }
         let name = if heat == Heat::Hot { "overlap_hot" } else { "overlap" };
         spread(&format!("async.{name}.{}.part", short(size)), &part);
         let mut line = vec![short(size)];
         line.extend(times.iter().map(|times| time(times.median())));
-        line.push(format!("{:.2}", part.median()));
-        line.push(format!("{:.2}-{:.2}", part.quantile(0.1), part.quantile(0.9)));
+        line.extend([median(&part), range(&part, 0.1)]);
         table.row(line);
     }
     table.print();
@@ -209,7 +186,6 @@ fn window(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
     );
     let mut table = Table::of("size|libc|adma_copy|window|x blocking|x libc");
     let memcpy = real_memcpy();
-    let mut rng = Rng::new();
     for size in options.sizes(64 * KIB, 4 * MIB) {
         progress(&format!("async: window {}", short(size)));
         let mut times: [Samples; 3] = Default::default();
@@ -219,9 +195,7 @@ fn window(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
         let mut turns = 0;
         while budget.used() < 1.0 || libc.len() < 5 {
             let mut took = [0.0; 3];
-            let mut order = [0, 1, 2];
-            rng.shuffle(&mut order);
-            for arm in order {
+            for arm in shuffled(3) {
                 let spots: Vec<Spot> = (0..WINDOW).map(|_| walk.step(size, pair)).collect();
                 settle(PAUSE_US);
                 let begun = now();
@@ -249,13 +223,12 @@ fn window(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
         let key = |name: &str| format!("async.window.{}.{name}", short(size));
         spread(&key("blocking"), &blocking);
         spread(&key("libc"), &libc);
-        figure(&key("gbs"), (WINDOW * size) as f64 / times[2].median());
-        figure(&key("libc_gbs"), (WINDOW * size) as f64 / times[0].median());
-        let speed =
-            |times: &Samples| format!("{:.1} GB/s", (WINDOW * size) as f64 / times.median());
+        let speeds = times.map(|times| (WINDOW * size) as f64 / times.median());
+        figure(&key("gbs"), speeds[2]);
+        figure(&key("libc_gbs"), speeds[0]);
         let mut line = vec![short(size)];
-        line.extend(times.iter().map(speed));
-        line.extend([blocking, libc].map(|ratio| format!("{:.2}", ratio.median())));
+        line.extend(speeds.map(|speed| format!("{speed:.1} GB/s")));
+        line.extend([median(&blocking), median(&libc)]);
         table.row(line);
     }
     table.print();

@@ -1,14 +1,14 @@
 //! What a large copy evicts: a small buffer is read by columns, after a copy by libc, by the
-//! shim's threads, by streaming stores alone, and after as long a computation. The graphics
-//! card's part is in bench/gpu/gpu.c.
+//! shim's threads (with ADMA_BACKEND=gpu by the card), by streaming stores alone, and after as long
+//! a computation.
 
 use super::asynchronous::compute;
 use crate::arms::{Arm, describe_shim};
 use crate::machine;
-use crate::measure::{Rng, Samples, now};
+use crate::measure::{Samples, now, shuffled};
 use crate::memory::{Area, Pair};
 use crate::options::{MIB, Options};
-use crate::out::{Table, progress, size as short, spread};
+use crate::out::{Table, median, progress, size as short, spread};
 use crate::team::Team;
 use crate::turns::Budget;
 use std::hint::black_box;
@@ -36,7 +36,7 @@ pub fn run(options: &Options) {
         let names = ["again"].into_iter().chain(kinds.iter().map(|kind| kind.name.as_str()));
         for (name, ratio) in names.zip(&ratios) {
             spread(&format!("cache.{}.{name}", short(small)), ratio);
-            row.push(format!("{:.2}", ratio.median()));
+            row.push(median(ratio));
         }
         table.row(row);
     }
@@ -53,14 +53,11 @@ fn rounds(
     options: &Options,
 ) -> (Samples, Vec<Samples>) {
     let (team, area) = (Team::new(1), Area::new(small));
-    let mut rng = Rng::new();
     let (mut base, mut ratios) = (Samples::default(), vec![Samples::default(); kinds.len() + 1]);
-    let mut order: Vec<usize> = (0..kinds.len() + 2).collect();
     let budget = Budget::new(2.0 * options.seconds);
     while budget.used() < 1.0 || base.len() < 5 {
-        rng.shuffle(&mut order);
-        let mut times = vec![0.0; order.len()];
-        for &kind in &order {
+        let mut times = vec![0.0; kinds.len() + 2];
+        for kind in shuffled(times.len()) {
             for _ in 0..3 {
                 columns(&area);
             }

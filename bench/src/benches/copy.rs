@@ -1,13 +1,13 @@
-//! One program thread copies: libc, the shim, and the ceiling of n threads
-//! that each copy a part with libc's memcpy.
+//! One program thread copies: libc, the shim, and the ceiling of n threads that each copy a part
+//! with libc's memcpy.
 
 use crate::arms::{self, Arm};
-use crate::measure::{Samples, copies_until_steady};
+use crate::machine::cpu_count;
+use crate::measure::{self, Samples, copies_until_steady};
 use crate::options::{KIB, MIB, Options};
-use crate::out::{Table, figure, progress, size as short, spread};
+use crate::out::{Table, figure, median, progress, range, size as short, spread};
 use crate::rival::Rival;
-use crate::team::cpu_count;
-use crate::turns::{Budget, Heat, Place, Times, ratios, rounds};
+use crate::turns::{Budget, Heat, Place, Times, burst, ratios, rounds};
 
 const LIBC: usize = 0;
 const SHIM: usize = 1;
@@ -25,7 +25,7 @@ pub fn run(options: &Options) {
     let mut place = Place::new(options, cpus);
     println!("{}; buffers 2 x {}", arms::describe_shim(), short(place.pair.len()));
     println!(
-        "GB/s: libc. row: shim x libc, copies in a row. pause: the same for a copy\n\
+        "GB/s: libc. row: shim x libc, copies in a row. pause: for a copy\n\
          after a pause, when the workers sleep. ceiling: x libc, n threads without\n\
          the shim, awake. of it: shim over ceiling, in a row and after a pause.\n\
          read: shim x libc, copies in a row whose destination is read at once;\n\
@@ -39,7 +39,7 @@ pub fn run(options: &Options) {
             match heat {
                 Heat::Cold | Heat::Read =>
                     "cold: every copy on memory not seen for the length of the buffers",
-                Heat::Hot | Heat::Used => "hot: the same two buffers again; all copies in a row",
+                Heat::Hot | Heat::Used => "hot: two buffers again and again; all copies in a row",
             }
         );
         let mut table = Table::of(
@@ -69,13 +69,12 @@ fn cell(
     heat: Heat,
     options: &Options,
 ) -> Vec<String> {
-    let (times, warm) = measure(place, arms, size, heat, options);
-    let view = View { times: &times, warm };
+    let view = measure(place, arms, size, heat, options);
 
     let key = |name: &str| format!("copy.{}.{}.{name}", heat.name(), short(size));
     let speed = size as f64 / view.median(LIBC);
     let row = view.row(LIBC, SHIM);
-    let learnt = copies_until_steady(&times[SHIM].next) * options.burst(size);
+    let learnt = copies_until_steady(&view.times[SHIM].next) * burst(size);
     figure(&key("libc_gbs"), speed);
     spread(&key("row_libc"), &row);
     figure(&key("learnt"), learnt as f64);
@@ -89,7 +88,7 @@ fn cell(
         spread(&key(name), &ratio);
         median(&ratio)
     };
-    let mut line = vec![short(size), format!("{speed:.1}"), median(&row), range(&row)];
+    let mut line = vec![short(size), format!("{speed:.1}"), median(&row), range(&row, 0.1)];
     line.push(pause("pause_libc", LIBC));
 
     let ceilings = SHIM + 1..arms.iter().filter(|arm| arm.rival.is_none()).count();
@@ -106,7 +105,7 @@ fn cell(
             figure(&key("ceiling_libc"), gain);
             spread(&key("row_ceiling"), &part);
             line.push(format!("{gain:.2} by {}", arms[best].threads));
-            line.extend([median(&part), range(&part), pause("pause_ceiling", best)]);
+            line.extend([median(&part), range(&part, 0.1), pause("pause_ceiling", best)]);
         }
         None => line.extend(["-"; 4].map(String::from)),
     }
@@ -132,23 +131,16 @@ fn then_read(
     options: &Options,
 ) -> String {
     let heat = if heat == Heat::Hot { Heat::Used } else { Heat::Read };
-    let (times, warm) = measure(place, arms, size, heat, options);
-    let row = View { times: &times, warm }.row(LIBC, SHIM);
+    let row = measure(place, arms, size, heat, options).row(LIBC, SHIM);
     spread(&format!("copy.{}.{}.row_libc", heat.name(), short(size)), &row);
     median(&row)
 }
 
-/// Rounds of all arms for the time of one cell, and how many of them are warm-up.
-fn measure(
-    place: &mut Place,
-    arms: &[Arm],
-    size: usize,
-    heat: Heat,
-    options: &Options,
-) -> (Vec<Times>, usize) {
+/// Rounds of all arms for the time of one cell.
+fn measure(place: &mut Place, arms: &[Arm], size: usize, heat: Heat, options: &Options) -> View {
     let budget = Budget::new(options.seconds);
     let mut warm = 0;
-    let times = rounds(place, arms, size, heat, options.burst(size), |times| {
+    let times = rounds(place, arms, size, heat, burst(size), |times| {
         let (rounds, used) = (times[LIBC].next.len(), budget.used());
         if warm == 0 && rounds >= 10 && used >= 0.2 {
             warm = rounds;
@@ -158,41 +150,27 @@ fn measure(
         let early = measured % 16 == 0 && used >= 0.5 && steady();
         warm > 0 && measured >= 9 && (used >= 1.0 || early)
     });
-    (times, warm)
+    View { times, warm }
 }
 
-/// The times after the warm-up.
-struct View<'a> {
-    times: &'a [Times],
+/// Times, and how many rounds of them are warm-up.
+struct View {
+    times: Vec<Times>,
     warm: usize,
 }
 
-impl View<'_> {
+impl View {
     /// How many times faster `arm` was than `base`: copies in a row.
     fn row(&self, base: usize, arm: usize) -> Samples {
         ratios(&self.times[base].next[self.warm..], &self.times[arm].next[self.warm..])
     }
 
-    /// The same for the copies that came after a pause.
+    /// How many times faster `arm` was than `base`: the copy after a pause.
     fn pause(&self, base: usize, arm: usize) -> Samples {
         ratios(&self.times[base].first[self.warm..], &self.times[arm].first[self.warm..])
     }
 
     fn median(&self, arm: usize) -> f64 {
-        self.times[arm].next[self.warm..].iter().copied().collect::<Samples>().median()
+        measure::median(&self.times[arm].next[self.warm..])
     }
-}
-
-fn median(samples: &Samples) -> String {
-    format!("{:.2}", samples.median())
-}
-
-fn range(samples: &Samples) -> String {
-    // Of a disturbed run only the magnitude is of interest, and 80 columns are all.
-    let short = |value: f64| match value {
-        v if v < 10.0 => format!("{v:.2}"),
-        v if v < 100.0 => format!("{v:.0}"),
-        _ => "99+".into(),
-    };
-    format!("{}-{}", short(samples.quantile(0.1)), short(samples.quantile(0.9)))
 }

@@ -1,12 +1,12 @@
-//! The first ten copies of a fresh process, and what the same process reaches
-//! when it has copied for a while. Every sample is a process of its own.
+//! The first ten copies of a fresh process, and what it reaches when it has copied for a while.
+//! Every sample is a process of its own.
 
 use crate::arms::{interposed_memcpy, real_memcpy};
 use crate::benches::short;
 use crate::copies::{Copies, Target};
 use crate::measure::{Samples, now};
 use crate::options::{MIB, Options};
-use crate::out::{Table, progress, size as short, spread};
+use crate::out::{Table, median, progress, range, ratio, size as short, spread};
 use crate::spawn;
 
 const TEN: usize = 10;
@@ -20,20 +20,19 @@ pub fn run(options: &Options) {
          old: between old buffers; fresh: into memory never touched.\n"
     );
     let mut table = Table::of("into|size|libc ms|first|ten|q1-q3|steady|q1-q3|of steady|q1-q3");
-    let sizes = options.sizes.clone().unwrap_or([4, 16, 64].map(|mib| mib * MIB).into());
     for target in Target::BOTH {
-        for size in &sizes {
-            progress(&format!("first: {} {}", target.name(), short(*size)));
+        for size in options.sizes_or(&[4, 16, 64].map(|mib| mib * MIB)) {
+            progress(&format!("first: {} {}", target.name(), short(size)));
             let samples: Vec<Times> =
-                (0..runs).filter_map(|_| child(lib, options, target, *size)).collect();
-            table.row(line(target, *size, &samples));
+                (0..runs).filter_map(|_| child(lib, options, target, size)).collect();
+            table.row(line(target, size, &samples));
         }
     }
     table.print();
     short::run(options, lib);
 }
 
-/// Nanoseconds of a copy, as a child measured them.
+/// Nanoseconds of a copy, as a child prints them.
 struct Times {
     first: f64,
     ten: f64,
@@ -52,11 +51,10 @@ fn line(target: Target, size: usize, samples: &[Times]) -> Vec<String> {
     spread(&key("steady"), &steady);
     spread(&key("of_steady"), &part);
     let mut line = vec![target.name().to_string(), short(size)];
-    line.push(format!("{:.2}", all(|times| times.libc).median() / 1e6));
-    line.push(format!("{:.2}", all(|times| times.libc / times.first).median()));
+    line.push(ratio(all(|times| times.libc).median() / 1e6));
+    line.push(median(&all(|times| times.libc / times.first)));
     for samples in [ten, steady, part] {
-        line.push(format!("{:.2}", samples.median()));
-        line.push(format!("{:.2}-{:.2}", samples.quantile(0.25), samples.quantile(0.75)));
+        line.extend([median(&samples), range(&samples, 0.25)]);
     }
     line
 }
@@ -66,15 +64,9 @@ fn child(lib: Option<&str>, options: &Options, target: Target, size: usize) -> O
     command.args(options.handler.then_some("--handler"));
     let output = command.args(["--", target.name(), &size.to_string()]).output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let mut numbers = text.split_whitespace().flat_map(str::parse);
-    let mut next = || numbers.next();
-    Some(Times {
-        first: next()?,
-        ten: next()?,
-        libc: next()?,
-        steady: next()?,
-        steady_libc: next()?,
-    })
+    let numbers: Vec<f64> = text.split_whitespace().flat_map(str::parse).collect();
+    let &[first, ten, libc, steady, steady_libc] = numbers.as_slice() else { return None };
+    Some(Times { first, ten, libc, steady, steady_libc })
 }
 
 /// The child: nothing has been copied before it begins.

@@ -1,12 +1,12 @@
-//! Copies into memory that was never touched: page faults cost more than the
-//! bytes. With all CPUs, and with one, where no worker can help.
+//! Copies into memory that was never touched: page faults cost more than the bytes. With all CPUs,
+//! and with one, where no worker can help.
 
 use crate::arms;
 use crate::copies::{Copies, Target, in_turn};
 use crate::options::{MIB, Options};
-use crate::out::{Table, progress, size as short, spread};
+use crate::out::{Table, median, progress, range, ratio, size as short, spread};
 use crate::turns::buffer_size;
-use crate::{spawn, team};
+use crate::{machine, spawn};
 
 /// Copies in a row whenever an arm has its turn.
 const BURST: usize = 4;
@@ -17,20 +17,11 @@ pub fn run(options: &Options) {
     cells(options, "all");
 
     println!("one CPU");
-    let mut child = spawn::itself("fresh-one", options.library());
-    spawn::on_cpus(&mut child, &team::cpu_numbers()[..1]);
-    // Our own role is among what was given; the last one counts.
-    if let Err(error) = child.args(&options.given).args(["--inner", "fresh-one"]).status() {
-        println!("skipped: {error}");
-    }
+    spawn::on_cpus("fresh-one", options, &machine::cpu_numbers()[..1], &[]);
 }
 
-/// The same in a process that has one CPU only.
-pub fn one(options: &Options) {
-    cells(options, "one");
-}
-
-fn cells(options: &Options, cpus: &str) {
+/// Called again by the process that has one CPU only.
+pub fn cells(options: &Options, cpus: &str) {
     let mut table = Table::of("size|libc GB/s|x libc|q1-q3");
     for size in options.sizes(16 * MIB, 256 * MIB) {
         progress(&format!("fresh: {}, {cpus}", short(size)));
@@ -40,9 +31,9 @@ fn cells(options: &Options, cpus: &str) {
         spread(&format!("fresh.{cpus}.{}.libc", short(size)), &gain);
         table.row([
             short(size),
-            format!("{:.2}", size as f64 / libc.median()),
-            format!("{:.2}", gain.median()),
-            format!("{:.2}-{:.2}", gain.quantile(0.25), gain.quantile(0.75)),
+            ratio(size as f64 / libc.median()),
+            median(&gain),
+            range(&gain, 0.25),
         ]);
     }
     table.print();

@@ -1,7 +1,6 @@
 //! Every knob earns its line: for each that decides how copies are made, a case in which its
 //! default may be wrong, and what another value gains there. One that gains nowhere should go.
-//! Other cases: bench/neighbours.py (ADMA_CHANNELS), bench/gpu/run (ADMA_GOAL, ADMA_CPU_SHARE),
-//! bench/gpu/keep.py (ADMA_KEEP).
+//! Cases that need other processes or a graphics card are told in bench/NOTES.md.
 //!
 //! A sample is a process of its own, because knobs are read at start-up. In each round the default
 //! and the other value have one process each, in random order, and the ratio is formed round by
@@ -10,10 +9,10 @@
 use crate::arms::interposed_memcpy;
 use crate::channels::{Channel, Game, Peer};
 use crate::copies::{Copies, Target};
-use crate::measure::{Rng, Samples, now};
+use crate::measure::{Samples, now, shuffled};
 use crate::memory::Area;
 use crate::options::{KIB, MIB, Options};
-use crate::out::{Table, progress, size as short, spread, time};
+use crate::out::{Table, median, progress, range, size as short, spread, time};
 use crate::spawn;
 use crate::turns::Budget;
 use libc::{c_int, c_void};
@@ -42,10 +41,7 @@ const CASES: &[(&str, Work, usize, &str)] = &[
 ];
 
 pub fn run(options: &Options) {
-    let Some(lib) = options.library() else {
-        println!("skipped: no library\n");
-        return;
-    };
+    let Some(lib) = options.library() else { return println!("skipped: no library\n") };
     let rounds = options.pairs.unwrap_or((options.seconds * 5.0).max(5.0) as usize);
     println!(
         "{rounds} pairs of processes for each line. default: one turn of it with default knobs.\n\
@@ -55,12 +51,9 @@ pub fn run(options: &Options) {
     for (case, &(knobs, work, size, about)) in CASES.iter().enumerate() {
         progress(&format!("knobs: {knobs}, {about}"));
         let (mut default, mut gain) = (Samples::default(), Samples::default());
-        let mut rng = Rng::new();
         for _ in 0..rounds {
-            let mut order = [0, 1];
-            rng.shuffle(&mut order);
             let mut times = [f64::NAN; 2];
-            for arm in order {
+            for arm in shuffled(2) {
                 let set = if arm == 0 { "" } else { knobs };
                 times[arm] = sample(lib, set, case, options).unwrap_or(f64::NAN);
             }
@@ -70,11 +63,8 @@ pub fn run(options: &Options) {
             }
         }
         spread(&format!("knobs.{knobs}.{work:?}.{}", short(size)), &gain);
-        let quartiles = format!("{:.2}-{:.2}", gain.quantile(0.25), gain.quantile(0.75));
-        let gain = format!("{:.2}", gain.median());
-        let default = time(default.median());
-        let size = short(size);
-        table.row([knobs, &size, &default, &gain, &quartiles, about]);
+        let [size, default] = [short(size), time(default.median())];
+        table.row([knobs, &size, &default, &median(&gain), &range(&gain, 0.25), about]);
     }
     table.print();
 }

@@ -1,16 +1,15 @@
-//! Bad moments: other cores busy, more threads than cores. Whatever the size
-//! and the heat, the shim must not be slower than libc.
+//! Bad moments: other cores busy, more threads than cores. Whatever the size and the heat, the shim
+//! must not be slower than libc.
 
 use crate::arms::{self, Arm};
 use crate::crowd::Crowd;
+use crate::machine::{self, cpu_count};
 use crate::measure::Samples;
 use crate::memory::Pair;
 use crate::options::{KIB, MIB, Options};
 use crate::out::{Table, figure, progress, size as short};
 use crate::spawn::Hogs;
-use crate::team::cpu_count;
-use crate::turns::{Budget, Heat, Place, ratios, rounds};
-use crate::{machine, turns};
+use crate::turns::{self, Budget, Heat, Place, ratios, rounds};
 use std::sync::Arc;
 
 /// What is asked; cells that cannot be told from it are measured for longer.
@@ -28,21 +27,8 @@ enum Scene {
     Crowd(usize),
 }
 
-impl Scene {
-    fn reached(self, outcome: &Outcome) -> bool {
-        match self {
-            Scene::Beside(_) => outcome.main >= WANTED,
-            Scene::Crowd(_) => outcome.main >= WANTED && outcome.other >= WANTED,
-        }
-    }
-}
-
-/// The two figures of a cell: the one that counts, and a second one that
-/// shows what it hides.
-struct Outcome {
-    main: f64,
-    other: f64,
-}
+/// The two figures of a cell: the one that counts, and a second one that shows what it hides.
+type Outcome = [f64; 2];
 
 pub fn run(options: &Options) {
     let cpus = cpu_count();
@@ -61,11 +47,7 @@ pub fn run(options: &Options) {
          x libc, throughput / median time. *: measured again, being low at first.\n"
     );
     let sizes = options.sizes(KIB, 64 * MIB);
-    let largest = sizes.iter().copied().max().unwrap_or(MIB);
-    let mut columns = Vec::new();
-    for (name, scene) in scenes {
-        columns.push(column(name, scene, &sizes, largest, options));
-    }
+    let columns = scenes.map(|(name, scene)| column(name, scene, &sizes, options));
     for (index, heat) in Heat::BOTH.into_iter().enumerate() {
         println!("{}", heat.name());
         let head = scenes.iter().map(|(name, _)| *name);
@@ -79,14 +61,13 @@ pub fn run(options: &Options) {
 }
 
 /// All cells of one scene: the table's text for [cold, hot], size by size.
-fn column(
-    name: &str,
-    scene: Scene,
-    sizes: &[usize],
-    largest: usize,
-    options: &Options,
-) -> [Vec<String>; 2] {
+fn column(name: &str, scene: Scene, sizes: &[usize], options: &Options) -> [Vec<String>; 2] {
+    let largest = sizes.iter().copied().max().unwrap_or(MIB);
     let mut stage = Stage::new(scene, largest, options);
+    let (names, judged) = match scene {
+        Scene::Beside(_) => (["time", "mean"], 1),
+        Scene::Crowd(_) => (["throughput", "time"], 2),
+    };
     Heat::BOTH.map(|heat| {
         let mut column = Vec::new();
         for &size in sizes {
@@ -95,21 +76,16 @@ fn column(
                 column.push("-".into());
                 continue;
             };
-            // The lowest of many cells is low by chance, too: only what is
-            // low twice counts.
-            let low = !scene.reached(&outcome);
+            // The lowest of many cells is low by chance, too: only what is low twice counts.
+            let low = outcome[..judged].iter().any(|ratio| *ratio < WANTED);
             if low && let Some(second) = stage.measure(size, heat, options.seconds) {
                 outcome = second;
             }
             let mark = if low { "*" } else { "" };
-            let key = format!("{name}.{}.{}", heat.name(), short(size));
-            let names = match scene {
-                Scene::Beside(_) => ("time", "mean"),
-                Scene::Crowd(_) => ("throughput", "time"),
-            };
-            figure(&format!("load.{key}.{}", names.0), outcome.main);
-            figure(&format!("load.{key}.{}", names.1), outcome.other);
-            column.push(format!("{mark}{:.2}/{:.2}", outcome.main, outcome.other));
+            for (what, ratio) in names.into_iter().zip(outcome) {
+                figure(&format!("load.{name}.{}.{}.{what}", heat.name(), short(size)), ratio);
+            }
+            column.push(format!("{mark}{:.2}/{:.2}", outcome[0], outcome[1]));
         }
         column
     })
@@ -173,13 +149,10 @@ fn beside(place: &mut Place, size: usize, heat: Heat, seconds: f64) -> Outcome {
     });
     let (libc, shim) = (counted(&times, 0), counted(&times, 1));
     let (libc, shim) = (&libc[warm..], &shim[warm..]);
-    Outcome {
-        main: ratios(libc, shim).median(),
-        other: libc.iter().sum::<f64>() / shim.iter().sum::<f64>(),
-    }
+    [ratios(libc, shim).median(), libc.iter().sum::<f64>() / shim.iter().sum::<f64>()]
 }
 
-fn crowd(mut crowd: Crowd, size: usize, seconds: f64) -> Outcome {
+fn crowd(crowd: Crowd, size: usize, seconds: f64) -> Outcome {
     let arms = [arms::real_memcpy(), arms::interposed_memcpy()];
     // Long enough that every thread makes some copies in a phase.
     let mut window = 50_000_000;
@@ -202,7 +175,7 @@ fn crowd(mut crowd: Crowd, size: usize, seconds: f64) -> Outcome {
         if used >= 1.0 && sure
             || used >= PATIENCE && (throughput.len() >= 5 || used > 3.0 * PATIENCE)
         {
-            return Outcome { main: throughput.median(), other: time.median() };
+            return [throughput.median(), time.median()];
         }
     }
 }

@@ -2,20 +2,16 @@
 //! as copies are; memset also into memory never touched, memcmp also of ranges that differ.
 
 use crate::arms;
-use crate::measure::{Rng, Samples, now, settle};
+use crate::measure::{PAUSE_US, Samples, now, settle, shuffled};
 use crate::memory::{Area, Pair, Walk};
 use crate::options::{KIB, MIB, Options};
-use crate::out::{Table, figure, progress, size as short, spread};
-use crate::turns::{Budget, buffer_size};
+use crate::out::{Table, figure, median, progress, range, ratio, size as short, spread};
+use crate::turns::{self, Budget, buffer_size};
 use libc::{c_int, c_void};
 use std::hint::black_box;
-use std::mem;
 
 type Fill = unsafe extern "C" fn(*mut c_void, c_int, usize) -> *mut c_void;
 type Compare = unsafe extern "C" fn(*const c_void, *const c_void, usize) -> c_int;
-
-/// Longer than any sensible worker spins before it sleeps.
-const PAUSE_US: u64 = 300;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Memory {
@@ -38,59 +34,50 @@ impl Memory {
 }
 
 pub fn memset(options: &Options) {
-    // SAFETY: the symbol has this type.
-    let real = unsafe { mem::transmute::<*mut c_void, Fill>(arms::real(c"memset")) };
-    let ours = black_box(libc::memset as Fill);
-    let pair = Pair::new(buffer_size(options));
+    // SAFETY: memset has this type.
+    let arms: [Fill; 2] = unsafe { [arms::real(c"memset"), black_box(libc::memset)] };
     // SAFETY: the table hands over ranges of that length.
     let call = |which: usize, dst: *mut u8, _: *const u8, size| unsafe {
-        black_box([real, ours][which](dst.cast(), 7, size));
+        black_box(arms[which](dst.cast(), 7, size));
     };
-    table(options, "memset", &[Memory::Cold, Memory::Hot, Memory::Fresh], &pair, call);
+    table(options, "memset", &[Memory::Cold, Memory::Hot, Memory::Fresh], call);
 }
 
 pub fn memcmp(options: &Options) {
-    // SAFETY: the symbol has this type.
-    let real = unsafe { mem::transmute::<*mut c_void, Compare>(arms::real(c"memcmp")) };
-    let ours = black_box(libc::memcmp as Compare);
-    let pair = Pair::new(buffer_size(options));
-    // SAFETY: as above.
+    // SAFETY: memcmp has this type.
+    let arms: [Compare; 2] = unsafe { [arms::real(c"memcmp"), black_box(libc::memcmp)] };
+    // SAFETY: the table hands over ranges of that length.
     let call = |which: usize, a: *mut u8, b: *const u8, size| unsafe {
-        black_box([real, ours][which](a.cast(), b.cast(), size));
+        black_box(arms[which](a.cast(), b.cast(), size));
     };
     let differs = [100, 20 * KIB, 600 * KIB].map(Memory::Differs);
     let kinds = [[Memory::Cold, Memory::Hot].as_slice(), &differs].concat();
-    table(options, "memcmp", &kinds, &pair, call);
+    table(options, "memcmp", &kinds, call);
 }
 
 fn table(
     options: &Options,
     name: &str,
     kinds: &[Memory],
-    pair: &Pair,
     call: impl Fn(usize, *mut u8, *const u8, usize),
 ) {
+    let pair = &Pair::new(buffer_size(options));
     println!("{}; buffers 2 x {}", arms::describe_shim(), short(pair.len()));
     println!("row: shim x libc, calls in a row. pause: the first after a pause.\n");
-    let head = ["memory", "size", "libc GB/s", "row", "p10-p90", "pause", "p10-p90"];
-    let mut table = Table::new(head).with_widths_of(["differs600K", "64M", "", "", "0.00-0.00"]);
+    let mut table = Table::of("memory|size|libc GB/s|row|p10-p90|pause|p10-p90")
+        .with_widths_of("differs600K|64M|||0.00-0.00");
     for &kind in kinds {
-        for size in options.sizes(MIB, 64 * MIB) {
-            if size <= pair.len() {
-                progress(&format!("{name} {} {}", kind.name(), short(size)));
-                let (speed, row, pause) = cell(options, kind, pair, size, &call);
-                let key = |what: &str| format!("{name}.{}.{}.{what}", kind.name(), short(size));
-                figure(&key("libc_gbs"), speed);
-                spread(&key("row_libc"), &row);
-                spread(&key("pause_libc"), &pause);
-                let median = |samples: &Samples| format!("{:.2}", samples.median());
-                let range = |s: &Samples| format!("{:.2}-{:.2}", s.quantile(0.1), s.quantile(0.9));
-                let speed = format!("{speed:.2}");
-                let (m, p) = (median(&row), median(&pause));
-                let cells = [kind.name(), short(size), speed, m, range(&row), p, range(&pause)];
-                table.row(cells);
-                table.print_new();
-            }
+        for size in options.sizes(MIB, 64 * MIB).into_iter().filter(|size| *size <= pair.len()) {
+            progress(&format!("{name} {} {}", kind.name(), short(size)));
+            let (speed, row, pause) = cell(options, kind, pair, size, &call);
+            let key = |what: &str| format!("{name}.{}.{}.{what}", kind.name(), short(size));
+            figure(&key("libc_gbs"), speed);
+            spread(&key("row_libc"), &row);
+            spread(&key("pause_libc"), &pause);
+            let mut cells = vec![kind.name(), short(size), ratio(speed)];
+            cells.extend([row, pause].map(|gain| [median(&gain), range(&gain, 0.1)]).concat());
+            table.row(cells);
+            table.print_new();
         }
     }
 }
@@ -103,16 +90,13 @@ fn cell(
     size: usize,
     call: &impl Fn(usize, *mut u8, *const u8, usize),
 ) -> (f64, Samples, Samples) {
-    let (mut libc, mut row, mut pause) =
-        (Samples::default(), Samples::default(), Samples::default());
-    let mut rng = Rng::new();
+    let [mut libc, mut row, mut pause] = [(); 3].map(|()| Samples::default());
     let mut walk = Walk::new(0, pair.len());
-    let burst = options.burst(size);
+    let burst = turns::burst(size);
     let budget = Budget::new(options.seconds);
     while row.len() < 5 || budget.used() < 1.0 {
-        let (mut order, mut firsts, mut rests) = ([0, 1], [0.0; 2], [0.0; 2]);
-        rng.shuffle(&mut order);
-        for arm in order {
+        let (mut firsts, mut rests) = ([0.0; 2], [0.0; 2]);
+        for arm in shuffled(2) {
             settle(PAUSE_US);
             for number in 0..burst {
                 let fresh = (kind == Memory::Fresh).then(|| Area::untouched(size));

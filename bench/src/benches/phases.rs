@@ -4,16 +4,13 @@
 
 use super::asynchronous::{Adma, compute};
 use crate::arms::{interposed_memcpy, real_memcpy};
-use crate::measure::{Rng, Samples, cpu_time, now, settle};
+use crate::measure::{PAUSE_US, Samples, cpu_time, now, settle, shuffled};
 use crate::memory::{CopyFn, Pair, Spot, Walk};
 use crate::options::{KIB, MIB, Options};
-use crate::out::{Table, figure, progress, size as short, spread};
+use crate::out::{Table, figure, median, progress, ratio, size as short, spread};
 use crate::turns::{self, Budget, Heat, buffer_size};
 use std::hint::black_box;
 use std::time::Duration;
-
-/// After this the workers sleep.
-const PAUSE_US: u64 = 300;
 
 pub fn run(options: &Options) {
     let pair = Pair::new(buffer_size(options));
@@ -91,12 +88,10 @@ fn receive(adma: &Adma, pair: &Pair, walk: &mut Walk, heat: Heat, options: &Opti
     for size in options.sizes_or(&[256 * KIB, MIB, 4 * MIB]) {
         progress(&format!("phases: receive {} {}", heat.name(), short(size)));
         let mut times: [[Samples; 3]; 3] = Default::default();
-        let (mut rng, mut steps) = (Rng::new(), 0);
+        let mut steps = 0;
         let budget = Budget::new(options.seconds);
         while budget.used() < 1.0 || times[0][0].len() < 5 {
-            let mut order = [0, 1, 2];
-            rng.shuffle(&mut order);
-            for way in order {
+            for way in shuffled(3) {
                 let spot = match heat {
                     Heat::Hot => pair.spot(0),
                     _ => walk.step(size, pair),
@@ -152,7 +147,7 @@ fn phases(adma: &Adma, way: Way, spot: Spot, size: usize, steps: u64) -> [f64; 3
         }
     };
     let looking = now();
-    turns::read(spot, size);
+    turns::read(spot.dst, size);
     [start as f64, copy as f64, (now() - looking) as f64]
 }
 
@@ -164,21 +159,18 @@ fn cpu(pair: &Pair, walk: &mut Walk, options: &Options) {
     let mut table = Table::of("size|libc ms|CPU time / libc|time x libc");
     for size in options.sizes_or(&[MIB, 4 * MIB, 16 * MIB, 64 * MIB]) {
         progress(&format!("phases: CPU time {}", short(size)));
-        let burst = options.burst(size);
-        let (mut cost, mut gain, mut libc) =
-            (Samples::default(), Samples::default(), Samples::default());
-        let mut rng = Rng::new();
+        let burst = turns::burst(size);
+        let [mut cost, mut gain, mut libc] = [(); 3].map(|()| Samples::default());
+        let arms = [real_memcpy(), interposed_memcpy()];
         let budget = Budget::new(options.seconds);
         while budget.used() < 1.0 || cost.len() < 5 {
-            let mut order = [(0, real_memcpy()), (1, interposed_memcpy())];
-            rng.shuffle(&mut order);
             let (mut used, mut took) = ([0.0; 2], [0.0; 2]);
-            for (arm, memcpy) in order {
+            for arm in shuffled(2) {
                 let (busy, begun) = (cpu_time(), now());
                 for _ in 0..burst {
                     let spot = walk.step(size, pair);
                     // SAFETY: the law of `memory`.
-                    unsafe { memcpy(spot.dst.cast(), spot.src.cast(), size) };
+                    unsafe { arms[arm](spot.dst.cast(), spot.src.cast(), size) };
                 }
                 took[arm] = (now() - begun) as f64;
                 std::thread::sleep(Duration::from_millis(2));
@@ -189,12 +181,7 @@ fn cpu(pair: &Pair, walk: &mut Walk, options: &Options) {
             libc.push(took[0] / burst as f64);
         }
         spread(&format!("phases.cpu.{}.ratio", short(size)), &cost);
-        table.row([
-            short(size),
-            format!("{:.2}", libc.median() / 1e6),
-            format!("{:.2}", cost.median()),
-            format!("{:.2}", gain.median()),
-        ]);
+        table.row([short(size), ratio(libc.median() / 1e6), median(&cost), median(&gain)]);
     }
     table.print();
 }

@@ -1,79 +1,65 @@
-//! The papers' translation cache by its shape, as counts: misses of made-up
-//! copies, memory of its tables, and transfers of copies that are not aligned.
+//! The papers' translation cache as counts: misses of made-up copies, memory of its tables, and
+//! transfers of copies that are not aligned.
 
 use crate::options::Options;
 use crate::out::{Table, figure, progress};
 use std::collections::HashSet;
 
-const ENTRIES: [u32; 3] = [8 << 10, 16 << 10, 32 << 10];
-const LINES: [u32; 4] = [8, 16, 64, 128];
-const WAYS: [u32; 3] = [2, 4, 8];
 const PAGE: u64 = 4096;
-/// The paper's best shape.
-const BEST: Shape = Shape { entries: 16 << 10, line: 64, ways: 4 };
-
-/// The copies of this name come back to the same memory.
-const AGAIN: &str = "64 GiB 128 MiB again";
-
-/// C, L and A of the paper.
-#[derive(Clone, Copy)]
-struct Shape {
-    entries: u32,
-    line: u32,
-    ways: u32,
-}
+const GIB: u64 = 1 << 30;
+/// The paper's best cache: entries, ways, and pages of a line.
+const ENTRIES: u64 = 16 << 10;
+const WAYS: u64 = 4;
+const LINE: u64 = 64;
 
 /// A set-associative cache of lines, LRU inside a set, the youngest last.
 struct Cache {
-    sets: Vec<Vec<(u32, u64)>>,
-    shape: Shape,
-    seen: HashSet<(u32, u64)>,
+    sets: Vec<Vec<(u64, u64)>>,
+    ways: usize,
+    line: u64,
+    /// Lines that were used: the first use of each misses whatever the cache is like.
+    seen: HashSet<(u64, u64)>,
     lookups: u64,
-    cold: u64,
-    other: u64,
+    misses: u64,
 }
 
 impl Cache {
-    fn new(shape: Shape) -> Self {
-        let sets = vec![Vec::new(); (shape.entries / shape.line / shape.ways) as usize];
-        Cache { sets, shape, seen: HashSet::new(), lookups: 0, cold: 0, other: 0 }
+    fn new(entries: u64, ways: u64, line: u64) -> Self {
+        let sets = vec![Vec::new(); (entries / line / ways) as usize];
+        Cache { sets, ways: ways as usize, line, seen: HashSet::new(), lookups: 0, misses: 0 }
     }
 
     /// Looks up one page of one process. A miss fills the whole line.
-    fn page(&mut self, space: u32, page: u64) {
-        let line = page / u64::from(self.shape.line);
+    fn page(&mut self, process: u64, page: u64) {
+        let line = page / self.line;
         // Neighbouring lines use neighbouring sets; equal addresses of two processes do not meet.
-        let set = (line as u32).wrapping_add(space.wrapping_mul(0x9e37_79b1)) as usize;
+        let set = (line as u32).wrapping_add((process as u32).wrapping_mul(0x9e37_79b1)) as usize;
         let count = self.sets.len();
         let set = &mut self.sets[set % count];
         self.lookups += 1;
-        match set.iter().position(|&key| key == (space, line)) {
+        match set.iter().position(|&key| key == (process, line)) {
             Some(at) => drop(set.remove(at)),
             None => {
-                if set.len() == self.shape.ways as usize {
+                if set.len() == self.ways {
                     set.remove(0);
                 }
-                // The first use of a line misses whatever the cache is like.
-                let first = self.seen.insert((space, line));
-                *(if first { &mut self.cold } else { &mut self.other }) += 1;
+                self.seen.insert((process, line));
+                self.misses += 1;
             }
         }
-        set.push((space, line));
+        set.push((process, line));
     }
 
-    /// KiB of a table with eight bytes for each page of every line, and of the cache (an entry
-    /// of eight bytes for each page, a tag of eight for each line).
-    fn memory(&self) -> (f64, f64) {
-        let table = self.seen.len() as u64 * u64::from(self.shape.line) * 8;
-        let cache = u64::from(self.shape.entries * 8 + self.shape.entries / self.shape.line * 8);
-        (table as f64 / 1024.0, cache as f64 / 1024.0)
+    /// Misses for each thousand pages: all, and those that are not the first use of a line.
+    fn per_mille(&self) -> [f64; 2] {
+        let again = self.misses - self.seen.len() as u64;
+        [self.misses, again].map(|count| 1000.0 * count as f64 / self.lookups.max(1) as f64)
     }
 }
 
 /// DMA transfers of one copy: none crosses a page on either side.
 fn transfers(dst: u64, src: u64, len: u64) -> u64 {
-    let mut at = 0;
-    let mut count = 0;
+    let (mut at, mut count) = (0, 0);
     while at < len {
         at += (PAGE - (dst + at) % PAGE).min(PAGE - (src + at) % PAGE).min(len - at);
         count += 1;
@@ -81,99 +67,66 @@ fn transfers(dst: u64, src: u64, len: u64) -> u64 {
     count
 }
 
-/// One copy: destination, source, bytes.
-type Copy = (u64, u64, u64);
-
-/// What copies by several processes that share the cache, in turns.
-struct Work {
-    name: String,
-    processes: Vec<Vec<Copy>>,
-}
-
 pub fn run(options: &Options) {
     println!(
-        "misses per 1000 pages looked up, and those of them that are not cold; C entries, L per\n\
-         line, A ways (the module pins in ranges of L 64 and finds them in a tree per file)\n"
+        "misses per 1000 pages looked up, and those of them that are not a line's first use, of a\n\
+         cache of 16K entries in 4 ways; KiB of that cache, and of a table of all pages\n"
     );
-    let works = made_up(if options.quick { 2_000 } else { 20_000 });
-    for work in &works {
-        progress(&format!("pins: {}", work.name));
-        table(work);
-    }
-    println!("KiB of a table of all pages, and of a cache of C 16K, L 64, A 4");
-    let mut memory = Table::of("copies|table|cache|saved");
-    for work in &works {
-        let replayed = replay(work, BEST);
-        let (table, cache) = replayed.memory();
-        if work.name == AGAIN {
-            let again = 1000.0 * replayed.other as f64 / replayed.lookups.max(1) as f64;
-            figure("pins.again.128M", again);
+    let count = if options.quick { 2_000 } else { 20_000 };
+    let mut table = Table::of("copies|pages in a line|misses|again|cache|table|saved");
+    let near_and_far: Place = |_, below, random| {
+        let near = random.below(10) > 0;
+        random.below(if near { 16 << 20 } else { below })
+    };
+    let in_turns: Place = |number, _, _| number * (1 << 20) % (128 << 20);
+    for (name, place) in
+        [("64 GiB nine in ten in 16 MiB", near_and_far), ("64 GiB 128 MiB again", in_turns)]
+    {
+        progress(&format!("pins: {name}"));
+        let (key, processes) = (name.replace(' ', "_"), four_processes(count, place));
+        for line in [8, LINE] {
+            let replayed = replay(&processes, Cache::new(ENTRIES, WAYS, line));
+            let [misses, again] = replayed.per_mille();
+            // Eight bytes for each page, and in the cache a tag of eight for each line.
+            let cache = (ENTRIES + ENTRIES / line) as f64 * 8.0 / 1024.0;
+            let all = (replayed.seen.len() as u64 * line) as f64 * 8.0 / 1024.0;
+            let saved = 1.0 - cache / all;
+            figure(&format!("pins.{key}.16K.{line}.{WAYS}"), misses);
+            if line == LINE {
+                figure(&format!("pins.memory.{key}"), saved);
+                if name.ends_with("again") {
+                    figure("pins.again.128M", again);
+                }
+            }
+            let mut row = vec![name.to_string(), line.to_string()];
+            row.extend([misses, again].map(|count| format!("{count:.1}")));
+            row.extend([cache, all].map(|kib| format!("{kib:.0}")));
+            row.push(format!("{:.0} %", saved * 100.0));
+            table.row(row);
         }
-        let saved = 1.0 - cache / table;
-        figure(&format!("pins.memory.{}", work.name.replace(' ', "_")), saved);
-        memory.row([
-            work.name.clone(),
-            format!("{table:.0}"),
-            format!("{cache:.0}"),
-            format!("{:.0} %", saved * 100.0),
-        ]);
     }
-    memory.print();
+    table.print();
     let [aligned, offset] = [0, 2048].map(|offset| transfers(0, offset, 4 << 20) as f64);
     println!("transfers of a copy of 4 MiB: aligned {aligned}, offsets differ by 2 KiB {offset}\n");
-    figure("pins.ranges.4M", (2 * (4 << 20) / (u64::from(BEST.line) * PAGE)) as f64);
+    figure("pins.ranges.4M", (2 * (4 << 20) / (LINE * PAGE)) as f64);
     figure("pins.transfers.aligned", aligned);
     figure("pins.transfers.offset_2K", offset);
 }
 
-fn table(work: &Work) {
-    let copies: usize = work.processes.iter().map(Vec::len).sum();
-    println!("{} ({copies} copies, {} processes)", work.name, work.processes.len());
-    let mut head = vec!["L".to_string()];
-    for entries in ENTRIES {
-        head.extend(WAYS.map(|ways| format!("{}K A{ways}", entries >> 10)));
-    }
-    let mut table = Table::new(head);
-    for line in LINES {
-        let mut row = vec![line.to_string()];
-        for entries in ENTRIES {
-            for ways in WAYS {
-                let cache = replay(work, Shape { entries, line, ways });
-                let per_mille = |count: u64| 1000.0 * count as f64 / cache.lookups.max(1) as f64;
-                let (all, other) = (per_mille(cache.cold + cache.other), per_mille(cache.other));
-                let key = format!("pins.{}.{}K.{line}.{ways}", work.name, entries >> 10);
-                figure(&key.replace(' ', "_"), all);
-                row.push(format!("{all:.1}/{other:.1}"));
-            }
-        }
-        table.row(row);
-    }
-    table.print();
-}
-
-/// The processes take turns, a copy each. A copy looks up its pages from the front, the
-/// source's and the destination's.
-fn replay(work: &Work, shape: Shape) -> Cache {
-    let mut cache = Cache::new(shape);
-    let longest = work.processes.iter().map(Vec::len).max().unwrap_or(0);
-    for turn in 0..longest {
-        for (space, copies) in (1..).zip(&work.processes) {
-            let Some(&(dst, src, len)) = copies.get(turn) else { continue };
-            let pages = |at: u64| at / PAGE..=(at + len.max(1) - 1) / PAGE;
-            let (mut from, mut to) = (pages(src), pages(dst));
-            loop {
-                let (from, to) = (from.next(), to.next());
-                from.into_iter().chain(to).for_each(|page| cache.page(space, page));
-                if from.is_none() && to.is_none() {
-                    break;
-                }
+/// The processes take turns, a copy each. A copy looks up its pages from the front, one of the
+/// source, which begins at a multiple of pages from there, and one of the destination.
+fn replay(processes: &[Vec<Copy>], mut cache: Cache) -> Cache {
+    for turn in 0..processes[0].len() {
+        for (process, copies) in (1..).zip(processes) {
+            let (dst, len) = copies[turn];
+            for page in dst / PAGE..=(dst + len - 1) / PAGE {
+                cache.page(process, page + TO_SOURCE / PAGE);
+                cache.page(process, page);
             }
         }
     }
     cache
 }
-
-const GIB: u64 = 1 << 30;
 
 /// Numbers that look random, below what is asked for.
 struct Random(u64);
@@ -185,34 +138,25 @@ impl Random {
     }
 }
 
-/// 64 GiB in all: four processes with 16 GiB each, half of it read, half written. `place`
-/// tells where the n-th copy lies within a number of bytes.
-fn four_processes(name: &str, copies: u64, place: fn(u64, u64, &mut Random) -> u64) -> Work {
+/// One copy: where its destination is, and how many bytes.
+type Copy = (u64, u64);
+/// From a destination to its source.
+const TO_SOURCE: u64 = 16 * GIB;
+
+/// Where the n-th copy lies within a number of bytes.
+type Place = fn(u64, u64, &mut Random) -> u64;
+
+/// 64 GiB in all: four processes with 16 GiB each, half of it read, half written.
+fn four_processes(copies: u64, place: Place) -> [Vec<Copy>; 4] {
     let random = &mut Random(1);
-    let mut process = |number: u64| {
-        let base = 0x7000_0000_0000 + number * 32 * GIB;
+    [0, 1, 2, 3].map(|process| {
+        let base = 0x7000_0000_0000 + process * 32 * GIB;
         let copy = |number| {
             let len = 64 << 10 << random.below(5);
-            let at = place(number, 8 * GIB - len, random) / 64 * 64;
-            (base + at, base + 16 * GIB + at, len)
+            (base + place(number, 8 * GIB - len, random) / 64 * 64, len)
         };
         (0..copies / 4).map(copy).collect()
-    };
-    Work { name: name.into(), processes: (0..4).map(&mut process).collect() }
-}
-
-fn made_up(copies: u64) -> [Work; 4] {
-    [
-        four_processes("64 GiB anywhere", copies, |_, below, random| random.below(below)),
-        four_processes("64 GiB nine in ten in 16 MiB", copies, |_, below, random| {
-            let near = random.below(10) > 0;
-            random.below(if near { 16 << 20 } else { below })
-        }),
-        four_processes("64 GiB front to back", copies, |number, below, _| {
-            number * (1 << 20) % below
-        }),
-        four_processes(AGAIN, copies, |number, _, _| number * (1 << 20) % (128 << 20)),
-    ]
+    })
 }
 
 #[cfg(test)]
@@ -220,13 +164,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn misses_are_cold_once_and_other_after_that() {
-        let mut cache = Cache::new(Shape { entries: 128, line: 64, ways: 2 });
+    fn misses_are_first_uses_once_and_others_after_that() {
+        let mut cache = Cache::new(128, 2, 64);
         (0..64).for_each(|page| cache.page(1, page));
-        assert_eq!((cache.lookups, cache.cold, cache.other), (64, 1, 0));
+        assert_eq!((cache.lookups, cache.misses, cache.seen.len()), (64, 1, 1));
         [64, 128, 0].into_iter().for_each(|page| cache.page(1, page));
-        assert_eq!((cache.cold, cache.other), (3, 1), "the first one has made room for the third");
-        assert_eq!(cache.memory(), (1.5, 1.015625));
+        assert_eq!((cache.misses, cache.seen.len()), (4, 3), "the third has evicted the first");
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! Real programs, whole runs of them: plain, with an empty library preloaded
-//! (the noise), with the shim, and with the shim and other knobs. In each round
-//! every arm has one turn, in random order; ratios are formed round by round.
+//! Real programs, whole runs of them: plain, with an empty library preloaded (the noise), with the
+//! shim, and with the shim and other knobs. In each round every arm has one turn, in random order;
+//! ratios are formed round by round.
 
-use crate::measure::{Rng, Samples};
+use crate::measure::{Samples, shuffled};
 use crate::options::Options;
-use crate::out::{Table, figure, progress, spread};
+use crate::out::{Table, figure, median, progress, range, spread};
 use crate::programs::jobs::{self, Job};
 use crate::programs::needs::Place;
 use crate::programs::run::{Failure, Measured, Run, Surroundings, once};
@@ -13,19 +13,8 @@ use crate::programs::run::{Failure, Measured, Run, Surroundings, once};
 const WIN: f64 = 1.03;
 
 /// A row of the table, which is printed while it grows.
-const WIDEST: [&str; 11] = [
-    "postgres-string_agg",
-    "10.00",
-    "100 %",
-    "1.00",
-    "1.00-1.00",
-    "1.00",
-    "1.00-1.00",
-    "1.00",
-    "1.00-1.00",
-    "1.00",
-    "100 % (10-100)",
-];
+const WIDEST: &str = "postgres-string_agg|10.00|100 %|1.00|1.00-1.00|1.00|1.00-1.00|1.00|1.00-1.00\
+                      |1.00|100 % (10-100)";
 
 pub fn run(options: &Options) {
     let place = match Place::new() {
@@ -48,7 +37,8 @@ pub fn run(options: &Options) {
     );
 
     let arms = Arms::new(options, &place);
-    let mut tables: Vec<Table> = arms.also.iter().map(|_| also_head()).collect();
+    let also = |_| Table::of("job|whole|q1-q3|work|q1-q3|CPU|engine|default|work");
+    let mut tables: Vec<Table> = arms.also.iter().map(also).collect();
     let mut table = Table::of("job|run s|copies|null|q1-q3|whole|q1-q3|work|q1-q3|CPU|engine")
         .with_widths_of(WIDEST);
     table.print_new();
@@ -69,16 +59,12 @@ pub fn run(options: &Options) {
                 }
                 best_of_all(job, &times, options.also.len());
                 if arms.also.last() == Some(&AGAINST) {
-                    let against = times.ratio(PLAIN, arms.all.len() - 1, whole);
+                    let against = times.ratio(PLAIN, arms.all.len() - 1, WHOLE);
                     spread(&format!("programs.{}.against", job.name), &against);
                 }
             }
-            Err(Failure::Skipped(reason)) => {
-                table.row([job.name.to_string(), format!("skipped: {reason}")]);
-            }
-            Err(Failure::Failed(reason)) => {
-                table.row([job.name.to_string(), format!("FAILED: {reason}")]);
-            }
+            Err(Failure::Skipped(why)) => table.row([job.name, &format!("skipped: {why}")]),
+            Err(Failure::Failed(why)) => table.row([job.name, &format!("FAILED: {why}")]),
         }
         table.print_new();
     }
@@ -109,7 +95,7 @@ impl<'a> Arms<'a> {
         let with = |preload, knobs| Surroundings { preload, knobs, check: false };
         let mut all = vec![
             with(None, Vec::new()),
-            with(Some(place.null_library.as_str()), Vec::new()),
+            with(place.empty.as_ref().map(|lib| lib.0.as_str()), Vec::new()),
             with(lib, Vec::new()),
         ];
         // Options::parse has seen that these are NAME=VALUE.
@@ -144,17 +130,9 @@ impl Times {
     }
 }
 
-fn whole(run: &Measured) -> f64 {
-    run.whole
-}
-
-fn work(run: &Measured) -> f64 {
-    run.work
-}
-
-fn cpu(run: &Measured) -> f64 {
-    run.cpu
-}
+const WHOLE: fn(&Measured) -> f64 = |run| run.whole;
+const WORK: fn(&Measured) -> f64 = |run| run.work;
+const CPU: fn(&Measured) -> f64 = |run| run.cpu;
 
 fn measure(run: &Run<'_>, arms: &Arms<'_>, pairs: usize, about: &str) -> Result<Times, Failure> {
     progress(&format!("{about}: checking its result"));
@@ -168,12 +146,9 @@ fn measure(run: &Run<'_>, arms: &Arms<'_>, pairs: usize, about: &str) -> Result<
     };
 
     let mut times = Times { arms: arms.all.iter().map(|_| Vec::new()).collect(), share };
-    let mut order: Vec<usize> = (0..arms.all.len()).collect();
-    let mut rng = Rng::new();
     for pair in 0..pairs {
         progress(&format!("{about}: round {} of {pairs}", pair + 1));
-        rng.shuffle(&mut order);
-        for &arm in &order {
+        for arm in shuffled(arms.all.len()) {
             times.arms[arm].push(once(run, &arms.all[arm])?);
         }
     }
@@ -182,11 +157,11 @@ fn measure(run: &Run<'_>, arms: &Arms<'_>, pairs: usize, about: &str) -> Result<
 
 fn main_row(job: &Job, times: &Times) -> Vec<String> {
     let key = |name: &str| format!("programs.{}.{name}", job.name);
-    let seconds: Samples = times.arms[PLAIN].iter().map(whole).collect();
-    let null = times.ratio(PLAIN, NULL, whole);
-    let shim = times.ratio(PLAIN, SHIM, whole);
-    let working = times.ratio(PLAIN, SHIM, work);
-    let cost = times.ratio(SHIM, PLAIN, cpu).median();
+    let seconds: Samples = times.arms[PLAIN].iter().map(WHOLE).collect();
+    let null = times.ratio(PLAIN, NULL, WHOLE);
+    let shim = times.ratio(PLAIN, SHIM, WHOLE);
+    let working = times.ratio(PLAIN, SHIM, WORK);
+    let cost = times.ratio(SHIM, PLAIN, CPU).median();
     let engine = times.engine(SHIM);
     figure(&key("plain_s"), seconds.median());
     figure(&key("share"), times.share);
@@ -202,41 +177,29 @@ fn main_row(job: &Job, times: &Times) -> Vec<String> {
     let mut row = vec![job.name.to_string(), format!("{:.2}", seconds.median())];
     row.push(percent(&[times.share].into_iter().filter(|share| !share.is_nan()).collect()));
     for samples in [&null, &shim, &working] {
-        row.extend([median(samples), quartiles(samples)]);
+        row.extend([median(samples), range(samples, 0.25)]);
     }
     row.extend([format!("{cost:.2}"), percent(&engine)]);
     row
 }
 
-fn also_head() -> Table {
-    Table::of("job|whole|q1-q3|work|q1-q3|CPU|engine|default|work")
-}
-
 fn also_row(job: &Job, times: &Times, arm: usize) -> Vec<String> {
     let mut row = vec![job.name.to_string()];
-    for samples in [times.ratio(PLAIN, arm, whole), times.ratio(PLAIN, arm, work)] {
-        row.extend([median(&samples), quartiles(&samples)]);
+    for samples in [WHOLE, WORK].map(|of| times.ratio(PLAIN, arm, of)) {
+        row.extend([median(&samples), range(&samples, 0.25)]);
     }
-    row.push(median(&times.ratio(arm, PLAIN, cpu)));
+    row.push(median(&times.ratio(arm, PLAIN, CPU)));
     row.push(percent(&times.engine(arm)));
-    row.extend([whole, work].map(|of| median(&times.ratio(arm, SHIM, of))));
+    row.extend([WHOLE, WORK].map(|of| median(&times.ratio(arm, SHIM, of))));
     row
 }
 
 /// Default knobs against the best of the others.
 fn best_of_all(job: &Job, times: &Times, others: usize) {
-    let of = |arm| times.ratio(arm, SHIM, whole).median();
+    let of = |arm| times.ratio(arm, SHIM, WHOLE).median();
     if let Some(worst) = (ALSO..ALSO + others).map(of).min_by(f64::total_cmp) {
         figure(&format!("programs.{}.of_best", job.name), worst);
     }
-}
-
-fn median(samples: &Samples) -> String {
-    format!("{:.2}", samples.median())
-}
-
-fn quartiles(samples: &Samples) -> String {
-    format!("{:.2}-{:.2}", samples.quantile(0.25), samples.quantile(0.75))
 }
 
 /// "97 %", with the lowest and the highest where they differ.

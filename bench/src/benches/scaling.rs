@@ -4,12 +4,12 @@
 
 use crate::arms::{Arm, interposed_memcpy, real_memcpy};
 use crate::crowd::Crowd;
-use crate::measure::Samples;
+use crate::measure::median;
 use crate::memory::Pair;
 use crate::options::{KIB, MIB, Options};
-use crate::out::{Table, figure, progress, size as short, spread};
-use crate::turns::{Budget, Heat, Place, buffer_size, ratios, rounds};
-use crate::{spawn, team};
+use crate::out::{self, Table, figure, progress, size as short, spread};
+use crate::turns::{Budget, Heat, Place, buffer_size, burst, ratios, rounds};
+use crate::{machine, spawn};
 use std::sync::Arc;
 
 const CPUS: [usize; 5] = [1, 2, 4, 8, 16];
@@ -17,28 +17,16 @@ const THREADS: [usize; 6] = [1, 2, 4, 8, 16, 32];
 const CROWD_SIZES: [usize; 2] = [MIB, 16 * MIB];
 
 pub fn run(options: &Options) {
-    let numbers = team::cpu_numbers();
+    let numbers = machine::cpu_numbers();
     println!(
         "cold, in a row, GB/s. threads: one for each CPU, each copies a part with libc's memcpy;\n\
          stream: all CPUs with streaming stores. of it: shim over the better of the two\n"
     );
     for count in CPUS.into_iter().filter(|count| *count <= numbers.len()) {
-        child_on(options, &numbers[..count], "copies");
+        spawn::on_cpus("scaling-cpus", options, &numbers[..count], &["copies"]);
     }
     println!("threads that copy at once, all CPUs, each cold memory of its own");
-    child_on(options, &numbers, "crowds");
-}
-
-fn child_on(options: &Options, cpus: &[usize], what: &str) {
-    let mut child = spawn::itself("scaling-cpus", options.library());
-    spawn::on_cpus(&mut child, cpus);
-    // Our own role is among what was given; the last one counts.
-    child.args(&options.given).args(["--inner", "scaling-cpus", "--", what]);
-    match child.status() {
-        Ok(status) if status.success() => {}
-        Ok(status) => println!("ended early: {status}"),
-        Err(error) => println!("skipped: {error}"),
-    }
+    spawn::on_cpus("scaling-cpus", options, &numbers, &["crowds"]);
 }
 
 /// The process that has some of the CPUs.
@@ -50,7 +38,7 @@ pub fn child(options: &Options) {
 }
 
 fn copies(options: &Options) {
-    let cpus = team::cpu_count();
+    let cpus = machine::cpu_count();
     let mut place = Place::new(options, cpus);
     let mut arms = vec![Arm::libc(), Arm::shim(), Arm::ceiling(cpus)];
     arms.extend(Arm::streaming(cpus).map(|arm| Arm { name: "stream".into(), ..arm }));
@@ -64,16 +52,13 @@ fn copies(options: &Options) {
             continue;
         }
         progress(&format!("scaling: {cpus} CPUs, {}", short(size)));
-        let burst = options.burst(size).min((1024 * MIB / size).max(2));
+        let burst = burst(size).min((1024 * MIB / size).max(2));
         let budget = Budget::new(options.seconds);
         let times = rounds(&mut place, &arms, size, Heat::Cold, burst, |times| {
             times[0].next.len() >= 3 && budget.used() >= 1.0
         });
         let key = |name: &str| format!("scaling.cpus.{cpus}.{}.{name}", short(size));
-        let speed: Vec<f64> = times
-            .iter()
-            .map(|times| size as f64 / times.next.iter().copied().collect::<Samples>().median())
-            .collect();
+        let speed: Vec<f64> = times.iter().map(|times| size as f64 / median(&times.next)).collect();
         let mut row = vec![short(size)];
         for (arm, speed) in arms.iter().zip(&speed) {
             figure(&key(&arm.name), *speed);
@@ -82,7 +67,7 @@ fn copies(options: &Options) {
         spread(&key("gain"), &ratios(&times[0].next, &times[1].next));
         let ceiling = speed[2..].iter().copied().fold(0.0, f64::max);
         figure(&key("of_ceiling"), speed[1] / ceiling);
-        row.push(format!("{:.2}", speed[1] / ceiling));
+        row.push(out::ratio(speed[1] / ceiling));
         table.row(row);
     }
     table.print();
@@ -97,7 +82,7 @@ fn crowds(options: &Options) {
                 continue;
             }
             progress(&format!("scaling: {threads} threads, {}", short(size)));
-            let mut crowd = Crowd::new(threads, &pair, size, Heat::Cold);
+            let crowd = Crowd::new(threads, &pair, size, Heat::Cold);
             let (mut libc, mut shim) = (Vec::new(), Vec::new());
             let budget = Budget::new(options.seconds);
             while budget.used() < 1.0 || libc.len() < 4 {
@@ -109,7 +94,6 @@ fn crowds(options: &Options) {
                 }
             }
             let key = |name: &str| format!("scaling.threads.{threads}.{}.{name}", short(size));
-            let median = |speeds: &[f64]| speeds.iter().copied().collect::<Samples>().median();
             let gain = ratios(&shim, &libc);
             figure(&key("libc"), median(&libc));
             figure(&key("shim"), median(&shim));
@@ -119,7 +103,7 @@ fn crowds(options: &Options) {
                 short(size),
                 format!("{:.1}", median(&libc)),
                 format!("{:.1}", median(&shim)),
-                format!("{:.2}", gain.median()),
+                out::median(&gain),
             ]);
         }
     }

@@ -2,11 +2,12 @@
 //! programs that are executed for one. A part of `first`.
 
 use crate::arms::interposed_memcpy;
-use crate::measure::{Rng, Samples, now};
+use crate::measure::{Samples, median, now, shuffled};
 use crate::memory::Area;
 use crate::options::{MIB, Options};
-use crate::out::{Table, figure, progress};
-use crate::spawn::{self, Program};
+use crate::out::{Table, figure, progress, range};
+use crate::spawn::{self, Program, Scratch};
+use crate::turns::ratios;
 
 /// Rounds of one process.
 const ROUNDS: usize = 100;
@@ -22,37 +23,48 @@ const CASES: &[(&str, usize, usize)] = &[
     ("first-1M", 1, MIB),
 ];
 
+/// Cases that one process makes once.
+fn once(case: &str) -> bool {
+    matches!(case, "exec-once" | "first-1M")
+}
+
 pub fn run(options: &Options, lib: Option<&str>) {
     println!(
-        "Short processes, with the shim and without, in turn. prefork: fork, copy, _exit; turn: copy,\n\
-         fork; exec once: execute and copy; first: only the first copy of a process. -8: eight of 512K,\n\
-         else one of 256K or 1M.\n"
+        "Short processes, in turn: without a library, with an empty one, with the shim. prefork: fork,\n\
+         copy, _exit; turn: copy, fork; exec-once: execute and copy; first: only the first copy of a\n\
+         process. -8: eight of 512K, else one of 256K or 1M. ratio: shim over libc; to empty: over the\n\
+         empty library, since what any preloaded library costs an executed program is not ours.\n"
     );
-    let mut table = Table::of("case|libc us|shim us|ratio|more us");
-    let runs = (options.seconds * 5.0).max(7.0) as usize;
+    let (empty, ours) = (Scratch::empty(), lib.and_then(|lib| Scratch::copy_of("ours", lib)));
+    let arms = [None, empty.as_ref(), ours.as_ref()].map(|lib| lib.map(|lib| lib.0.as_str()));
+    let mut table = Table::of("case|libc us|empty us|shim us|ratio|p10-p90|to empty|p10-p90");
+    let runs = (options.seconds * 20.0).max(7.0) as usize;
     for &(case, ..) in CASES {
         progress(&format!("first: {case}"));
-        // One process makes a hundred rounds, or just one.
-        let runs = runs * if matches!(case, "exec-once" | "first-1M") { 10 } else { 1 };
-        let mut times = [Vec::new(), Vec::new()];
-        let mut rng = Rng::new();
-        for _ in 0..runs {
-            let mut order = [(0, None), (1, lib)];
-            rng.shuffle(&mut order);
-            for (arm, lib) in order {
-                times[arm].extend(one_process(case, lib));
+        let mut times: [Vec<f64>; 3] = Default::default();
+        for _ in 0..runs * if once(case) { 10 } else { 1 } {
+            let mut round = [None; 3];
+            for arm in shuffled(3) {
+                round[arm] = one_process(case, arms[arm]);
+            }
+            if let [Some(libc), Some(empty), Some(shim)] = round {
+                times
+                    .iter_mut()
+                    .zip([libc, empty, shim])
+                    .for_each(|(times, time)| times.push(time));
             }
         }
-        let [libc, shim] = times.map(|times| times.into_iter().collect::<Samples>().median() / 1e3);
+        // Medians of all sides: rounds this short scatter widely, as their p10-p90 show.
+        let [libc, empty, shim] = [0, 1, 2].map(|arm| median(&times[arm]) / 1e3);
         figure(&format!("first.short.{case}.ratio"), shim / libc);
+        figure(&format!("first.short.{case}.to_empty"), shim / empty);
         figure(&format!("first.short.{case}.more_us"), shim - libc);
-        table.row([
-            case.to_string(),
-            format!("{libc:.0}"),
-            format!("{shim:.0}"),
-            format!("{:.3}", shim / libc),
-            format!("{:+.0}", shim - libc),
-        ]);
+        let mut row = vec![case.to_string()];
+        row.extend([libc, empty, shim].map(|us| format!("{us:.0}")));
+        for (base, ratio) in [(0, shim / libc), (1, shim / empty)] {
+            row.extend([format!("{ratio:.3}"), range(&ratios(&times[2], &times[base]), 0.1)]);
+        }
+        table.row(row);
     }
     table.print();
 }
@@ -88,7 +100,7 @@ pub fn child(options: &Options) {
         if !in_child {
             copies();
         }
-        if !matches!(case, "exec-once" | "first-1M") {
+        if !once(case) {
             // SAFETY: the child copies and leaves; there is no other thread.
             unsafe {
                 let child = libc::fork();
@@ -103,6 +115,10 @@ pub fn child(options: &Options) {
         }
         (now() - start) as f64
     };
-    let rounds = if case.starts_with("prefork") || case.starts_with("turn") { ROUNDS } else { 1 };
-    println!("{}", (0..rounds).map(round).collect::<Samples>().median());
+    let rounds = if once(case) { 1 } else { ROUNDS };
+    let time = (0..rounds).map(round).collect::<Samples>().median();
+    // The whole of an executed program is timed from outside, and its output goes to the reader.
+    if case != "exec-once" {
+        println!("{time}");
+    }
 }

@@ -1,9 +1,9 @@
 //! Copies below any threshold: what the detour costs in nanoseconds (tests/interception.rs counts
 //! the instructions). One loop runs in processes with and without the shim.
 
-use crate::measure::{Rng, Samples, now};
+use crate::measure::{Samples, median, now, shuffled};
 use crate::options::Options;
-use crate::out::{Table, figure, progress, size as short, spread};
+use crate::out::{self, Table, figure, progress, size as short, spread};
 use crate::spawn;
 use crate::turns::ratios;
 use std::collections::BTreeMap;
@@ -12,38 +12,33 @@ use std::hint::black_box;
 const SIZES: [usize; 13] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
 
 pub fn run(options: &Options) {
-    let lib = options.library();
     println!(
         "ns: median over processes with and without the shim, started in turn.\n\
          against: the library of --against, x libc.\n"
     );
-    let against = options.against.as_deref();
-    let mut arms = vec![None, lib];
-    arms.extend(against.map(Some));
+    let mut arms = vec![None, options.library()];
+    arms.extend(options.against.as_deref().map(Some));
     let times = times(options, &arms);
     let mut table = Table::of("size|ns libc|shim|more|against");
     for size in SIZES {
-        progress(&format!("small {}", short(size)));
         let (Some(plain), Some(shim)) = (times[0].get(&size), times[1].get(&size)) else {
             continue;
         };
-        let median = |times: &[f64]| times.iter().copied().collect::<Samples>().median();
-        let (ns, shim_ns) = (median(plain), median(shim));
         // Pair by pair: the clock of the CPU drifts.
-        let more_ns = plain.iter().zip(shim).map(|(libc, shim)| shim - libc);
-        let more_ns: Samples = more_ns.collect();
-        figure(&format!("small.{}.libc_ns", short(size)), ns);
-        spread(&format!("small.{}.more_ns", short(size)), &more_ns);
-        spread(&format!("small.{}.libc", short(size)), &ratios(plain, shim));
-        let more_ns = more_ns.median();
-        let ns = [format!("{ns:.2}"), format!("{shim_ns:.2}"), format!("{more_ns:+.2}")];
-        let against = times.get(2).and_then(|times| times.get(&size)).map(|rival| {
+        let more_ns: Samples = plain.iter().zip(shim).map(|(libc, shim)| shim - libc).collect();
+        let key = |what: &str| format!("small.{}.{what}", short(size));
+        figure(&key("libc_ns"), median(plain));
+        spread(&key("more_ns"), &more_ns);
+        spread(&key("libc"), &ratios(plain, shim));
+        let mut row = vec![short(size)];
+        row.extend([plain, shim].map(|times| format!("{:.2}", median(times))));
+        row.push(format!("{:+.2}", more_ns.median()));
+        row.push(times.get(2).and_then(|times| times.get(&size)).map_or("-".into(), |rival| {
             let ratio = ratios(plain, rival);
-            spread(&format!("small.{}.against", short(size)), &ratio);
-            format!("{:.2} x", ratio.median())
-        });
-        let against = [against.unwrap_or("-".into())];
-        table.row([short(size)].into_iter().chain(ns).chain(against));
+            spread(&key("against"), &ratio);
+            out::median(&ratio) + " x"
+        }));
+        table.row(row);
     }
     table.print();
 }
@@ -54,12 +49,9 @@ type BySize = BTreeMap<usize, Vec<f64>>;
 fn times(options: &Options, arms: &[Option<&str>]) -> Vec<BySize> {
     let mut results = vec![BySize::new(); arms.len()];
     let rounds = ((options.seconds * 10.0) as usize).max(5);
-    let mut order: Vec<usize> = (0..arms.len()).collect();
-    let mut rng = Rng::new();
     for round in 0..rounds {
         progress(&format!("small: round {} of {rounds}", round + 1));
-        rng.shuffle(&mut order);
-        for &arm in &order {
+        for arm in shuffled(arms.len()) {
             let Ok(output) = spawn::itself("small-time", arms[arm]).output() else { continue };
             for line in String::from_utf8_lossy(&output.stdout).lines() {
                 if let Some((size, ns)) = line.split_once(' ')
@@ -73,8 +65,8 @@ fn times(options: &Options, arms: &[Option<&str>]) -> Vec<BySize> {
     results
 }
 
-/// Source and destination, far from sharing the low bits of their addresses:
-/// a load that seems to alias a store would be measured instead of the call.
+/// Source and destination, far from sharing the low bits of their addresses: a load that seems to
+/// alias a store would be measured instead of the call.
 #[repr(align(4096))]
 struct Room([u8; 4 * 4096]);
 
@@ -95,8 +87,8 @@ fn calls(room: &mut Room, size: usize, count: usize) {
     black_box(room);
 }
 
-/// Prints the nanoseconds of one call, size by size. Whatever disturbs us makes
-/// a call slower, never faster: the lowest tenth is the call itself.
+/// Prints the nanoseconds of one call, size by size. Whatever disturbs us makes a call slower, never
+/// faster: the lowest tenth is the call itself.
 pub fn time_child() {
     let mut room = Room([1; 4 * 4096]);
     for size in SIZES {

@@ -1,19 +1,17 @@
 //! Programs that copy nothing large: what the shim costs them.
 
-use crate::measure::{Rng, Samples};
+use crate::measure::{Samples, shuffled};
 use crate::options::Options;
 use crate::out::{Table, figure, progress, time};
-use crate::spawn::{self, Program};
+use crate::spawn::{Program, Scratch};
 
 pub fn run(options: &Options) {
-    let lib = options.library();
     // What any preloaded library costs is not ours.
-    let empty = Scratch::empty_library();
-    let ours = lib.and_then(Scratch::copy_of);
-    let rival = options.against.as_deref().and_then(Scratch::copy_of);
-    let path = |scratch: &Option<Scratch>| scratch.as_ref().map(|scratch| scratch.0.clone());
-    let mut arms = vec![None, path(&empty), path(&ours)];
-    arms.extend(rival.is_some().then(|| path(&rival)));
+    let empty = Scratch::empty();
+    let ours = options.library().and_then(|lib| Scratch::copy_of("ours", lib));
+    let rival = options.against.as_deref().and_then(|lib| Scratch::copy_of("against", lib));
+    let mut arms = vec![None, empty.as_ref(), ours.as_ref()];
+    arms.extend(rival.as_ref().map(Some));
     let mut table = Table::of("program|runs|without|empty|with|ratio|to empty|against");
     for (name, args, runs) in [
         ("true", &["/bin/true"][..], 400.0),
@@ -35,63 +33,26 @@ pub fn run(options: &Options) {
             figure(&format!("start.{name}.against"), against / without);
             format!("{:.3}", against / without)
         });
-        table.row([
-            name.to_string(),
-            runs.to_string(),
-            time(without),
-            time(empty),
-            time(with),
-            format!("{:.3}", with / without),
-            format!("{:.3}", with / empty),
-            against,
-        ]);
+        let mut row = vec![name.to_string(), runs.to_string()];
+        row.extend([without, empty, with].map(time));
+        row.extend([with / without, with / empty].map(|ratio| format!("{ratio:.3}")));
+        row.push(against);
+        table.row(row);
     }
     table.print();
 }
 
-/// A library for this run only.
-struct Scratch(String);
-
-impl Scratch {
-    fn new(name: &str) -> Option<Self> {
-        let path = std::env::temp_dir().join(format!("adma-{name}-{}.so", std::process::id()));
-        path.to_str().map(|path| Self(path.to_owned()))
-    }
-
-    /// With nothing in it.
-    fn empty_library() -> Option<Self> {
-        let made = Self::new("empty")?;
-        std::fs::write(&made.0, spawn::NULL_LIBRARY).is_ok().then_some(made)
-    }
-
-    /// As installed, that is, copied: what a linker has just written through a mapping lies in
-    /// the file cache page by page, and every fault then brings fewer pages.
-    fn copy_of(lib: &str) -> Option<Self> {
-        let copied = Self::new("ours")?;
-        std::fs::copy(lib, &copied.0).is_ok().then_some(copied)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
 /// Nanoseconds of each run with each library, in random order.
-fn timed(args: &[&str], arms: &[Option<String>], runs: usize) -> Option<Vec<Samples>> {
+fn timed(args: &[&str], arms: &[Option<&Scratch>], runs: usize) -> Option<Vec<Samples>> {
     let programs: Vec<Program> =
-        arms.iter().map(|lib| Program::new(args, lib.as_deref())).collect();
+        arms.iter().map(|lib| Program::new(args, lib.map(|lib| lib.0.as_str()))).collect();
     let mut times = vec![Samples::default(); arms.len()];
-    let mut order: Vec<usize> = (0..arms.len()).collect();
-    let mut rng = Rng::new();
     for program in &programs {
         program.time()?; // the file cache
     }
     for _ in 0..runs {
-        rng.shuffle(&mut order);
-        for &which in &order {
-            times[which].push(programs[which].time()? as f64);
+        for arm in shuffled(arms.len()) {
+            times[arm].push(programs[arm].time()? as f64);
         }
     }
     Some(times)

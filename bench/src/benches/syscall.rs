@@ -1,9 +1,9 @@
 //! The prices that the design rests on: signals, futexes, threads. No shim here.
 
-use crate::measure::{Samples, now, settle};
+use crate::measure::{PAUSE_US, Samples, now, settle};
 use crate::options::Options;
 use crate::out::{Table, spread, time};
-use crate::team::futex;
+use crate::team::{WAIT, WAKE, futex};
 use libc::c_void;
 use std::ptr;
 use std::sync::Arc;
@@ -20,24 +20,18 @@ pub fn run(_: &Options) {
     let (all, mut old, none) = (!0u64, [0u64; 4], ptr::null::<c_void>());
     // SAFETY: no arguments; sets and structs of the kernel's sizes that are alive.
     unsafe {
-        row("getppid, the cheapest call", each(|| drop_answer(libc::syscall(libc::SYS_getppid))));
-        row(
-            "rt_sigaction, asking for one signal",
-            each(|| {
-                let old = old.as_mut_ptr();
-                drop_answer(libc::syscall(libc::SYS_rt_sigaction, libc::SIGSEGV, none, old, 8));
-            }),
-        );
-        row(
-            "rt_sigprocmask, block all and restore",
-            each(|| {
-                let (set, mask) = (libc::SIG_SETMASK, old.as_mut_ptr());
-                libc::syscall(libc::SYS_rt_sigprocmask, set, &all, mask, 8);
-                drop_answer(libc::syscall(libc::SYS_rt_sigprocmask, set, mask, none, 8));
-            }),
-        );
+        row("getppid, the cheapest call", each(|| libc::syscall(libc::SYS_getppid)));
+        let ask =
+            || libc::syscall(libc::SYS_rt_sigaction, libc::SIGSEGV, none, old.as_mut_ptr(), 8);
+        row("rt_sigaction, asking for one signal", each(ask));
+        let block = || {
+            let (set, mask) = (libc::SIG_SETMASK, old.as_mut_ptr());
+            libc::syscall(libc::SYS_rt_sigprocmask, set, &all, mask, 8);
+            libc::syscall(libc::SYS_rt_sigprocmask, set, mask, none, 8)
+        };
+        row("rt_sigprocmask, block all and restore", each(block));
     }
-    row("futex wake without a sleeper", each(|| futex(&WORD, libc::FUTEX_WAKE, 1)));
+    row("futex wake without a sleeper", each(|| futex(&WORD, WAKE, 1)));
     let (wake, latency) = wake_sleeper(400);
     row("futex wake of a sleeper, for the waker", wake);
     row("futex wake, until the sleeper runs", latency);
@@ -50,13 +44,11 @@ pub fn run(_: &Options) {
     table.print();
 }
 
-fn drop_answer(_: libc::c_long) {}
-
 /// Each call timed in groups of 20: the clock is coarse.
-fn each(mut call: impl FnMut()) -> Samples {
+fn each<T>(mut call: impl FnMut() -> T) -> Samples {
     let group = |_| {
         let start = now();
-        (0..20).for_each(|_| call());
+        (0..20).for_each(|_| drop(call()));
         (now() - start) as f64 / 20.0
     };
     (0..1000).map(group).collect()
@@ -71,7 +63,7 @@ fn wake_sleeper(count: usize) -> (Samples, Samples) {
         let mut seen = 0;
         loop {
             while word.load(Acquire) == seen {
-                futex(word, libc::FUTEX_WAIT, seen);
+                futex(word, WAIT, seen);
             }
             awake.store(now(), Release);
             seen = word.load(Acquire);
@@ -80,11 +72,11 @@ fn wake_sleeper(count: usize) -> (Samples, Samples) {
     let (word, awake) = &*shared;
     let (mut cost, mut latency) = (Samples::default(), Samples::default());
     for _ in 0..count {
-        settle(300); // it sleeps by now
+        settle(PAUSE_US); // it sleeps by now
         awake.store(0, Release);
         let start = now();
         word.fetch_add(1, Release);
-        futex(word, libc::FUTEX_WAKE, 1);
+        futex(word, WAKE, 1);
         cost.push((now() - start) as f64);
         while awake.load(Acquire) == 0 {
             std::hint::spin_loop();

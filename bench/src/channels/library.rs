@@ -1,9 +1,9 @@
 //! A libadma.so, and its connection with the other process.
 
 use super::LARGEST;
+use crate::arms::symbol;
 use libc::c_void;
 use std::ffi::{CStr, CString};
-use std::mem::transmute;
 use std::ptr;
 
 type Transfer = unsafe extern "C" fn(i32, *mut c_void, usize) -> isize;
@@ -22,22 +22,16 @@ pub(super) struct Library {
 impl Library {
     pub(super) fn open(path: &str) -> Self {
         let name = CString::new(path).expect("a path");
-        // SAFETY: a terminated path.
-        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
-        assert!(!handle.is_null(), "{path} cannot be opened");
-        let symbol = |name| symbol(handle, name);
-        // SAFETY: the functions have these types, see include/adma.h.
+        // SAFETY: a terminated path; the functions have these types, see include/adma.h.
         unsafe {
+            let handle = libc::dlopen(name.as_ptr(), libc::RTLD_NOW);
+            assert!(!handle.is_null(), "{path} cannot be opened");
             Self {
-                read: transmute::<*mut c_void, Transfer>(symbol(c"adma_read")),
-                write: transmute::<*mut c_void, Transfer>(symbol(c"adma_write")),
-                attach: transmute::<*mut c_void, unsafe extern "C" fn(i32) -> i32>(symbol(
-                    c"adma_attach",
-                )),
-                alloc: transmute::<*mut c_void, unsafe extern "C" fn(usize) -> *mut c_void>(
-                    symbol(c"adma_alloc"),
-                ),
-                info: transmute::<*mut c_void, Transfer>(symbol(c"adma_connection_info")),
+                read: symbol(handle, c"adma_read").expect("adma_read"),
+                write: symbol(handle, c"adma_write").expect("adma_write"),
+                attach: symbol(handle, c"adma_attach").expect("adma_attach"),
+                alloc: symbol(handle, c"adma_alloc").expect("adma_alloc"),
+                info: symbol(handle, c"adma_connection_info").expect("adma_connection_info"),
                 connection: 0,
                 blocks: [ptr::null_mut(); 2],
             }
@@ -62,11 +56,4 @@ impl Library {
         unsafe { (self.info)(self.connection, text.as_mut_ptr().cast(), text.len()) };
         CStr::from_bytes_until_nul(&text).unwrap_or(c"?").to_string_lossy().into()
     }
-}
-
-fn symbol(handle: *mut c_void, name: &CStr) -> *mut c_void {
-    // SAFETY: a terminated name.
-    let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
-    assert!(!found.is_null(), "{name:?} is not in the library");
-    found
 }

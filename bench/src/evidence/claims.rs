@@ -41,8 +41,8 @@ const ADCE: &str = "ADCE";
 const OPEN_MX: &str = "Open-MX";
 const MINI: &str = "miNI";
 const DAMNICK: &str = "DAMNICK";
-/// What stands where only real I/OAT hardware would give a time.
-const COUNTS: &str = "counts only: ";
+/// Begins rows for which only real I/OAT hardware would give a time.
+pub const COUNTS: &str = "counts only: ";
 
 #[rustfmt::skip]
 pub const CLAIMS: &[Claim] = &[
@@ -57,7 +57,7 @@ pub const CLAIMS: &[Claim] = &[
     claim((ADCE, "7"), "7 % of a large copy is its start", Some(7.0), "start, % of 4 MiB", Figure(&["phases.split.4M.start"]), "bench/run phases"),
     claim((ADCE, "7"), "the rest: completion", None, "wait, % of 4 MiB", Figure(&["phases.split.4M.wait"]), "bench/run phases"),
     claim((ADCE, "8"), "columns of a small buffer after a large copy by the CPU: +30 %", Some(1.30), "1 MiB after libc, x undisturbed", Figure(&["cache.1M.libc", "cache.512K.libc", "cache.256K.libc"]), "bench/run cache"),
-    claim((ADCE, "8"), "the same after the engine: +0 %", Some(1.0), "1 MiB after the threads", Figure(&["cache.1M.threads", "cache.512K.threads", "cache.256K.threads"]), "bench/run cache"),
+    claim((ADCE, "8"), "columns after a copy by the engine: +0 %", Some(1.0), "1 MiB after the threads", Figure(&["cache.1M.threads", "cache.512K.threads", "cache.256K.threads"]), "bench/run cache"),
     claim((ADCE, "8"), "streaming stores alone (not in the paper)", None, "1 MiB after streaming", Figure(&["cache.1M.streaming", "cache.512K.streaming", "cache.256K.streaming"]), "bench/run cache"),
     claim((ADCE, "8"), "the engine is a graphics card: +0 %", Some(1.0), "1 MiB after the card", Figure(&["gpu.cache.1M.threads", "gpu.cache.512K.threads"]), "ADMA_BACKEND=gpu bench/run cache"),
     claim((ADCE, "9a"), "messages of 4 MiB: 2954 us, kernel's CPU copy 5803", Some(1.96), "x best other way", Figure(&["ipc.4M.best"]), "bench/run ipc"),
@@ -101,10 +101,6 @@ impl Claim {
             }
         }
     }
-
-    pub fn counts_only(&self) -> bool {
-        self.what.starts_with(COUNTS)
-    }
 }
 
 /// What adma does not help, or costs: text, pattern of figures, and whether more is worse.
@@ -125,6 +121,7 @@ pub const LOSSES: &[(&str, &str, bool)] = &[
     ("start of `true`: time over that without a library", "start.true.ratio", true),
     ("start of `true`: time over that with an empty library", "start.true.to_empty", true),
     ("a process that forks and copies once: time over libc's", "first.short.prefork.ratio", true),
+    ("a program executed for one copy: time over that with an empty library", "first.short.exec-once.to_empty", true),
     ("first ten copies: lowest part of the later gain", "first.*.*.of_steady", false),
     ("messages of 64 KiB in any memory: x best other way", "ipc.64K.best", false),
     ("messages of 64 to 256 bytes: time over a futex and a buffer", "ipc.64|256.small", true),

@@ -3,16 +3,16 @@
 
 use super::jobs::Need::{self, Module, Program};
 use super::jobs::{Job, SCRIPTS};
-use crate::spawn;
+use crate::spawn::{self, Scratch};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::{fs, io};
 
 /// The folder beside this program where everything lies that jobs need.
 pub struct Place {
     pub folder: PathBuf,
     pub scripts: PathBuf,
-    pub null_library: String,
+    /// The empty library.
+    pub empty: Option<Scratch>,
     /// The interpreters there are: that of the virtual environment comes first.
     pythons: Vec<String>,
 }
@@ -26,24 +26,22 @@ impl Place {
         for (name, text) in SCRIPTS {
             fs::write(scripts.join(name), text)?;
         }
-        let null_library = folder.join("null.so");
-        fs::write(&null_library, spawn::NULL_LIBRARY)?;
-        let null_library = null_library.to_string_lossy().into_owned();
         let own = folder.join("venv/bin/python").to_string_lossy().into_owned();
-        let mut pythons = vec![own, system_python().into()];
+        // Debian's own before any other: what its packages bring is there.
+        let debian = Some("/usr/bin/python3").filter(|python| Path::new(python).exists());
+        let mut pythons = vec![own, debian.unwrap_or("python3").into()];
         pythons.retain(|python| imports(python, "sys"));
-        Ok(Place { folder, scripts, null_library, pythons })
+        Ok(Place { folder, scripts, empty: Scratch::empty(), pythons })
     }
 
     /// What runs a job's script: node, or the first Python that has its modules. The error
     /// says what is missing.
     pub fn interpreter(&self, job: &Job) -> Result<&str, String> {
         for need in job.needs {
-            match need {
-                Program(what, package) if !exists(what) => {
-                    return Err(format!("no {what} (apt-get install {package})"));
-                }
-                _ => {}
+            if let Program(what, package) = need
+                && !exists(what)
+            {
+                return Err(format!("no {what} (apt-get install {package})"));
             }
         }
         match job.script.0.rsplit_once('.') {
@@ -76,25 +74,21 @@ impl Place {
             }
             names.sort_unstable();
             names.dedup();
-            if names.is_empty() {
-                continue;
+            if !names.is_empty()
+                && let Ok(output) =
+                    spawn::command(python, None).args(["-c", script]).args(names).output()
+            {
+                text += &String::from_utf8_lossy(&output.stdout);
             }
-            let output = spawn::command(python, None).args(["-c", script]).args(names).output();
-            text += &output.map_or_else(
-                |error| error.to_string(),
-                |output| String::from_utf8_lossy(&output.stdout).into_owned(),
-            );
         }
         text
     }
 }
 
-fn works(command: &mut Command) -> bool {
-    command.output().is_ok_and(|output| output.status.success())
-}
-
-fn imports(python: &str, module: &str) -> bool {
-    works(spawn::command(python, None).args(["-c", &format!("import {module}")]))
+/// Whether this Python runs and has the module.
+pub fn imports(python: &str, module: &str) -> bool {
+    let tried = spawn::command(python, None).args(["-c", &format!("import {module}")]).output();
+    tried.is_ok_and(|output| output.status.success())
 }
 
 fn modules(job: &Job) -> impl Iterator<Item = &'static str> {
@@ -103,11 +97,6 @@ fn modules(job: &Job) -> impl Iterator<Item = &'static str> {
         Program(..) => None,
     };
     job.needs.iter().filter_map(name)
-}
-
-/// Debian's own before any other: what its packages bring is there.
-fn system_python() -> &'static str {
-    if Path::new("/usr/bin/python3").exists() { "/usr/bin/python3" } else { "python3" }
 }
 
 /// Whether a command is in the path, or a file there; one name may be `*`.
