@@ -201,13 +201,13 @@ impl Dispatcher {
         if state != life::COLD {
             threads::forget_after_fork();
             self.ioat.forget_after_fork();
+            cpus::forget_after_fork();
+            huge_pages::forget_after_fork();
         }
         if !matches!(state, life::COLD | life::OFF) {
             self.engine.store(life::COLD, Ordering::Relaxed);
         }
         asynchronous::forget_after_fork();
-        cpus::forget_after_fork();
-        huge_pages::forget_after_fork();
         self.forget_unaided();
         let Some(config) = self.config() else { return };
         if config.gpu().is_some() {

@@ -15,7 +15,7 @@ use crate::ipc::os::blocking;
 use crate::ipc::setup::accept;
 use crate::ipc::wake::background;
 use crate::ipc::wake::kicks;
-use crate::os::sys;
+use crate::os::{cpus, sys};
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -192,7 +192,11 @@ pub fn close(handle: i32) -> os::Result<()> {
 /// Forgets the parent's connections in the child of a fork.
 pub fn forget_after_fork() {
     accept::forget_after_fork();
-    background::forget_after_fork();
+    // Lies on a page that the child of a process without messages need not touch.
+    if os::was_used() {
+        background::forget_after_fork();
+        cpus::forget_after_fork();
+    }
     blocking::forget_after_fork();
     blocks::forget_after_fork();
     os::close_after_fork();

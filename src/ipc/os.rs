@@ -78,6 +78,11 @@ fn mark_of(number: i32) -> u64 {
     sys::stat(number, mark).unwrap_or(0)
 }
 
+/// Whether this process, or the one that forked it, ever had a descriptor for messages.
+pub fn was_used() -> bool {
+    OPEN.get().is_some()
+}
+
 /// Closes our descriptors in the child of a fork.
 pub fn close_after_fork() {
     let Some(Descriptors(open)) = OPEN.get() else { return };
