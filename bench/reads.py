@@ -1,9 +1,9 @@
 """Times reads of a file in the page cache; run by adma-bench with and without the shim.
 
-usage: reads.py SECONDS FOLDER [MIB]
+usage: reads.py SECONDS FOLDER [SIZE,...]
 Prints one line for each case: what reads, size, median nanoseconds of a read.
 What is not installed (numpy, pyarrow, h5py, torch) is left out. `cold` has the file dropped from
-the page cache before each read. The largest file has MIB mebibytes, 1024 unless told.
+the page cache before each read. Sizes of files are in mebibytes.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-SIZES = 1, 4, 16, 64, 256, 1024
+SIZES = "1,4,16,64,256,1024"
 
 
 def median(read, seconds, before=None):
@@ -87,10 +87,10 @@ def modules(path, size):
 
 def main():
     seconds, folder = float(sys.argv[1]), sys.argv[2]
-    most = int(sys.argv[3]) if len(sys.argv) > 3 else 1024
+    sizes = sys.argv[3] if len(sys.argv) > 3 else SIZES
     path = os.path.join(folder, f"adma-reads-{os.getpid()}")
     try:
-        for mib in (mib for mib in SIZES if mib <= most):
+        for mib in map(int, sizes.split(",")):
             size = mib << 20
             make(path, size)
             buffer = bytearray(size)

@@ -23,12 +23,16 @@ pub fn run(options: &Options) {
     };
     // Not in a file system that is memory: there nothing is cold.
     let folder = std::env::var("BENCH_FOLDER").unwrap_or("/var/tmp".to_owned());
-    let most = (machine::available_memory() / 6 / MIB).min(1024).to_string();
+    let most = machine::available_memory() / 6;
+    let usual: &[usize] = if options.quick { &[1, 16, 256] } else { &[1, 4, 16, 64, 256, 1024] };
+    let sizes = options.sizes.clone().unwrap_or(usual.iter().map(|size| size * MIB).collect());
+    let sizes = sizes.iter().filter(|&&size| size <= most).map(|size| (size / MIB).to_string());
+    let sizes = sizes.collect::<Vec<_>>().join(",");
     println!("{python}; files in {folder}; cold: dropped from the page cache before each read\n");
     let seconds = (options.seconds / 6.0).to_string();
     let cases = pairs::run(((options.seconds * 3.0) as usize).max(4), "reads", |with| {
         let mut command = spawn::command(&python, options.library().filter(|_| with));
-        command.args(["-c", READS, &seconds, &folder, &most]);
+        command.args(["-c", READS, &seconds, &folder, &sizes]);
         command
     });
     let mut table = Table::of("what|size|libc ms|x libc|lowest|highest");
