@@ -197,6 +197,7 @@ impl Dispatcher {
     /// never used is not touched: each page that is costs the child a microsecond.
     pub fn forget_after_fork(&self) {
         process::claim_memory();
+        process::note_fork();
         let state = self.engine.load(Ordering::Relaxed);
         if state != life::COLD {
             threads::forget_after_fork();

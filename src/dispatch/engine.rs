@@ -10,7 +10,7 @@ use crate::backend::threads::{self, workers};
 use crate::backend::{Refused, gpu, ioat, may_start};
 use crate::config::{Backend, Config};
 use crate::os::signal_mask::SignalsHeld;
-use crate::os::{cpus, real_time, sys};
+use crate::os::{cpus, process, real_time, sys};
 use crate::stats::Fallback;
 use core::sync::atomic::Ordering;
 
@@ -20,6 +20,9 @@ const START_BYTES: usize = 2 << 20;
 /// Ticks, about 3 ms, that smaller calls take together before an engine is started for them: a
 /// process which ends right then has lost some hundredths of its time.
 const START_TICKS: u64 = 1 << 23;
+/// As many in the child of a fork: it writes to memory that it shares with its parent, and each page
+/// that workers write to is unshared with an interrupt of all their CPUs.
+const START_TICKS_FORKED: u64 = 1 << 25;
 
 /// Where the engine is in its life.
 pub mod life {
@@ -141,8 +144,9 @@ impl Dispatcher {
     /// Whether a call of `len` bytes, with those that libc has done, pays for making workers. A fixed
     /// threshold is believed.
     fn pays(&self, config: &Config, len: usize) -> bool {
+        let least = if process::is_forked() { START_TICKS_FORKED } else { START_TICKS };
         len >= START_BYTES
-            || self.unaided_ticks.load(Ordering::Relaxed) >= START_TICKS
+            || self.unaided_ticks.load(Ordering::Relaxed) >= least
             || !self.learns(config)
     }
 

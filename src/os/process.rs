@@ -4,7 +4,7 @@
 use super::sync::fetch_to_change;
 use super::sys::{self, NoFilter, NoNewFilter};
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 /// The process all of this belongs to: a vfork child shares our memory and must not make
 /// workers, for they would die with it, perhaps in the middle of a piece.
@@ -14,6 +14,9 @@ static PID: AtomicI32 = AtomicI32::new(0);
 /// null until the first engine is started.
 #[unsafe(link_section = ".data")]
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+/// This process is the child of a fork, and has made no other program of itself.
+#[unsafe(link_section = ".data")]
+static FORKED: AtomicBool = AtomicBool::new(false);
 
 /// At start-up, before the first copy.
 pub fn settle_in() {
@@ -28,6 +31,15 @@ pub fn claim_memory() {
     if !MARK.load(Ordering::Relaxed).is_null() {
         mark_our_memory();
     }
+}
+
+/// In the child of a fork.
+pub fn note_fork() {
+    FORKED.store(true, Ordering::Relaxed);
+}
+
+pub fn is_forked() -> bool {
+    FORKED.load(Ordering::Relaxed)
 }
 
 /// The process whose memory this is.
