@@ -155,12 +155,6 @@ unsafe impl Zeroed for Learner {}
 // SAFETY: atomics.
 unsafe impl Zeroed for Cell {}
 
-/// Ticks per MiB.
-fn per_mebibyte(cost: Cost) -> u32 {
-    let ticks = u128::from(cost.ticks.max(1)) << 20;
-    (ticks / cost.bytes.max(1) as u128).clamp(1, u32::MAX.into()) as u32
-}
-
 /// How much faster `b` is than `a`, in parts of `ONE`.
 fn ratio(a: u32, b: u32) -> u32 {
     let ratio = u64::from(a) * u64::from(ONE) / u64::from(b.max(1));
@@ -355,7 +349,7 @@ impl Cell {
 
     /// Notes a copy that libc has made, for whatever reason.
     pub fn note_libc(&self, whole: Cost) {
-        self.libc_cost.store(per_mebibyte(whole), Relaxed);
+        self.libc_cost.store(whole.per_mebibyte(), Relaxed);
     }
 
     /// Ticks that `bytes` usually take.
@@ -406,8 +400,8 @@ impl Cell {
         let passed = since.saturating_mul(whole.ticks);
         let settled = !back_to_back || passed >= SETTLING_TICKS || since > SETTLING_COPIES;
         // What has held the caller up would have done so either way; its workers would not.
-        let waited = per_mebibyte(Cost { ticks: waited, ..whole }) - 1;
-        let cost = |most: u32| per_mebibyte(whole).min(most.saturating_add(waited));
+        let waited = Cost { ticks: waited, ..whole }.per_mebibyte() - 1;
+        let cost = |most: u32| whole.per_mebibyte().min(most.saturating_add(waited));
         let (usual, trying) = (self.cost.load(Relaxed), self.trying.load(Relaxed));
         let libc_won = self.libc_won.load(Relaxed);
         if !trying || verdict.is_ok() != libc_won {
@@ -469,7 +463,7 @@ impl Cell {
 
     /// What a pair has shown: the first bytes by libc, the rest by the engine.
     pub fn record_pair(&self, first: Cost, rest: Cost) {
-        let gain = ratio(per_mebibyte(first), per_mebibyte(rest));
+        let gain = ratio(first.per_mebibyte(), rest.per_mebibyte());
         // During the first copy of a process the workers are still being made.
         self.note_libc(first);
         blend(&self.pair, gain, if self.calls.load(Relaxed) < PAIRS_FIRST { 2 } else { 4 });

@@ -37,7 +37,7 @@ impl Cut {
     const SMALLEST: usize = 4 * PAGE;
     const LARGEST: usize = 64 * PAGE;
     /// What one page table maps.
-    const TABLE: usize = 512 * PAGE;
+    pub const TABLE: usize = 512 * PAGE;
     /// What all channels together take before the first of them is given more.
     const ROUND: usize = 1024 * PAGE;
 

@@ -59,7 +59,8 @@ static void subject_poll(void)
         EXPECT(read(fd, &count, 8) == 8);
     by_notif(&pairs[1]);
     EXPECT(epoll_wait(loop, &event, 1, 100000) == 1);
-    /* Closed all the same, and the number used for something else: nothing gets into it. */
+    /* The program closes it although it must not, and opens another file under its number:
+     * nothing gets into that. */
     close(fd);
     int file = memfd_create("mine", 0);
     EXPECT(dup2(file, fd) == fd);

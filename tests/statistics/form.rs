@@ -32,7 +32,7 @@ fn text_with_long_names_large_counts_and_many_channels_fits_80_columns() {
     let folder = Folder::new();
     let program = folder.join("a_program_with_quite_a_long_name_of_its_own");
     copy_program(victim("stats_copies"), &program);
-    // Nothing is carried by libc's backend, so many copies are quick.
+    // The backend libc carries nothing, so ten million copies take little time.
     let table = [
         ("threads", "64K", "memcpy 1000000 20", "by the engine"),
         ("libc", "64", "overlap 128 10000000 memcpy 128 10000000", "overlap 10000000"),

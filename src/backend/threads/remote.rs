@@ -24,13 +24,13 @@ use crate::backend::threads::{self, Seen};
 use crate::backend::{Refused, libc as original};
 use crate::functions::Op;
 use crate::os::lock::TryLock;
-use crate::os::mapped::{Mapped, Zeroed};
+use crate::os::mapped::{Mapped, Zeroed, zeroed};
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::{process, sys};
 use crate::plan::{self, Cut, Piece};
 use core::mem::MaybeUninit;
 
-static THREADS: TableThreads = TableThreads::new();
+static THREADS: TableThreads = zeroed();
 
 /// The program's call, as it came.
 pub struct TransferCall {

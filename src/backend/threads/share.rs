@@ -45,6 +45,12 @@ pub struct Cost {
 }
 
 impl Cost {
+    /// Ticks for each MiB, at least one.
+    pub fn per_mebibyte(self) -> u32 {
+        let ticks = u128::from(self.ticks.max(1)) << 20;
+        (ticks / self.bytes.max(1) as u128).clamp(1, u32::MAX.into()) as u32
+    }
+
     /// How many times as fast as `other` this was.
     pub fn times_as_fast_as(self, other: Cost) -> usize {
         let of = |a: usize, b: u64| a as u128 * u128::from(b.max(1));

@@ -8,10 +8,10 @@
 //! as many once it costs twice that. A step up that failed is tried again after twice as many calls.
 
 use super::share::Cost;
+use crate::os::mapped::Zeroed;
+use crate::plan::Cut;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// What one page table maps.
-const TABLE: usize = 2 << 20;
 const LEAST: u32 = 2;
 const MOST: u32 = 16;
 /// Good calls before the first step up, and before the last.
@@ -28,23 +28,17 @@ pub struct TableThreads {
     patience: AtomicU32,
 }
 
-impl TableThreads {
-    pub const fn new() -> Self {
-        Self {
-            more: AtomicU32::new(0),
-            best: AtomicU32::new(0),
-            good: AtomicU32::new(0),
-            patience: AtomicU32::new(0),
-        }
-    }
+// SAFETY: numbers that are atomic; zeros mean what the fields say.
+unsafe impl Zeroed for TableThreads {}
 
+impl TableThreads {
     fn per_table(&self) -> u32 {
         LEAST + self.more.load(Relaxed)
     }
 
     /// How many threads are to share a transfer of `len` bytes.
     pub fn of(&self, len: usize) -> usize {
-        self.per_table() as usize * len.div_ceil(TABLE).max(1)
+        self.per_table() as usize * len.div_ceil(Cut::TABLE).max(1)
     }
 
     /// Notes what the caller's own bytes have cost in a shared transfer.
@@ -52,20 +46,19 @@ impl TableThreads {
         if own.bytes == 0 {
             return;
         }
-        let cost = (u128::from(own.ticks) << 20) / own.bytes as u128;
-        let cost = cost.clamp(1, u128::from(u32::MAX / 4)) as u32;
+        let cost = own.per_mebibyte();
         let best = match self.best.load(Relaxed) {
             0 => cost,
-            best => cost.min(best + best / 64),
+            best => cost.min(best.saturating_add(best / 64)),
         };
         self.best.store(best, Relaxed);
         let patience = FIRST_STEP + self.patience.load(Relaxed);
-        if cost > 2 * best {
+        if cost > best.saturating_mul(2) {
             if self.per_table() > LEAST {
                 self.patience.store((2 * patience).min(LAST_STEP) - FIRST_STEP, Relaxed);
             }
             self.step((self.per_table() / 2).max(LEAST));
-        } else if cost <= best + best / 2 {
+        } else if cost <= best.saturating_add(best / 2) {
             let good = self.good.load(Relaxed) + 1;
             self.good.store(good, Relaxed);
             if good >= patience {
@@ -83,11 +76,12 @@ impl TableThreads {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::os::mapped::zeroed;
 
     /// Transfers whose bytes cost what `cost` says for `threads` in a table.
     fn calls(threads: &TableThreads, count: usize, cost: impl Fn(usize) -> u64) -> Vec<usize> {
         let one = |_| {
-            let each = threads.of(TABLE);
+            let each = threads.of(Cut::TABLE);
             threads.note(Cost { bytes: 1 << 20, ticks: cost(each) });
             each
         };
@@ -96,17 +90,17 @@ mod tests {
 
     #[test]
     fn threads_of_a_table_grow_where_they_do_not_wait_for_each_other() {
-        let threads = TableThreads::new();
+        let threads = zeroed::<TableThreads>();
         assert_eq!((threads.of(1 << 20), threads.of(4 << 20)), (2, 4));
         calls(&threads, 100, |each| 1000 + each as u64);
-        assert_eq!(threads.of(TABLE), MOST as usize);
+        assert_eq!(threads.of(Cut::TABLE), MOST as usize);
         calls(&threads, 10, |each| 600 * each as u64);
-        assert_eq!(threads.of(TABLE), 2, "they wait for each other from now on");
+        assert_eq!(threads.of(Cut::TABLE), 2, "they wait for each other from now on");
     }
 
     #[test]
     fn step_that_fails_is_tried_less_and_less() {
-        let threads = TableThreads::new();
+        let threads = zeroed::<TableThreads>();
         let tried = calls(&threads, 4000, |each| if each > 2 { 5000 } else { 1000 });
         let steps = tried.iter().filter(|&&each| each > 2).count();
         assert!((2..20).contains(&steps), "{steps} of 4000");

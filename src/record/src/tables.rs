@@ -179,7 +179,7 @@ pub fn channels((caller, name, channels): (u64, &str, &[u64]), out: &mut dyn Wri
     writeln!(out)
 }
 
-/// Messages between processes; by regime the same ones again.
+/// Messages between processes, in all and once more for each regime.
 pub fn messages(told: &Messages, out: &mut dyn Write) -> Result {
     writeln!(out, "  {:<16}{:>10}{:>13}", "messages", "count", "bytes")?;
     for (name, count, bytes) in told.directions {
