@@ -51,7 +51,7 @@
 /* adma_info.features */
 #define ADMA_FEATURE_WORDS	0x1	/* completion by words */
 #define ADMA_FEATURE_EXPORTS	0x2	/* ports and exports */
-#define ADMA_FEATURE_NODES	0x4	/* channels on several NUMA nodes */
+#define ADMA_FEATURE_NODES	0x4	/* several NUMA nodes */
 
 /* What the helper offers; it reads the fields that say so (in:). */
 struct adma_info {
@@ -60,10 +60,10 @@ struct adma_info {
 	__u32 abi;		/* ADMA_ABI_VERSION */
 	__u32 features;		/* ADMA_FEATURE_* */
 	__u32 channels;		/* held; they are numbered from 0 */
-	__u32 usable;		/* those of them that are not put aside */
+	__u32 usable;		/* those of them that are not in quarantine */
 	__u32 src_align;	/* a piece's source is a multiple of this; 1: any */
 	__u32 reserved;		/* in: 0 */
-	__aligned_u64 max_bytes;	/* of one user in flight at most */
+	__aligned_u64 max_bytes;	/* of a request at most */
 	__aligned_u64 max_pages;	/* pinned for one open file at most */
 	__aligned_u64 keep_pages;	/* that stay pinned after a copy at most */
 	__aligned_u64 pages;		/* of this file that are pinned now */
@@ -118,10 +118,11 @@ struct adma_piece {
  * EBADF	not a port
  * ENOENT	the port has no such export, or not any more
  * EACCES	the export does not allow this direction
- * EAGAIN	too many requests or pages of this file, or requests or bytes of
- *		this user, in flight
+ * EAGAIN	too many bytes in one request; too many requests or pages of this
+ *		file in flight
  * ENOMEM	no memory, or RLIMIT_MEMLOCK is reached
- * EBUSY	the channels are full, or being tested; the mapping has changed
+ * EBUSY	the channels are full, or have too many requests of this user, or
+ *		are being tested; the mapping has changed
  * EIO		a page that the device cannot reach
  * ENODEV	no channel is usable
  */

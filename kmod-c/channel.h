@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * DMA channels, what each of them does of a request, and their health. Nothing
- * here knows of files or pages.
+ * DMA channels, what each of them does of a request, their health, and counters.
+ * Nothing here knows of files or pages.
  *
  * ch->lock (interrupts off) is the innermost lock. A driver is called inside a
  * read side of adma_srcu, after ch->chan was seen there: a channel is given back
@@ -13,6 +13,7 @@
 #include <linux/atomic.h>
 #include <linux/dmaengine.h>
 #include <linux/list.h>
+#include <linux/percpu.h>
 #include <linux/refcount.h>
 #include <linux/sizes.h>
 #include <linux/spinlock.h>
@@ -27,10 +28,30 @@
 #define ADMA_UNIT	64	/* bytes; queues are counted in these */
 #define ADMA_WATCH_MS	20	/* looks for completions without an interrupt */
 
+/* In the order of adma_stat_names[]. */
+enum adma_stat {
+	ADMA_STAT_COPIES,	/* pieces taken */
+	ADMA_STAT_BYTES,	/* of them */
+	ADMA_STAT_DESCRIPTORS,	/* transfers handed to channels */
+	ADMA_STAT_PINS,		/* pages pinned since loading */
+	ADMA_STAT_PINNED_PAGES,	/* pages pinned now */
+	ADMA_STAT_ERRORS,	/* transfers that failed */
+	ADMA_STAT_TIMEOUTS,	/* parts of requests silent for too long */
+	ADMA_STAT_RING_FULL,	/* a channel refused a transfer */
+	ADMA_STAT_QUARANTINED,	/* quarantined after repeated errors */
+	ADMA_STAT_EXPORTS,	/* buffers exported */
+	ADMA_STAT_EXPORT_BYTES,	/* of ADMA_STAT_BYTES, between processes */
+	ADMA_STAT_HITS,		/* ranges found pinned */
+	ADMA_STAT_MISSES,	/* ranges not found pinned */
+	ADMA_STAT_EVICTIONS,	/* ranges retired to make room */
+	ADMA_STAT_INVALIDATIONS,	/* ranges whose mapping has changed */
+	ADMA_STATS,
+};
+
 enum adma_health {
 	ADMA_UP,
-	ADMA_ASIDE,		/* being examined, or resting after errors */
-	ADMA_OUT,		/* until the module is loaded again */
+	ADMA_QUARANTINED,		/* being examined, or resting after errors */
+	ADMA_DISABLED,		/* until the module is loaded again */
 };
 
 /* A channel of a dmaengine driver that we hold. */
@@ -42,7 +63,6 @@ struct adma_channel {
 	bool leaving;		/* nothing begins on it any more */
 	bool stopped;		/* was given back and reset: nothing moves any more */
 	wait_queue_head_t wait;	/* woken as transfers complete */
-	unsigned long refused;	/* jiffies: takes no transfer since; 0: it does */
 	unsigned long asked;	/* jiffies: its driver was, for completions */
 	unsigned long moved;	/* jiffies: last completion, or end of a pause */
 	atomic_long_t queued;	/* units in flight */
@@ -76,17 +96,12 @@ struct adma_job {
 	u64 id;			/* value of its words */
 	unsigned int slot;	/* number of its words */
 	struct adma_words *words;	/* by channel */
+	const void *user;	/* of the submitter; only compared */
 	const void *owner[2];	/* whose memory it touches; the second may be NULL */
 	const void *buf;	/* export that it reaches, or NULL */
 	atomic64_t failed;	/* mask of pieces */
 	refcount_t parts;	/* chan_reqs that are not over, and the submitter */
 	void (*end)(struct adma_job *job);	/* there are none; interrupts are off */
-};
-
-struct adma_xfer {
-	dma_addr_t dst;
-	dma_addr_t src;
-	size_t len;
 };
 
 /*
@@ -110,7 +125,7 @@ struct adma_chan_req {
 	u32 sent;			/* units submitted; by the submitter */
 	dma_cookie_t cookie;		/* of the last transfer */
 	unsigned long begun;		/* jiffies before the first transfer */
-	unsigned long sent_at;		/* jiffies before the last batch */
+	unsigned long sent_at;		/* jiffies before the last transfer */
 	bool trusted;			/* no transfer was lost, or we would know */
 	bool closed;			/* its last transfer is submitted */
 	bool word_came;			/* what has not completed by now was lost */
@@ -126,10 +141,17 @@ struct adma_flight {
 	unsigned long max_age;	/* jiffies since sent; 0: any */
 };
 
+DECLARE_PER_CPU(s64[ADMA_STATS], adma_counters);
 extern struct adma_channel adma_channels[ADMA_MAX_CHANNELS];
 extern unsigned int adma_nr_channels;
+extern unsigned long adma_depth;
 extern struct workqueue_struct *adma_workqueue;
 extern struct srcu_struct adma_srcu;
+
+static inline void adma_count(enum adma_stat what, s64 by)
+{
+	this_cpu_add(adma_counters[what], by);
+}
 
 static inline u32 adma_units(size_t len)
 {
@@ -163,28 +185,28 @@ static inline void adma_watch_soon(struct adma_channel *ch)
 int adma_order_of(struct dma_device *device);
 void adma_channel_issue(struct adma_channel *ch, bool poll);
 void adma_channels_poll(void);
-bool adma_several_nodes(void);
 int adma_channel_pick(u32 wanted, u64 addr, u64 first);
-
-/* chan_req.c */
+long adma_wait_for_flight(const struct adma_flight *what, long timeout,
+			  bool interruptible);
 struct adma_chan_req *adma_chan_req_begin(struct adma_channel *ch,
 					  struct adma_job *job);
 void adma_chan_req_charge(struct adma_chan_req *cr, s32 units);
 dma_cookie_t adma_chan_req_transfer(struct adma_chan_req *cr, dma_addr_t dst,
 				    dma_addr_t src, size_t len,
 				    unsigned long flags);
-int adma_chan_req_send(struct adma_chan_req *cr, const struct adma_xfer *xfer,
-		       unsigned int nr, bool (*stale)(struct adma_job *job));
+int adma_chan_req_send(struct adma_chan_req *cr, dma_addr_t dst, dma_addr_t src,
+		       size_t len, bool fence, bool (*stale)(struct adma_job *job));
 bool adma_chan_req_close(struct adma_chan_req *cr);
 void adma_chan_req_next_turn(struct adma_chan_req *cr);
 void adma_chan_req_end(struct adma_chan_req *cr, bool dead);
 void adma_channel_stopped(struct adma_channel *ch);
-long adma_wait_for_flight(const struct adma_flight *what, long timeout,
-			  bool interruptible);
 void adma_job_put(struct adma_job *job);
 
 /* health.c */
 int adma_health_init(struct adma_channel *ch);
 void adma_watch(struct work_struct *work);
+
+/* stats.c */
+extern const struct attribute_group *adma_stat_groups[];
 
 #endif /* ADMA_CHANNEL_H */

@@ -12,7 +12,7 @@
 #include <linux/uaccess.h>
 
 #include "compat.h"
-#include "request.h"
+#include "file.h"
 
 /* How long a caller that is about to fork waits for requests and pages. */
 #define ADMA_FORK_MS	100
@@ -47,11 +47,11 @@ static int adma_info(struct adma_file *file, struct adma_info *arg)
 		.flags = arg->flags,
 		.abi = ADMA_ABI_VERSION,
 		.features = ADMA_FEATURE_WORDS | ADMA_FEATURE_EXPORTS |
-			    (adma_several_nodes() ? ADMA_FEATURE_NODES : 0),
+			    (num_online_nodes() > 1 ? ADMA_FEATURE_NODES : 0),
 		.channels = adma_nr_channels,
 		.usable = usable,
 		.src_align = adma_align,
-		.max_bytes = adma_max_bytes,
+		.max_bytes = ADMA_MAX_BYTES,
 		.max_pages = adma_page_limit(),
 		.keep_pages = READ_ONCE(mem->keep_pages),
 		.pages = atomic_long_read(&mem->pages),
@@ -243,20 +243,6 @@ static struct miscdevice adma_device = {
 	.mode = 0640,
 };
 
-/* In the reverse order. */
-static void adma_cleanup(void)
-{
-	/* No file is open, but a page of one may be locked: see adma_range_reap(). */
-	flush_workqueue(adma_workqueue);
-	while (!list_empty(&adma_mems))
-		msleep(ADMA_WATCH_MS);
-	flush_workqueue(adma_reapers);
-	adma_kept_exit();
-	adma_channels_release();
-	destroy_workqueue(adma_reapers);
-	destroy_workqueue(adma_workqueue);
-}
-
 static int __init adma_init(void)
 {
 	int ret = -ENOMEM;
@@ -297,7 +283,15 @@ err_destroy_workqueue:
 static void __exit adma_exit(void)
 {
 	misc_deregister(&adma_device);
-	adma_cleanup();
+	/* No file is open, but a page of one may be locked: see adma_range_reap(). */
+	flush_workqueue(adma_workqueue);
+	while (!list_empty(&adma_mems))
+		msleep(ADMA_WATCH_MS);
+	flush_workqueue(adma_reapers);
+	adma_kept_exit();
+	adma_channels_release();
+	destroy_workqueue(adma_reapers);
+	destroy_workqueue(adma_workqueue);
 }
 
 module_init(adma_init);

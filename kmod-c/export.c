@@ -10,7 +10,7 @@
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 
-#include "export.h"
+#include "file.h"
 
 /* Puts the ranges once no request uses the buffer, nor can any more. */
 static void adma_buf_put_ranges(struct adma_buf *buf)
@@ -41,11 +41,7 @@ static struct adma_buf *adma_buf_find(struct file *port, u64 id)
 	return buf && buf->id == id && buf->port == port ? buf : NULL;
 }
 
-/**
- * adma_exports_void() - let nothing reach the exports of a range that has died
- * @mem: memory of their owner
- * @range: the range
- */
+/* Lets nothing reach the exports of a range that has died. */
 void adma_exports_void(struct adma_mem *mem, struct adma_range *range)
 {
 	struct adma_file *file = adma_file_of(mem);
@@ -64,10 +60,9 @@ void adma_exports_void(struct adma_mem *mem, struct adma_range *range)
 	xa_unlock(&file->exports);
 }
 
-/**
- * adma_exports_close() - take all exports back, without waiting
- * @file: file of their owner
- * @port: of this port only; NULL: of all, and nothing is exported any more
+/*
+ * Takes the exports of a port back, without waiting; without a port those of all,
+ * and nothing is exported any more.
  */
 void adma_exports_close(struct adma_file *file, const struct file *port)
 {
@@ -139,11 +134,7 @@ int adma_export(struct file *port, struct adma_export *arg)
 	return ret;
 }
 
-/**
- * adma_unexport() - take a buffer back
- * @port: port that it is exported through
- * @arg: its number, and how long to wait
- *
+/*
  * Waits for transfers, and not for their submitter, which may have no processor for
  * as long as its control group likes: it sees @refuse before it submits more.
  */
@@ -182,15 +173,7 @@ int adma_unexport(struct file *port, struct adma_wait *arg)
 	return limit ? -ETIMEDOUT : -EAGAIN;
 }
 
-/**
- * adma_buf_enter() - use an export for one request
- * @fops: of ports
- * @fd: descriptor of the port
- * @id: number of the export
- * @wanted: ADMA_EXPORT_READ or ADMA_EXPORT_WRITE
- *
- * Returns the buffer, whose ranges stay until adma_buf_leave(), or an error.
- */
+/* Returns an export for one request; its ranges stay until adma_buf_leave(). */
 struct adma_buf *adma_buf_enter(const struct file_operations *fops, int fd,
 				u64 id, u32 wanted)
 {

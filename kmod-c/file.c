@@ -7,45 +7,10 @@
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
 
-#include "request.h"
+#include "file.h"
 
 /* How long a close waits for transfers in flight before it leaves them alone. */
 #define ADMA_DRAIN_MS	10000
-
-static unsigned long adma_max_files = 1024;
-module_param_named(files, adma_max_files, ulong, 0644);
-MODULE_PARM_DESC(files, "open files of one user at most (default 1024)");
-
-/* Adds it to the files of its user, found through the other files. */
-static int adma_file_list(struct adma_file *file)
-{
-	/* Not with the lock, which all users share: it may take long. */
-	struct adma_user *new = kzalloc(sizeof(*new), GFP_KERNEL_ACCOUNT);
-	struct adma_user *user = new;
-	struct adma_mem *mem;
-	int ret = 0;
-
-	if (!new)
-		return -ENOMEM;
-	mutex_lock(&adma_mems_lock);
-	list_for_each_entry(mem, &adma_mems, all) {
-		if (adma_file_of(mem)->user &&
-		    mem->cred->user == file->mem.cred->user)
-			user = adma_file_of(mem)->user;
-	}
-	if (user->files && user->files >= adma_max_files) {
-		ret = -EMFILE;
-	} else {
-		user->files++;
-		file->user = user;
-		list_add_tail(&file->mem.all, &adma_mems);
-		adma_words_map(&file->mem);
-	}
-	mutex_unlock(&adma_mems_lock);
-	if (user != new || ret)
-		kfree(new);
-	return ret;
-}
 
 static void adma_file_free(struct kref *kref)
 {
@@ -68,6 +33,20 @@ static void adma_file_free(struct kref *kref)
 	xa_destroy(&file->exports);
 	put_pid(file->owner);
 	kfree(file);
+}
+
+/*
+ * Drops one count of what is active: the open file, and each request. With the last
+ * one the file holds the module no more; its memory stays, to which ports may refer.
+ */
+void adma_file_leave(struct adma_file *file)
+{
+	if (!refcount_dec_and_test(&file->active))
+		return;
+	mutex_lock(&adma_mems_lock);
+	adma_words_unmap(&file->mem, ADMA_EVERY_DEVICE);
+	mutex_unlock(&adma_mems_lock);
+	module_put(THIS_MODULE);
 }
 
 /*
@@ -106,7 +85,6 @@ int adma_file_open(struct inode *inode, struct file *filp)
 	struct adma_file *file;
 	struct adma_mem *mem;
 	unsigned int i;
-	int ret = 0;
 
 	file = kzalloc(struct_size(file, words, adma_nr_channels),
 		       GFP_KERNEL_ACCOUNT);
@@ -133,17 +111,17 @@ int adma_file_open(struct inode *inode, struct file *filp)
 	refcount_set(&file->active, 1);
 	file->owner = get_pid(task_tgid(current));
 	xa_init_flags(&file->exports, XA_FLAGS_ACCOUNT);
-	for (i = 0; i < adma_nr_channels && !ret; i++) {
+	for (i = 0; i < adma_nr_channels; i++) {
 		file->words[i].page = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
-		if (!file->words[i].page)
-			ret = -ENOMEM;
+		if (!file->words[i].page) {
+			adma_mem_put(mem);
+			return -ENOMEM;
+		}
 	}
-	if (!ret)
-		ret = adma_file_list(file);
-	if (ret) {
-		adma_mem_put(mem);
-		return ret;
-	}
+	mutex_lock(&adma_mems_lock);
+	list_add_tail(&mem->all, &adma_mems);
+	adma_words_map(mem);
+	mutex_unlock(&adma_mems_lock);
 	__module_get(THIS_MODULE);
 	filp->private_data = file;
 	return nonseekable_open(inode, filp);

@@ -3,24 +3,17 @@
 #ifndef ADMA_FILE_H
 #define ADMA_FILE_H
 
+#include <linux/poll.h>
+
 #include "range.h"
 
 #define ADMA_MAX_LEN	SZ_1G	/* keeps every count of pages an int */
-
-struct adma_request;
-
-/* What all open files of a user have. */
-struct adma_user {
-	unsigned int files;
-	atomic_t requests;	/* in flight, */
-	atomic64_t bytes;	/* and their bytes */
-};
+#define ADMA_MAX_BYTES	SZ_64M	/* of a request */
 
 /* An open file, until the last of its requests is over. */
 struct adma_file {
 	struct adma_mem mem;
 	struct pid *owner;	/* the process that opened it */
-	struct adma_user *user;	/* NULL: nothing is active */
 	refcount_t active;	/* the open file, and its requests */
 
 	spinlock_t lock;	/* protects sequence, ids and states of requests */
@@ -33,6 +26,22 @@ struct adma_file {
 	bool closed;		/* nothing is exported any more */
 
 	struct adma_words words[];
+};
+
+/* An exported buffer; the lock of file->exports protects it. */
+struct adma_buf {
+	struct adma_file *file;
+	const struct file *port;	/* only compared */
+	u64 id;
+	u64 addr;
+	u64 len;
+	u32 flags;
+	bool listed;		/* in the table */
+	int refuse;		/* why nothing new begins, or 0 */
+	unsigned int requests;	/* that use it; they need the ranges */
+	struct rcu_head rcu;
+	unsigned int nr;
+	struct adma_range *range[];	/* with a reference each */
 };
 
 static inline struct adma_file *adma_file_of(struct adma_mem *mem)
@@ -48,7 +57,25 @@ static inline long adma_timeout_of(const struct adma_wait *arg)
 	return min_t(u64, nsecs_to_jiffies64(arg->timeout_ns) + 1, INT_MAX);
 }
 
+/* file.c */
 int adma_file_open(struct inode *inode, struct file *filp);
 int adma_file_release(struct inode *inode, struct file *filp);
+void adma_file_leave(struct adma_file *file);
+
+/* export.c */
+struct adma_buf *adma_buf_enter(const struct file_operations *fops, int fd,
+				u64 id, u32 wanted);
+void adma_buf_leave(struct adma_buf *buf);
+void adma_exports_void(struct adma_mem *mem, struct adma_range *range);
+void adma_exports_close(struct adma_file *file, const struct file *port);
+int adma_export(struct file *port, struct adma_export *arg);
+int adma_unexport(struct file *port, struct adma_wait *arg);
+
+/* request.c */
+int adma_submit(struct file *filp, const struct file_operations *port,
+		struct adma_submit *arg);
+int adma_wait(struct adma_file *file, struct adma_wait *arg);
+void adma_requests_free(struct adma_file *file);
+__poll_t adma_requests_poll(struct adma_file *file, u64 sequence);
 
 #endif /* ADMA_FILE_H */

@@ -20,7 +20,6 @@
 #include <linux/module.h>
 
 #include "channel.h"
-#include "stats.h"
 
 /*
  * Errors with fewer than ADMA_FORGIVEN good chan_reqs between them are counted. A
@@ -38,7 +37,7 @@ MODULE_PARM_DESC(selftest, "at load, see what channels do behind an error; may c
 
 static unsigned int adma_timeout_ms = 1000;
 module_param_named(timeout_ms, adma_timeout_ms, uint, 0644);
-MODULE_PARM_DESC(timeout_ms, "how long a channel may be silent before it is put aside (default 1000)");
+MODULE_PARM_DESC(timeout_ms, "how long a channel may be silent before it is quarantined (default 1000)");
 
 /* Returns how long a channel may be silent. */
 static unsigned long adma_timeout(void)
@@ -116,7 +115,7 @@ static int adma_probe(struct adma_channel *ch)
 
 /*
  * The watch: looks after chan_reqs that do not complete, and after
- * channels that are put aside. It alone changes a channel's health.
+ * channels in quarantine. It alone changes a channel's health.
  */
 
 /* Whether its last transfer was submitted before the one with that cookie. */
@@ -190,7 +189,7 @@ static unsigned int adma_examine(struct adma_channel *ch, bool trouble)
 	int ret;
 
 	if (ch->health == ADMA_UP)
-		WRITE_ONCE(ch->health, ADMA_ASIDE);
+		WRITE_ONCE(ch->health, ADMA_QUARANTINED);
 	ret = adma_probe(ch);
 	/*
 	 * The probe may have been aborted by the reset that ended the others:
@@ -213,7 +212,7 @@ static unsigned int adma_examine(struct adma_channel *ch, bool trouble)
 	ch->good_seen = READ_ONCE(ch->good);
 	if (ret)
 		ch->errors += ret == -EIO ? 4 : 2;
-	if (ch->health == ADMA_OUT)
+	if (ch->health == ADMA_DISABLED)
 		return ADMA_REST_MS;
 	/* One that works after a rest is taken back. */
 	rests = ret || (trouble && ch->errors > ADMA_PASSED_OVER);
@@ -222,7 +221,7 @@ static unsigned int adma_examine(struct adma_channel *ch, bool trouble)
 	if (ch->errors > ADMA_MAX_ERRORS) {
 		dev_warn(ch->dev, "adma: %s is left out\n",
 			 dma_chan_name(ch->chan));
-		WRITE_ONCE(ch->health, ADMA_OUT);
+		WRITE_ONCE(ch->health, ADMA_DISABLED);
 	} else if (!rests) {
 		WRITE_ONCE(ch->health, ADMA_UP);
 	}
@@ -241,9 +240,9 @@ void adma_watch(struct work_struct *work)
 		goto out_unlock;
 	adma_channel_issue(ch, true);
 	trouble = adma_in_trouble(ch);
-	if (trouble || ch->health == ADMA_ASIDE)
+	if (trouble || ch->health == ADMA_QUARANTINED)
 		pause = adma_examine(ch, trouble);
-	if (!list_empty(&ch->reqs) || ch->health == ADMA_ASIDE)
+	if (!list_empty(&ch->reqs) || ch->health == ADMA_QUARANTINED)
 		queue_delayed_work(adma_workqueue, &ch->watch,
 				   msecs_to_jiffies(pause));
 out_unlock:

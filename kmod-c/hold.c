@@ -190,20 +190,6 @@ static void adma_channel_exit(struct adma_channel *ch)
 	memset(ch, 0, sizeof(*ch));
 }
 
-/* Says which drivers are refused, and takes none. */
-static bool adma_channel_refused(struct dma_chan *chan, void *last)
-{
-	struct dma_device *device = chan->device, **told = last;
-
-	if (adma_order_of(device) < 0 && *told != device) {
-		*told = device;
-		dev_notice(device->dev,
-			   "adma: %s is not known to keep order, not used\n",
-			   dev_driver_string(device->dev));
-	}
-	return false;
-}
-
 struct adma_search {
 	unsigned int skip;	/* channels that cannot be had */
 	unsigned int seen;	/* but for those that we hold */
@@ -213,24 +199,23 @@ static bool adma_channel_wanted(struct dma_chan *chan, void *param)
 {
 	struct adma_search *search = param;
 
-	return adma_order_of(chan->device) >= 0 &&
-	       search->seen++ == search->skip;
+	if (adma_order_of(chan->device) < 0) {
+		dev_notice_once(chan->device->dev,
+				"adma: %s is not known to keep order, not used\n",
+				dev_driver_string(chan->device->dev));
+		return false;
+	}
+	return search->seen++ == search->skip;
 }
 
-/**
- * adma_channels_request() - hold all channels of known drivers that work
- *
- * Returns -ENODEV if there is none.
- */
+/* Holds all channels of known drivers that work. Returns -ENODEV without any. */
 int adma_channels_request(void)
 {
 	struct adma_search search = {};
-	struct dma_device *refused = NULL;
 	dma_cap_mask_t mask;
 
 	dma_cap_zero(mask);
 	dma_cap_set(DMA_MEMCPY, mask);
-	dma_request_channel(mask, adma_channel_refused, &refused);
 	while (adma_nr_channels < ADMA_MAX_CHANNELS) {
 		struct adma_channel *ch = &adma_channels[adma_nr_channels];
 		struct dma_chan *chan;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Ranges that stay pinned from one copy to the next: how they are found again,
- * and which of them are retired to make room. A hit resets a range's age, time and
- * eviction raise it: what was used since eviction last looked has a second
- * chance, and a hit takes no lock to be remembered.
+ * and which of them are retired to make room, by one rule for all reasons. A hit
+ * resets a range's age, time and eviction raise it: what was used since eviction
+ * last looked has a second chance, and a hit takes no lock to be remembered.
  */
 #include <linux/pkeys.h>
 #include <linux/rcupdate.h>
@@ -143,56 +143,63 @@ static bool adma_range_is_old(struct adma_range *range, unsigned int ages)
 	return age >= ages;
 }
 
-/* Retires ranges of about @pages pages; the second pass takes younger ones, too. */
-static unsigned long adma_ranges_evict(struct adma_mem *mem,
-				       unsigned long pages, unsigned int ages)
+/* Counts ranges: one may have few pages, or none yet. */
+static bool adma_keeps_too_much(const struct adma_mem *mem)
 {
-	int passes = ages == ADMA_AGES ? 1 : 2;
-	unsigned long freed = 0, index;
-	struct adma_range *range;
-
-	while (freed < pages && passes--) {
-		rcu_read_lock();
-		xa_for_each(&mem->table, index, range) {
-			if (freed >= pages)
-				break;
-			if (!adma_range_is_old(range, ages) ||
-			    !adma_range_retire(range))
-				continue;
-			adma_count_for(mem, ADMA_STAT_EVICTIONS);
-			freed += bitmap_weight(range->pinned,
-					       ADMA_RANGE_PAGES) ?: 1;
-		}
-		rcu_read_unlock();
-	}
-	return freed;
+	return atomic_read(&mem->kept) * ADMA_RANGE_PAGES >
+	       READ_ONCE(mem->keep_pages);
 }
 
-/* Evicts ranges of one user, or of all users (NULL). */
-static unsigned long adma_mems_evict(const struct user_struct *user,
-				     unsigned long pages, unsigned int ages)
-{
-	unsigned long freed = 0;
-	struct adma_mem *mem;
+/* Which ranges to evict; NULL: of any. */
+struct adma_eviction {
+	const struct adma_mem *mem;
+	const struct user_struct *user;
+	unsigned int ages;	/* rounds without use */
+	bool excess;		/* while more is kept for the file than may be */
+	unsigned long pages;	/* still to be found */
+};
 
-	mutex_lock(&adma_mems_lock);
-	list_for_each_entry(mem, &adma_mems, all) {
-		if (!user || mem->cred->user == user)
-			freed += adma_ranges_evict(mem, pages - freed, ages);
-		if (freed >= pages)
-			break;
-		cond_resched();
-	}
-	mutex_unlock(&adma_mems_lock);
-	return freed;
+/* Caller holds the lock of the list, so the range stays. */
+static enum lru_status adma_evict_one(struct list_head *item,
+				      struct list_lru_one *list,
+#ifndef ADMA_HAS_ISOLATE_WITHOUT_LOCK
+				      spinlock_t *lock,
+#endif
+				      void *arg)
+{
+	struct adma_range *range = container_of(item, struct adma_range, lru);
+	struct adma_mem *mem = range->mem;
+	struct adma_eviction *what = arg;
+
+	if (!what->pages || (what->mem && what->mem != mem) ||
+	    (what->user && what->user != mem->cred->user) ||
+	    (what->excess && !adma_keeps_too_much(mem)) ||
+	    !adma_range_is_old(range, what->ages) ||
+	    xa_cmpxchg(&mem->table, adma_key(range->index, range->write), range,
+		       NULL, 0) != range)
+		return LRU_SKIP;
+	/* As adma_range_retire(), but for that lock. */
+	list_lru_isolate(list, item);
+	what->pages -= min_t(unsigned long, what->pages,
+			     bitmap_weight(range->pinned, ADMA_RANGE_PAGES) ?: 1);
+	adma_count_for(mem, ADMA_STAT_EVICTIONS);
+	atomic_dec(&mem->kept);
+	adma_range_put(range);
+	return LRU_REMOVED;
 }
 
-/**
- * adma_mem_settle() - wait for requests that are over, and unpin what they used
- * @mem: memory of the caller's process
- * @ms: milliseconds for either at most
- *
- * A word comes before the interrupt that ends its request.
+/* Retires ranges of about that many pages; the second pass takes younger ones, too. */
+static void adma_evict(struct adma_eviction *what)
+{
+	int passes = what->ages == ADMA_AGES ? 1 : 2;
+
+	while (what->pages && passes--)
+		list_lru_walk(&adma_lru, adma_evict_one, what, ULONG_MAX);
+}
+
+/*
+ * Waits up to @ms for requests that are over, and as long for what they used to be
+ * unpinned. A word comes before the interrupt that ends its request.
  */
 void adma_mem_settle(struct adma_mem *mem, unsigned int ms)
 {
@@ -210,12 +217,19 @@ void adma_mem_settle(struct adma_mem *mem, unsigned int ms)
  */
 static void adma_make_room(struct adma_mem *mem, unsigned int pages, bool of_user)
 {
-	unsigned long freed = adma_ranges_evict(mem, pages, 1);
+	struct adma_eviction what = { .mem = mem, .ages = 1, .pages = pages };
+	unsigned long left;
 
-	/* A moment for their works, whose end is not waited for. */
-	if (of_user && freed < pages &&
-	    adma_mems_evict(mem->cred->user, pages - freed, 1))
-		schedule_timeout_killable(1);
+	adma_evict(&what);
+	left = what.pages;
+	if (of_user && left) {
+		what.mem = NULL;
+		what.user = mem->cred->user;
+		adma_evict(&what);
+		/* A moment for their works, whose end is not waited for. */
+		if (what.pages < left)
+			schedule_timeout_killable(1);
+	}
 	adma_mem_settle(mem, ADMA_ROOM_MS);
 }
 
@@ -257,22 +271,12 @@ static struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr,
 	return ERR_PTR(-EBUSY);
 }
 
-/**
- * adma_ranges_get() - pin and map bytes
- * @mem: memory of the caller's process
- * @addr: address of the first byte
- * @len: bytes
- * @write: whether they are written
- * @device: number of the device that they are mapped for, or ADMA_EVERY_DEVICE
- * @range: their ranges are added there, with a reference each
- * @nr: number of ranges, increased
- * @pinned: increased by the pages that this has pinned
- *
- * May wait for a page for as long as its provider likes. Ranges are those that
- * are kept, or others for the caller alone.
- *
- * Returns -EBUSY if the mapping changes all the time, or another error; ranges
- * that were added stay.
+/*
+ * Pins and maps bytes of the caller's process. Their ranges, those that are kept or
+ * others for the caller alone, are added to @range with a reference each, the pages
+ * that are pinned for it to @pinned. May wait for a page for as long as its provider
+ * likes. Returns -EBUSY if the mapping changes all the time, or another error;
+ * ranges that were added stay.
  */
 int adma_ranges_get(struct adma_mem *mem, u64 addr, u64 len, bool write,
 		    unsigned int device, struct adma_range **range,
@@ -293,23 +297,18 @@ int adma_ranges_get(struct adma_mem *mem, u64 addr, u64 len, bool write,
 	return 0;
 }
 
-/**
- * adma_ranges_trim() - evict ranges down to what may be kept
- * @mem: memory of a file
- *
- * Counts ranges: one may have few pages, or none yet.
- */
+/* Evicts ranges down to what may be kept. */
 void adma_ranges_trim(struct adma_mem *mem)
 {
-	while (atomic_read(&mem->kept) * ADMA_RANGE_PAGES >
-	       READ_ONCE(mem->keep_pages) && adma_ranges_evict(mem, 1, 1))
-		;
+	struct adma_eviction what = {
+		.mem = mem, .ages = 1, .excess = true, .pages = ULONG_MAX,
+	};
+
+	if (adma_keeps_too_much(mem))
+		adma_evict(&what);
 }
 
-/**
- * adma_ranges_retire() - keep nothing from now on
- * @mem: memory of a file
- */
+/* Keeps nothing from now on. */
 void adma_ranges_retire(struct adma_mem *mem)
 {
 	struct adma_range *range;
@@ -328,7 +327,9 @@ void adma_ranges_retire(struct adma_mem *mem)
 /* Pinned memory cannot be moved or swapped: what is not used goes by itself. */
 static void adma_age(struct work_struct *work)
 {
-	adma_mems_evict(NULL, ULONG_MAX, ADMA_AGES);
+	struct adma_eviction what = { .ages = ADMA_AGES, .pages = ULONG_MAX };
+
+	adma_evict(&what);
 	if (list_lru_count(&adma_lru))
 		adma_age_later();
 }
@@ -347,34 +348,14 @@ static unsigned long adma_shrink_count(struct shrinker *shrinker,
 	return list_lru_shrink_count(&adma_lru, sc) * ADMA_RANGE_PAGES;
 }
 
-/* Caller holds the lock of the list. */
-static enum lru_status adma_shrink_one(struct list_head *item,
-				       struct list_lru_one *list,
-#ifndef ADMA_HAS_ISOLATE_WITHOUT_LOCK
-				       spinlock_t *lock,
-#endif
-				       void *arg)
-{
-	struct adma_range *range = container_of(item, struct adma_range, lru);
-	struct adma_mem *mem = range->mem;
-
-	/* As adma_range_retire(), but for that lock. */
-	if (!adma_range_is_old(range, 1) ||
-	    xa_cmpxchg(&mem->table, adma_key(range->index, range->write), range,
-		       NULL, 0) != range)
-		return LRU_ROTATE;
-	list_lru_isolate(list, item);
-	adma_count_for(mem, ADMA_STAT_EVICTIONS);
-	atomic_dec(&mem->kept);
-	adma_range_put(range);
-	return LRU_REMOVED;
-}
-
 static unsigned long adma_shrink_scan(struct shrinker *shrinker,
 				      struct shrink_control *sc)
 {
-	sc->nr_to_scan = DIV_ROUND_UP(sc->nr_to_scan, ADMA_RANGE_PAGES);
-	return list_lru_shrink_walk(&adma_lru, sc, adma_shrink_one, NULL) *
+	struct adma_eviction what = { .ages = 1, .pages = sc->nr_to_scan };
+
+	/* All of the list: ranges that are in use stay where they are. */
+	sc->nr_to_scan = ULONG_MAX;
+	return list_lru_shrink_walk(&adma_lru, sc, adma_evict_one, &what) *
 	       ADMA_RANGE_PAGES ?: SHRINK_STOP;
 }
 

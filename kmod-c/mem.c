@@ -19,7 +19,7 @@
 #include "range.h"
 
 LIST_HEAD(adma_mems);
-DEFINE_MUTEX(adma_mems_lock);	/* of the list, of words, of users' files */
+DEFINE_MUTEX(adma_mems_lock);	/* of the list, and of words */
 
 unsigned long adma_keep_pages = (64UL << 20) / PAGE_SIZE;
 module_param_named(keep_pages, adma_keep_pages, ulong, 0644);
@@ -32,11 +32,10 @@ MODULE_PARM_DESC(max_pages, "pages pinned for one open file at most (default: en
 /* Part of a control group's memory that one file may pin. */
 #define ADMA_MEMCG_PART	8
 
-/**
- * adma_page_limit() - pages that the caller may have pinned for one file
- *
- * Pages in flight cannot be swapped: where they are most of what a control group
- * may have, the next page fault kills.
+/*
+ * Returns the pages that the caller may have pinned for one file. Pages in flight
+ * cannot be swapped: where they are most of what a control group may have, the next
+ * page fault kills.
  */
 unsigned long adma_page_limit(void)
 {
@@ -107,14 +106,7 @@ void adma_uncharge(struct adma_mem *mem, struct page **pages, unsigned int nr)
 	adma_add_pages(mem, pages, nr, -1);
 }
 
-/**
- * adma_charge() - charge pages that were just pinned
- * @mem: memory that they are part of
- * @pages: the pages
- * @nr: number of them
- *
- * Returns -EAGAIN at the file's limit, -ENOMEM at the user's.
- */
+/* Charges pinned pages. Returns -EAGAIN at the file's limit, -ENOMEM at the user's. */
 int adma_charge(struct adma_mem *mem, struct page **pages, unsigned int nr)
 {
 	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
@@ -134,29 +126,40 @@ int adma_charge(struct adma_mem *mem, struct page **pages, unsigned int nr)
 	return ret;
 }
 
-/**
- * adma_reaches() - whether a device reaches a page itself
- * @dev: device
- * @addr: what the page is mapped to
- * @page: the page
- *
- * A bounce buffer costs more than the engine saves. Before 6.10 dma_need_sync()
- * says no to everything behind an IOMMU.
- */
-bool adma_reaches(struct device *dev, dma_addr_t addr, struct page *page)
+/* As no bounce buffer is ever used, no mapping needs a sync. */
+void adma_unmap(struct device *dev, dma_addr_t addr, unsigned int pages, bool write)
 {
-	struct iommu_domain *domain = iommu_get_domain_for_dev(dev);
-
-	if (IS_ENABLED(CONFIG_X86) && domain)
-		return iommu_iova_to_phys(domain, addr) == page_to_phys(page);
-	return !dma_need_sync(dev, addr);
+	dma_unmap_page_attrs(dev, addr, pages * PAGE_SIZE,
+			     write ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE,
+			     DMA_ATTR_SKIP_CPU_SYNC);
 }
 
-/**
- * adma_words_unmap() - unmap the words of a device's channels
- * @mem: memory whose words no transfer writes any more
- * @device: number, or ADMA_EVERY_DEVICE
+/*
+ * Maps pages that lie together. Returns false if the device does not reach them
+ * itself: a bounce buffer costs more than the engine saves. Before 6.10
+ * dma_need_sync() says no to everything behind an IOMMU.
  */
+bool adma_map(struct device *dev, struct page *page, unsigned int pages, bool write,
+	      dma_addr_t *addr)
+{
+	struct iommu_domain *domain = iommu_get_domain_for_dev(dev);
+	bool reached;
+
+	*addr = dma_map_page_attrs(dev, page, 0, pages * PAGE_SIZE,
+				   write ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE,
+				   DMA_ATTR_SKIP_CPU_SYNC);
+	if (dma_mapping_error(dev, *addr))
+		return false;
+	if (IS_ENABLED(CONFIG_X86) && domain)
+		reached = iommu_iova_to_phys(domain, *addr) == page_to_phys(page);
+	else
+		reached = !dma_need_sync(dev, *addr);
+	if (!reached)
+		adma_unmap(dev, *addr, pages, write);
+	return reached;
+}
+
+/* Unmaps the words of a device's channels, which no transfer writes any more. */
 void adma_words_unmap(struct adma_mem *mem, unsigned int device)
 {
 	unsigned int i;
@@ -169,17 +172,12 @@ void adma_words_unmap(struct adma_mem *mem, unsigned int device)
 		if (!words->mapped ||
 		    (device != ADMA_EVERY_DEVICE && device != ch->device))
 			continue;
-		dma_unmap_page(ch->dev, words->dma, PAGE_SIZE, DMA_BIDIRECTIONAL);
+		adma_unmap(ch->dev, words->dma, 1, true);
 		words->mapped = false;
 	}
 }
 
-/**
- * adma_words_map() - map the words of a file
- * @mem: memory of the file; the caller holds adma_mems_lock
- *
- * Without words only ADMA_IOC_WAIT tells of the end.
- */
+/* Maps the words of a file; without them only ADMA_IOC_WAIT tells of the end. */
 void adma_words_map(struct adma_mem *mem)
 {
 	unsigned int i;
@@ -189,15 +187,7 @@ void adma_words_map(struct adma_mem *mem)
 		const struct adma_channel *ch = &adma_channels[i];
 		struct adma_words *words = &mem->words[i];
 
-		if (READ_ONCE(adma_devices[ch->device].gone))
-			continue;
-		words->dma = dma_map_page(ch->dev, words->page, 0, PAGE_SIZE,
-					  DMA_BIDIRECTIONAL);
-		if (dma_mapping_error(ch->dev, words->dma))
-			continue;
-		words->mapped = adma_reaches(ch->dev, words->dma, words->page);
-		if (!words->mapped)
-			dma_unmap_page(ch->dev, words->dma, PAGE_SIZE,
-				       DMA_BIDIRECTIONAL);
+		words->mapped = !READ_ONCE(adma_devices[ch->device].gone) &&
+				adma_map(ch->dev, words->page, 1, true, &words->dma);
 	}
 }

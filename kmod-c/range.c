@@ -108,15 +108,6 @@ err_unpin:
  * Mapping
  */
 
-/* As no bounce buffer is ever used, no mapping needs a sync. */
-static void adma_unmap(struct adma_range *range, unsigned int device,
-		       dma_addr_t addr, unsigned int pages)
-{
-	dma_unmap_page_attrs(adma_devices[device].dev, addr, pages * PAGE_SIZE,
-			     range->write ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE,
-			     DMA_ATTR_SKIP_CPU_SYNC);
-}
-
 /* Nothing in flight touches what is mapped for the device. */
 static void adma_range_unmap(struct adma_range *range, unsigned int device)
 {
@@ -126,16 +117,14 @@ static void adma_range_unmap(struct adma_range *range, unsigned int device)
 	lockdep_assert_held(&range->lock);
 	for_each_set_bit(at, map->mapped, ADMA_RANGE_PAGES) {
 		if (map->run[at])
-			adma_unmap(range, device, map->addr[at], map->run[at]);
+			adma_unmap(adma_devices[device].dev, map->addr[at],
+				   map->run[at], range->write);
 		map->run[at] = 0;
 	}
 	bitmap_zero(map->mapped, ADMA_RANGE_PAGES);
 }
 
-/**
- * adma_mems_unmap() - unmap everything that is mapped for a device that goes
- * @device: number; nothing in flight touches any of its mappings
- */
+/* Unmaps everything that is mapped for a device that goes. */
 void adma_mems_unmap(unsigned int device)
 {
 	struct adma_range *range;
@@ -160,7 +149,6 @@ static int adma_range_map(struct adma_range *range, unsigned int at,
 			  unsigned int end, unsigned int device)
 {
 	struct adma_mapping *map = &range->mapping[device];
-	struct device *dev = adma_devices[device].dev;
 	unsigned int i, run;
 
 	lockdep_assert_held(&range->lock);
@@ -176,16 +164,9 @@ static int adma_range_map(struct adma_range *range, unsigned int at,
 		while (at + run < end && !test_bit(at + run, map->mapped) &&
 		       page_to_pfn(page[run]) == page_to_pfn(page[0]) + run)
 			run++;
-		addr = dma_map_page_attrs(dev, page[0], 0, run * PAGE_SIZE,
-					  range->write ? DMA_BIDIRECTIONAL :
-							 DMA_TO_DEVICE,
-					  DMA_ATTR_SKIP_CPU_SYNC);
-		if (dma_mapping_error(dev, addr))
+		if (!adma_map(adma_devices[device].dev, page[0], run,
+			      range->write, &addr))
 			return -EIO;
-		if (!adma_reaches(dev, addr, page[0])) {
-			adma_unmap(range, device, addr, run);
-			return -EIO;
-		}
 		map->run[at] = run;
 		for (i = 0; i < run; i++)
 			map->addr[at + i] = addr + i * PAGE_SIZE;
@@ -204,15 +185,7 @@ static bool adma_device_wanted(unsigned int number, unsigned int device)
 				    !READ_ONCE(adma_devices[number].gone));
 }
 
-/**
- * adma_range_ready() - whether bytes of a range are pinned and mapped
- * @range: range
- * @addr: address of the first byte
- * @len: bytes
- * @device: number of the device, or ADMA_EVERY_DEVICE
- *
- * Takes no lock.
- */
+/* Whether bytes of a range are pinned and mapped. Takes no lock. */
 bool adma_range_ready(struct adma_range *range, u64 addr, size_t len,
 		      unsigned int device)
 {
@@ -228,16 +201,10 @@ bool adma_range_ready(struct adma_range *range, u64 addr, size_t len,
 	return true;
 }
 
-/**
- * adma_range_fill() - pin and map what is not
- * @range: range of the caller's process
- * @addr: address of the first byte
- * @len: bytes
- * @device: number of the device, or ADMA_EVERY_DEVICE
- * @pinned: increased by the pages that this has pinned
- *
- * Returns -EBUSY if another thread is at it: it may be waiting for a page that
- * only the caller can provide (userfaultfd); -ESTALE if the mapping changes.
+/*
+ * Pins and maps what is not, and adds the pages to @pinned. Returns -EBUSY if
+ * another thread is at it: it may be waiting for a page that only the caller can
+ * provide (userfaultfd); -ESTALE if the mapping changes.
  */
 int adma_range_fill(struct adma_range *range, u64 addr, size_t len,
 		    unsigned int device, unsigned int *pinned)
@@ -322,11 +289,9 @@ static void adma_reap_later(struct adma_mem *mem, unsigned int ms)
 		kref_get(&mem->kref);
 }
 
-/**
- * adma_mem_reap() - unpin ranges that nothing refers to any more
- * @mem: memory, to which the caller has a reference
- *
- * Waits for munmap(): never called inside the notifier.
+/*
+ * Unpins ranges that nothing refers to any more. Waits for munmap(): never called
+ * inside the notifier.
  */
 void adma_mem_reap(struct adma_mem *mem)
 {
@@ -377,12 +342,7 @@ void adma_range_put(struct adma_range *range)
 	kref_put(&range->kref, adma_range_release);
 }
 
-/**
- * adma_range_retire() - take a range out of the table
- * @range: range, which stays while it is used
- *
- * Returns whether it was there.
- */
+/* Takes a range out of the table. Returns whether it was there. */
 bool adma_range_retire(struct adma_range *range)
 {
 	struct adma_mem *mem = range->mem;

@@ -23,7 +23,6 @@
 #include <linux/xarray.h>
 
 #include "channel.h"
-#include "stats.h"
 
 /* Pages of a range, a power of two: see bench/run pins. */
 #define ADMA_RANGE_PAGES	64
@@ -135,7 +134,7 @@ static inline unsigned int adma_page_of(u64 addr)
 	return (addr >> PAGE_SHIFT) % ADMA_RANGE_PAGES;
 }
 
-/* Ranges for reading and for writing are apart: pages beside a destination are not written. */
+/* Ranges for reading are apart: pages beside a destination are not written. */
 static inline unsigned long adma_key(u64 index, bool write)
 {
 	return index * 2 + write;
@@ -163,7 +162,9 @@ void adma_uncharge(struct adma_mem *mem, struct page **pages, unsigned int nr);
 unsigned long adma_page_limit(void);
 void adma_words_map(struct adma_mem *mem);
 void adma_words_unmap(struct adma_mem *mem, unsigned int device);
-bool adma_reaches(struct device *dev, dma_addr_t addr, struct page *page);
+bool adma_map(struct device *dev, struct page *page, unsigned int pages, bool write,
+	      dma_addr_t *addr);
+void adma_unmap(struct device *dev, dma_addr_t addr, unsigned int pages, bool write);
 
 /* range.c */
 struct adma_range *adma_range_new(struct adma_mem *mem, u64 index, bool write);

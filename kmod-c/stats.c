@@ -7,7 +7,6 @@
 #include <linux/sysfs.h>
 
 #include "channel.h"
-#include "stats.h"
 
 static const char *const adma_stat_names[] = {
 	"copies", "bytes", "descriptors", "pins", "pinned_pages", "errors",
@@ -60,7 +59,7 @@ static ssize_t channels_show(struct device *dev, struct device_attribute *attr,
 			     char *buf)
 {
 	static const char *const health[] = {
-		[ADMA_UP] = "up", [ADMA_ASIDE] = "aside", [ADMA_OUT] = "out",
+		[ADMA_UP] = "up", [ADMA_QUARANTINED] = "aside", [ADMA_DISABLED] = "out",
 	};
 	int len = 0, idx = srcu_read_lock(&adma_srcu);
 	unsigned int i;
