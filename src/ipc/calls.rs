@@ -12,7 +12,7 @@ use crate::ipc::settings::settings;
 use crate::ipc::setup;
 use crate::ipc::setup::accept;
 use crate::ipc::setup::handshake::Established;
-use crate::ipc::wait::steps;
+use crate::ipc::wait::{moment_in, steps};
 use crate::os::{sys, text};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -89,12 +89,6 @@ pub extern "C" fn adma_attach(socket: c_int) -> c_int {
     entered(|| setup::attach(socket, settings()))
 }
 
-/// Returns the end of a limit, a time of `sys::nanoseconds`; `None`: there is no limit.
-fn moment_in(milliseconds: c_int) -> Option<u64> {
-    let milliseconds = u64::try_from(milliseconds).ok()?;
-    Some(sys::nanoseconds() + milliseconds * 1_000_000)
-}
-
 fn entered(establish: impl FnOnce() -> os::Result<Established>) -> c_int {
     let link = handles::become_owner().and_then(|owner| Ok(Link::new(establish()?, owner)));
     answer(link.and_then(|link| {
@@ -148,11 +142,10 @@ pub unsafe extern "C" fn adma_peer(connection: c_int, info: *mut PeerInfo) -> c_
 }
 
 pub extern "C" fn adma_event_fd(connection: c_int) -> c_int {
-    let events = match os::is_listener(connection) {
-        true => accept::events(connection),
-        false => handles::find(connection).and_then(|link| link.events()),
-    };
-    answer(events.map(|events| events.raw()))
+    answer(match os::is_listener(connection) {
+        true => accept::events(connection).map(|events| events.raw()),
+        false => handles::find(connection).and_then(|link| Ok(link.events()?.raw())),
+    })
 }
 
 pub extern "C" fn adma_arm(connection: c_int) -> c_int {
@@ -205,7 +198,7 @@ unsafe fn transfer(role: Role, handle: i32, addr: usize, len: usize, ms: c_int) 
         Err(errno) => return errno,
     };
     // SAFETY: the caller's promise.
-    unsafe { link.transfer(role, addr, len, moment_in(ms)) }
+    unsafe { link.transfer(role, addr, len, ms) }
 }
 
 unsafe fn start(role: Role, handle: i32, addr: usize, len: usize) -> i64 {
@@ -318,10 +311,14 @@ fn cookie(handle: i32, role: Role, number: u32) -> i64 {
     i64::from(handle) << 32 | i64::from(role | (number & NUMBER_BITS))
 }
 
-fn parts(cookie: i64) -> Option<(i32, Role, u32)> {
-    let handle = i32::try_from(cookie >> 32).ok().filter(|handle| *handle > 0)?;
+/// Returns what a cookie stands for, or a negated errno: -EPERM in the child of a fork.
+fn of_cookie(cookie: i64) -> Result<(handles::Used, Role, u32), isize> {
+    let link = handles::find((cookie >> 32) as i32).map_err(|errno| match errno {
+        libc::EPERM => -libc::EPERM as isize,
+        _ => -libc::EINVAL as isize,
+    })?;
     let role = if cookie as u32 >> 31 == 1 { Role::Reader } else { Role::Writer };
-    Some((handle, role, cookie as u32 & NUMBER_BITS))
+    Ok((link, role, cookie as u32 & NUMBER_BITS))
 }
 
 /// Returns whether a cookie is a message's; those of copies lack this bit.
@@ -345,12 +342,13 @@ pub fn cancel(cookie: i64) -> isize {
 
 /// Returns the bytes from the start of a message that are in place.
 pub fn copied(cookie: i64) -> isize {
-    let invalid = -libc::EINVAL as isize;
-    let Some((handle, role, number)) = parts(cookie) else { return invalid };
-    let Ok(link) = handles::find(handle) else { return invalid };
+    let (link, role, number) = match of_cookie(cookie) {
+        Ok(found) => found,
+        Err(errno) => return errno,
+    };
     let (endpoint, lane) = link.endpoint(role);
     let copied = endpoint.lock().copied_from_start(lane, number);
-    copied.map_or(invalid, |bytes| bytes as isize)
+    copied.map_or(-libc::EINVAL as isize, |bytes| bytes as isize)
 }
 
 /// `unfinished` is the result where the message is not over.
@@ -359,16 +357,14 @@ fn with_cookie(
     unfinished: c_int,
     work: impl FnOnce(&Link, Role, u32) -> Option<isize>,
 ) -> isize {
-    let invalid = -libc::EINVAL as isize;
-    let Some((handle, role, number)) = parts(cookie) else { return invalid };
-    let link = match handles::find(handle) {
-        Ok(link) => link,
-        Err(libc::EPERM) => return -libc::EPERM as isize,
-        Err(_) => return invalid,
+    let (link, role, number) = match of_cookie(cookie) {
+        Ok(found) => found,
+        Err(errno) => return errno,
     };
     // Not a cookie, one used before, or one that another thread waits with.
     let (endpoint, _) = link.endpoint(role);
-    let Some(number) = endpoint.lock().begin_wait(number) else { return invalid };
+    let number = endpoint.lock().begin_wait(number);
+    let Some(number) = number else { return -libc::EINVAL as isize };
     work(&link, role, number).unwrap_or_else(|| {
         endpoint.lock().end_wait(number);
         unfinished as isize

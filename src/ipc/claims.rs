@@ -139,28 +139,6 @@ pub fn finished(word: &AtomicU32, generation: u32) -> usize {
     if word >> 16 == generation & 0xffff { (word & 0xffff) as usize } else { 0 }
 }
 
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nonsense_in_the_word_is_never_a_piece_outside_the_message() {
-        let mut state = 1u64;
-        for _ in 0..100_000 {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let word = AtomicU64::new(state >> 20);
-            let generation = (state >> 52) as u32;
-            for own in 0..3 {
-                for end in Role::BOTH {
-                    if let Ok(Some(piece)) = claim(&word, generation, end, own, 3) {
-                        assert!(piece < 3);
-                    }
-                }
-            }
-        }
-    }
-}
-
 /// Every interleaving: `RUSTFLAGS="--cfg loom" cargo test --release --lib interleavings`.
 #[cfg(all(test, loom))]
 mod interleavings {

@@ -71,26 +71,19 @@ const STREAM: usize = 4 << 20;
 /// Size from which workers help with a piece in blocks.
 const CARRIED: usize = 256 << 10;
 
-/// The peer's end of a piece, or of a whole message.
+/// A claimed part of a message, or all of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Remote {
-    pub addr: usize,
-    /// Number of its export by the helper; 0: none.
+pub struct MessagePiece {
+    pub ours: usize,
+    pub theirs: usize,
+    pub len: usize,
+    /// Number of the export of the peer's buffer by the helper, and the piece's offset in it; 0: none.
     pub pin: u64,
-    /// Offset of the piece in it.
     pub offset: usize,
-    /// Place of the piece in a block, if our end lies in one as well.
+    /// Place of the piece in a block of the peer's, if our end lies in one as well.
     pub block: Option<BlockAddress>,
     /// Length of the whole message.
     pub message: usize,
-}
-
-/// A claimed part of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MessagePiece {
-    pub ours: usize,
-    pub theirs: Remote,
-    pub len: usize,
     /// This side copies all of the message.
     pub alone: bool,
 }
@@ -101,18 +94,18 @@ impl Proven {
         self.folder.as_ref().is_none_or(|folder| os::owner_of(folder) == Some(uid))
     }
 
-    /// Returns whether a message can be copied whose other buffer is this.
-    pub fn reaches(&self, theirs: Remote) -> bool {
-        self.may_call() || (theirs.pin != 0 && self.across.is_some()) || self.maps(theirs)
+    /// Returns whether there is a way to copy this.
+    pub fn reaches(&self, piece: MessagePiece) -> bool {
+        self.may_call() || (piece.pin != 0 && self.across.is_some()) || self.maps(piece)
     }
 
-    fn maps(&self, theirs: Remote) -> bool {
-        theirs.block.is_some_and(|place| self.view(place, 0).is_some())
+    fn maps(&self, piece: MessagePiece) -> bool {
+        piece.block.is_some_and(|place| self.view(place, 0).is_some())
     }
 
-    /// Returns whether a piece of this will be copied by a call that may wait for the peer's pages.
-    pub fn may_hang(&self, theirs: Remote) -> bool {
-        self.may_call() && !self.maps(theirs)
+    /// Returns whether this will be copied by a call that may wait for the peer's pages.
+    pub fn may_hang(&self, piece: MessagePiece) -> bool {
+        self.may_call() && !self.maps(piece)
     }
 
     /// Returns where a part of the peer's block is here.
@@ -120,12 +113,6 @@ impl Proven {
         let view = self.blocks.as_ref()?.find(place.file, self.folder.as_ref()?)?;
         let at = view.at(place.offset, len)?;
         Some((view, at))
-    }
-
-    /// Forgets descriptors that the program has closed, and may have reused.
-    pub fn disown(&mut self) {
-        self.across.iter_mut().for_each(Across::disown);
-        self.folder.iter_mut().for_each(Fd::disown);
     }
 
     pub fn may_call(&self) -> bool {
@@ -138,11 +125,11 @@ impl Proven {
     /// A part of a buffer that our program has posted and still waits for, and of one that the
     /// other has posted.
     pub unsafe fn copy(&self, role: Role, piece: MessagePiece) -> Outcome {
-        let MessagePiece { ours, theirs, len, .. } = piece;
-        if let Some(across) = self.across.as_ref().filter(|_| theirs.pin != 0) {
-            let may = self.may_call() || theirs.block.is_some();
+        let MessagePiece { ours, len, pin, offset, .. } = piece;
+        if let Some(across) = self.across.as_ref().filter(|_| pin != 0) {
+            let may = self.may_call() || piece.block.is_some();
             // SAFETY: the caller's promise.
-            let copy = || unsafe { across.copy(role, ours, theirs.pin, theirs.offset, len) };
+            let copy = || unsafe { across.copy(role, ours, pin, offset, len) };
             if (across.is_on() || !may) && copy().is_ok() {
                 tally::note_copied(Means::Helper, len);
                 return Outcome::Whole;
@@ -162,20 +149,20 @@ impl Proven {
 
     /// Returns false where not both lie in blocks, or the peer's cannot be mapped.
     unsafe fn copy_in_blocks(&self, role: Role, piece: MessagePiece) -> bool {
-        let MessagePiece { ours, theirs, len, alone, .. } = piece;
+        let MessagePiece { ours, len, alone, .. } = piece;
         // Whether the CPUs are the two processes' own, for both copy.
         let is_busy = |workers: &Workers| !alone && workers.cpus <= 2;
-        let Some(place) = theirs.block else { return false };
-        let Some((_view, theirs_here)) = self.view(place, len) else { return false };
+        let view = piece.block.and_then(|place| self.view(place, len));
+        let Some((_view, theirs)) = view else { return false };
         let (to, from) = match role {
-            Role::Reader => (ours, theirs_here),
-            Role::Writer => (theirs_here, ours),
+            Role::Reader => (ours, theirs),
+            Role::Writer => (theirs, ours),
         };
         // SAFETY: both lie in blocks, whose size is sealed; the view stays mapped.
         unsafe {
             match self.workers.filter(|workers| len >= CARRIED && !is_busy(workers)) {
                 Some(workers) => (workers.copy)(to, from, len),
-                None if theirs.message < STREAM => original::copy(to, from, len),
+                None if piece.message < STREAM => original::copy(to, from, len),
                 None => drop(CopyLoop::Stream.copy(to, from, len)),
             }
         }
@@ -193,7 +180,7 @@ impl Proven {
     /// # Safety
     /// As `copy`.
     pub unsafe fn copy_by_calls(&self, role: Role, piece: MessagePiece, means: Means) -> Outcome {
-        let MessagePiece { ours, theirs: Remote { addr: theirs, .. }, len, .. } = piece;
+        let MessagePiece { ours, theirs, len, .. } = piece;
         if !self.may_call() {
             return Outcome::Refused;
         }

@@ -14,7 +14,7 @@ use crate::ipc::os;
 use crate::ipc::os::blocking;
 use crate::ipc::setup::accept;
 use crate::ipc::wake::background;
-use crate::ipc::wake::kicks;
+use crate::ipc::wake::wakeups;
 use crate::os::{cpus, sys};
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -125,7 +125,7 @@ pub fn become_owner() -> os::Result<u64> {
     // SAFETY: just made sure of it.
     let word = unsafe { &*OWNER.load(Ordering::Acquire) };
     if word.compare_exchange(0, BEGINNING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-        kicks::forget_sleepers();
+        wakeups::forget_sleepers();
         let fresh = sys::ticks() << 16 | (sys::getpid() as u64 & 0xffff) | 2;
         word.store(fresh, Ordering::Release);
     }

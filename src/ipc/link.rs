@@ -18,11 +18,12 @@ use crate::ipc::setup::handshake::Established;
 use crate::ipc::wake::background::{self, CONNECTION};
 use crate::ipc::wake::doorbell::how;
 use crate::ipc::wake::events::Events;
-use crate::ipc::wake::kicks::{self, NEEDY};
+use crate::ipc::wake::wakeups::{self, NEEDY};
 use crate::os::lock::{Held, Lock, Release, Released};
 use crate::os::sys;
-use alloc::sync::Arc;
+use alloc::boxed::Box;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use once_cell::race::OnceBox;
 
 /// How long to spin, in ticks of some GHz: longer than a small answer takes, shorter than falling
 /// asleep and being woken costs twice. Halved by every long sleep, down to the least, and doubled by
@@ -53,8 +54,7 @@ pub struct Link {
     /// Approximate count of writes; every 16th checks that the peer is alive.
     writes: AtomicU32,
     /// For event loops; made by the first `adma_event_fd`.
-    events: Lock<Option<Arc<Events>>>,
-    has_events: AtomicBool,
+    events: OnceBox<Events>,
 }
 
 /// A message was not posted.
@@ -93,8 +93,7 @@ impl Link {
             believed_at: AtomicU64::new(sys::ticks()),
             changed: AtomicBool::new(false),
             writes: AtomicU32::new(0),
-            events: Lock::new(None),
-            has_events: AtomicBool::new(false),
+            events: OnceBox::new(),
             established,
         }
     }
@@ -119,7 +118,7 @@ impl Link {
     pub fn note_in_background(&self) {
         if self.must_help.load(Ordering::Relaxed) {
             background::note(CONNECTION | u64::from(self.handle.load(Ordering::Acquire)));
-            kicks::kick();
+            wakeups::wake_if_needed();
         }
     }
 
@@ -167,16 +166,14 @@ impl Link {
     /// threads that have made one.
     pub fn ring_own(&self) {
         if self.mine().doorbell.0.answer() {
-            kicks::kick_all();
+            wakeups::wake_all();
         }
         self.ring_events();
     }
 
     /// Tells an event loop of this process; after a full fence.
     fn ring_events(&self) {
-        if self.has_events.load(Ordering::Relaxed)
-            && let Some(events) = &*self.events.lock()
-        {
+        if let Some(events) = self.events.get() {
             events.ring();
         }
     }
@@ -380,20 +377,14 @@ impl Link {
     // ---- event loops ----------------------------------------------------------------------
 
     /// Returns what an event loop polls.
-    pub fn events(&self) -> os::Result<Arc<Events>> {
-        let mut held = self.events.lock();
-        if let Some(events) = &*held {
-            return Ok(events.clone());
-        }
-        let events = held.insert(Arc::new(Events::new(self.descriptors())?)).clone();
-        self.has_events.store(true, Ordering::Release);
-        Ok(events)
+    pub fn events(&self) -> os::Result<&Events> {
+        self.events.get_or_try_init(|| Events::new(self.descriptors()).map(Box::new))
     }
 
     /// Arms the descriptor; returns whether there is something to look at first.
     pub fn arm(&self) -> os::Result<bool> {
         let events = self.events()?;
-        self.note_events(os::poll_few(self.descriptors(), 0));
+        self.note_events(os::poll(self.descriptors(), 0).unwrap_or_default());
         self.take_packets();
         let has_changed = events.arm();
         self.mine().doorbell.0.announce(how::BYTE);
@@ -430,9 +421,11 @@ impl Link {
     /// Exports a buffer, if there is a helper and the message will be large enough.
     #[inline]
     pub fn pin(&self, role: Role, addr: usize, len: usize) -> Pinned<'_> {
-        let large = len >= OFFLOAD && (role == Role::Reader || len > MOST_EAGER);
+        if len < OFFLOAD || (role == Role::Writer && len <= MOST_EAGER) {
+            return Pinned::NONE;
+        }
         let across = self.proven().and_then(|proven| proven.across.as_ref());
-        let across = across.filter(|across| large && across.is_on() && self.believe());
+        let across = across.filter(|across| across.is_on() && self.believe());
         Pinned::new(across, &[role.other()], addr, len)
     }
 
@@ -459,12 +452,6 @@ impl Drop for Link {
         if self.must_help.load(Ordering::Relaxed) {
             NEEDY.fetch_sub(1, Ordering::Relaxed);
             background::forget(self.socket.raw());
-        }
-        // Only a socket has a mark of its own; where it is gone, so are the others.
-        if !self.socket.is_there() {
-            self.established.disown();
-            let events = self.events.lock().take();
-            events.and_then(Arc::into_inner).iter_mut().for_each(Events::disown);
         }
     }
 }

@@ -15,7 +15,7 @@ pub use progress::Step;
 use crate::backend::libc as original;
 use crate::ipc::MOST_EAGER;
 use crate::ipc::claims::{self, Broken, Cursors};
-use crate::ipc::copy::{Proven, Remote, Terms};
+use crate::ipc::copy::{MessagePiece, Proven, Terms};
 use crate::ipc::memory::blocks::BlockAddress;
 use crate::ipc::memory::region::{self, Descriptor, Lane, SHORT, WINDOW, kind};
 use crate::ipc::tally::{self, Means, Regime};
@@ -121,8 +121,8 @@ struct OwnPost {
     /// Not known of a read before it is matched. Becomes `STREAMED` where rights are lost.
     kind: u32,
     ours: Buffer,
-    /// Valid from here on once matched. The peer's block only if both lie in blocks.
-    theirs: Remote,
+    /// All of the message; valid from here on once matched.
+    whole: MessagePiece,
     layout: Layout,
     claimed: usize,
     finished: usize,
@@ -178,7 +178,17 @@ impl Endpoint {
     }
 
     /// Returns an error where the next message has no slot, here or at the peer.
+    #[inline(always)]
     fn check_room(&mut self, lane: &Lane) -> Result<(), NoRoom> {
+        let is_free = self.own(self.next).state == State::Free;
+        if is_free && self.withdrawn == 0 && !self.is_far_ahead() {
+            return Ok(());
+        }
+        self.find_room(lane)
+    }
+
+    #[cold]
+    fn find_room(&mut self, lane: &Lane) -> Result<(), NoRoom> {
         let next = self.next;
         if self.withdrawn != 0 {
             self.sweep_withdrawn(lane);
@@ -254,7 +264,11 @@ impl Endpoint {
     ) -> Result<AfterPost, NoRoom> {
         self.check_room(lane)?;
         let (number, len) = (self.next, ours.len);
-        let place = if len <= MOST_EAGER { self.take_room(lane, len)? } else { None };
+        let place = match len {
+            _ if len <= SHORT => Some(0),
+            _ if len <= MOST_EAGER => self.take_room(lane, len)?,
+            _ => None,
+        };
         let desc = self.own_desc(lane, number);
         let place = place.and_then(|place| Some((place, lane.eager(number, place, len)?)));
         let Some((place, to)) = place else {
@@ -366,8 +380,16 @@ impl Endpoint {
                 let blocks = shown && block.is_some();
                 let source = if role == Role::Writer { own.ours.addr } else { at };
                 own.layout = Layout::new(count, terms.unwrap_or_default(), blocks, source);
-                let block = block.filter(|_| shown);
-                own.theirs = Remote { addr: at, pin, offset: 0, block, message: count };
+                own.whole = MessagePiece {
+                    ours: own.ours.addr,
+                    theirs: at,
+                    len: count,
+                    pin,
+                    offset: 0,
+                    block: block.filter(|_| shown),
+                    message: count,
+                    alone: own.layout.pieces() == 1,
+                };
                 over = count == 0;
             }
             _ => return Err(Broken),
@@ -461,10 +483,10 @@ impl Endpoint {
         }
         let own = self.own(number);
         let idle = !own.is_streamed() && own.claimed == own.finished;
-        let (pieces, theirs) = (own.layout.pieces(), own.theirs);
+        let (pieces, whole) = (own.layout.pieces(), own.whole);
         let view = claims::cursors(lane.claims(number), number);
         idle && view.front + view.back < pieces
-            && proven.is_some_and(|proven| proven.reaches(theirs))
+            && proven.is_some_and(|proven| proven.reaches(whole))
     }
 
     /// Returns the messages that are not over, oldest first.
@@ -497,23 +519,21 @@ impl Endpoint {
     /// Begins a call with a cookie, for one thread at a time; returns the message's whole number, of
     /// which the cookie lacks the highest bit.
     pub fn begin_wait(&mut self, number: u32) -> Option<u32> {
+        let own = self.of_cookie(number).filter(|own| !own.waited)?;
+        own.waited = true;
+        Some(own.number)
+    }
+
+    fn of_cookie(&mut self, number: u32) -> Option<&mut OwnPost> {
         let own = self.own(number);
-        let stands = own.state != State::Free
-            && own.cookie
-            && !own.waited
-            && own.number & NUMBER_BITS == number;
-        own.waited |= stands;
-        stands.then_some(own.number)
+        let stands = own.cookie && own.number & NUMBER_BITS == number;
+        (stands && own.state != State::Free).then_some(own)
     }
 
     /// Returns the bytes from the start of a cookie's message that are in place; `None`: no cookie. Of a
     /// message that is copied in pieces by both sides none are known before its end.
     pub fn copied_from_start(&mut self, lane: &Lane, number: u32) -> Option<usize> {
-        let stands = |own: &OwnPost| own.cookie && own.number & NUMBER_BITS == number;
-        if self.own(number).state == State::Free || !stands(self.own(number)) {
-            return None;
-        }
-        let number = self.own(number).number;
+        let number = self.of_cookie(number)?.number;
         let over = self.is_over(lane, number);
         let own = self.own(number);
         let streamed = own.matched && own.is_streamed();
@@ -522,11 +542,6 @@ impl Endpoint {
             false if streamed => own.stream_at,
             false => 0,
         })
-    }
-
-    /// Returns whether a write's bytes are in the region.
-    pub fn is_eager(&mut self, number: u32) -> bool {
-        self.own(number).kind == kind::EAGER
     }
 
     pub fn end_wait(&mut self, number: u32) {

@@ -14,10 +14,10 @@
 //! copy        between two address spaces, for proven peers; across: by the kernel helper; proof: the
 //!             secret that only a process reads that may trace us
 //! memory      region: what both processes share, and its law; blocks: `adma_alloc`
-//! wake        doorbell: between processes; kicks: between threads; events: for event loops;
+//! wake        doorbell: between processes; wakeups: between threads; events: for event loops;
 //!             background: connections that may need any thread of the process
 //! os          system calls; memory and sockets; blocking: threads for calls that may block
-//! claims      pieces of one message; tally, counts: for reports; settings
+//! claims      pieces of one message; tally: counts for reports; settings
 //! ```
 //!
 //! The k-th write of one side meets the k-th read of the other. Eager messages go through the region,

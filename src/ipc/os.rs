@@ -31,17 +31,16 @@ pub fn check_heap() -> Result<()> {
     found.map_err(|_| libc::ENOMEM)
 }
 
-/// Makes a system call with `N` arguments.
-///
-/// # Safety
-/// What the call does to memory.
-unsafe fn call<const N: usize>(number: i64, arguments: [usize; N]) -> Result<usize> {
-    let mut all = [0; 6];
-    all[..N].copy_from_slice(&arguments);
-    // SAFETY: the caller's promise.
-    let answer = unsafe { syscall(number, all) };
-    if answer < 0 { Err(-answer as i32) } else { Ok(answer as usize) }
+/// Makes the system call of this name, as `sys::syscall!` does; returns a value or an errno.
+macro_rules! call {
+    ($name:ident $(, $argument:expr)* $(,)?) => {
+        match crate::os::sys::syscall!($name $(, $argument)*) {
+            answer @ 0.. => Ok(answer as usize),
+            errno => Err(-errno as i32),
+        }
+    };
 }
+use call;
 
 /// Marks of our open descriptors, by number; 0: none. The child of a fork closes them, because an
 /// inherited socket would hide its parent's end from the peer. Two numbers 65536 apart share a
@@ -78,6 +77,30 @@ fn mark_of(number: i32) -> u64 {
     sys::stat(number, mark).unwrap_or(0)
 }
 
+fn number_of(mark: u64) -> i32 {
+    (mark >> FILE_BITS) as i32
+}
+
+fn is_there(mark: u64) -> bool {
+    mark != 0 && mark_of(number_of(mark)) == mark
+}
+
+/// Mark of a socket that tells whether the program has closed all descriptors and opened its own:
+/// then marks that are not unique prove nothing. 0: none.
+static WITNESS: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the mark of the witness, a new one where that was closed; 0: there is no descriptor for it.
+fn witness() -> u64 {
+    let known = WITNESS.load(Ordering::Acquire);
+    if is_there(known) {
+        return known;
+    }
+    // Of two threads one keeps its own for no use.
+    let fresh = unix_socket().map_or(0, |socket| ManuallyDrop::new(socket).mark);
+    WITNESS.store(fresh, Ordering::Release);
+    fresh
+}
+
 /// Whether this process, or the one that forked it, ever had a descriptor for messages.
 pub fn was_used() -> bool {
     OPEN.get().is_some()
@@ -87,15 +110,10 @@ pub fn was_used() -> bool {
 pub fn close_after_fork() {
     let Some(Descriptors(open)) = OPEN.get() else { return };
     let open = &open[..open.len().min(USED.load(Ordering::Acquire))];
-    let number = |mark: u64| (mark >> FILE_BITS) as i32;
-    let is_there = |mark: u64| mark_of(number(mark)) == mark;
-    // A program that closes all descriptors and opens its own has closed our sockets, too; then
-    // marks that are not unique prove nothing.
-    let found = open.iter().map(|place| place.load(Ordering::Acquire));
-    let untouched = found.filter(|mark| mark & SOCKET != 0).all(is_there);
+    let untouched = is_there(WITNESS.swap(0, Ordering::AcqRel));
     for mark in open.iter().map(|place| place.swap(0, Ordering::AcqRel)) {
         if mark != 0 && (untouched || mark & SOCKET != 0) && is_there(mark) {
-            sys::close(number(mark));
+            sys::close(number_of(mark));
         }
     }
 }
@@ -105,6 +123,8 @@ pub fn close_after_fork() {
 pub struct Fd {
     number: i32,
     mark: u64,
+    /// Of a descriptor that is no socket: the witness when it was made. 0: none.
+    witness: u64,
     /// Shuts the socket down on drop, so that the peer sees the end although a child holds a copy.
     pub shut_on_drop: bool,
 }
@@ -117,7 +137,8 @@ impl Fd {
             USED.fetch_max(number as usize + 1, Ordering::AcqRel);
             open.place(number).store(mark, Ordering::Release);
         }
-        Self { number, mark, shut_on_drop: false }
+        let witness = if mark & SOCKET == 0 { witness() } else { 0 };
+        Self { number, mark, witness, shut_on_drop: false }
     }
 
     pub fn raw(&self) -> i32 {
@@ -131,19 +152,13 @@ impl Fd {
 
     /// Returns whether the number still stands for our file.
     pub fn is_there(&self) -> bool {
-        mark_of(self.number) == self.mark
+        is_there(self.mark) && (self.witness == 0 || is_there(self.witness))
     }
 
     /// Gives the number to the program.
     pub fn into_raw(self) -> i32 {
         self.leave_place();
         ManuallyDrop::new(self).number
-    }
-
-    /// Forgets a number that the program has closed and may have reused.
-    pub fn disown(&mut self) {
-        self.leave_place();
-        self.number = -1;
     }
 
     /// Compares the mark first, because another `Fd` may have the number by now.
@@ -209,9 +224,9 @@ impl Drop for Received {
     fn drop(&mut self) {
         let number = self.0;
         match seals(number) {
-            Ok(_) => sys::close(number),
+            Ok(_) => _ = sys::close(number),
             // Without a thread it stays open.
-            Err(_) => _ = blocking::run(move || sys::close(number)),
+            Err(_) => _ = blocking::run(move || _ = sys::close(number)),
         }
     }
 }
@@ -230,30 +245,30 @@ pub unsafe fn copy_across(
 ) -> Result<usize> {
     let range = |(at, len)| libc::iovec { iov_base: at as *mut c_void, iov_len: len };
     let (ours, theirs) = (ours.map(range), theirs.map(range));
-    let number = match role {
-        Role::Reader => libc::SYS_process_vm_readv,
-        Role::Writer => libc::SYS_process_vm_writev,
-    };
-    let (ours, theirs) = (ours.as_ptr() as usize, theirs.as_ptr() as usize);
     // SAFETY: the kernel checks all ranges; the rest is the caller's promise.
-    unsafe { call(number, [pid as usize, ours, 2, theirs, 2]) }
+    unsafe {
+        match role {
+            Role::Reader => call!(SYS_process_vm_readv, pid, ours.as_ptr(), 2, theirs.as_ptr(), 2),
+            Role::Writer => call!(SYS_process_vm_writev, pid, ours.as_ptr(), 2, theirs.as_ptr(), 2),
+        }
+    }
 }
 
 /// Returns whether this process can be traced by others of its user.
 pub fn is_dumpable() -> bool {
     // SAFETY: no memory.
-    unsafe { call(libc::SYS_prctl, [libc::PR_GET_DUMPABLE as usize]) == Ok(1) }
+    unsafe { call!(SYS_prctl, libc::PR_GET_DUMPABLE) == Ok(1) }
 }
 
 /// Maps a fresh page at `at` if that is free; a child of a fork does not get it.
 pub fn map_page_at(at: usize) -> Result<usize> {
-    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as usize;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: replaces nothing; a kernel that does not know the flag chooses another place, which
     // is given back.
     unsafe {
-        let got = call(libc::SYS_mmap, [at, PAGE, protection, flags, usize::MAX])?;
-        let kept = call(libc::SYS_madvise, [got, PAGE, libc::MADV_DONTFORK as usize]);
+        let got = call!(SYS_mmap, at, PAGE, protection, flags, usize::MAX)?;
+        let kept: Result<usize> = call!(SYS_madvise, got, PAGE, libc::MADV_DONTFORK);
         if got != at || kept.is_err() {
             sys::unmap(got as *mut c_void, PAGE);
             return Err(libc::EEXIST);
@@ -265,9 +280,8 @@ pub fn map_page_at(at: usize) -> Result<usize> {
 /// Returns 64 bits from getrandom(2). An error: there are none, and nothing may depend on a guess.
 pub fn random() -> Result<u64> {
     let mut word = 0u64;
-    let (at, len) = (&raw mut word as usize, size_of::<u64>());
     // SAFETY: the kernel writes 8 bytes.
-    match unsafe { call(libc::SYS_getrandom, [at, len, 0]) }? {
+    match unsafe { call!(SYS_getrandom, &raw mut word, size_of::<u64>(), 0) }? {
         8 => Ok(word),
         _ => Err(libc::EAGAIN),
     }
@@ -279,9 +293,8 @@ pub fn open(path: &CStr, flags: i32) -> Result<Fd> {
 }
 
 fn open_at(folder: i32, path: &CStr, flags: i32) -> Result<Fd> {
-    let flags = (flags | libc::O_CLOEXEC) as usize;
     // SAFETY: a terminated path.
-    fd(unsafe { call(libc::SYS_openat, [folder as usize, path.as_ptr() as usize, flags]) })
+    fd(unsafe { call!(SYS_openat, folder, path.as_ptr(), flags | libc::O_CLOEXEC) })
 }
 
 /// Opens a file that another process has open, for reading and writing; `file` is a `Fd::mark` of
@@ -289,7 +302,7 @@ fn open_at(folder: i32, path: &CStr, flags: i32) -> Result<Fd> {
 /// under the number is not opened: that could block, or change it.
 pub fn open_of_process(folder: &Fd, file: u64) -> Result<Fd> {
     let path = |text: String| CString::new(text).map_err(|_| libc::EINVAL);
-    let name = path(format!("fd/{}", file >> FILE_BITS))?;
+    let name = path(format!("fd/{}", number_of(file)))?;
     let found = open_at(folder.raw(), &name, libc::O_PATH)?;
     if (found.mark ^ file) << (64 - FILE_BITS) != 0 {
         return Err(libc::ESTALE);
@@ -300,7 +313,7 @@ pub fn open_of_process(folder: &Fd, file: u64) -> Result<Fd> {
 /// Returns a pidfd, which becomes readable when the process ends.
 pub fn watch_process(pid: i32) -> Result<Fd> {
     // SAFETY: no memory.
-    fd(unsafe { call(libc::SYS_pidfd_open, [pid as usize]) })
+    fd(unsafe { call!(SYS_pidfd_open, pid) })
 }
 
 /// Opens the folder of a process in /proc; it stands for this process and no later one.
@@ -317,7 +330,7 @@ pub fn owner_of(file: &Fd) -> Option<u32> {
 /// Lets one process trace us in spite of Yama. There is only one such process at a time.
 pub fn let_trace(pid: i32) -> bool {
     // SAFETY: no memory.
-    unsafe { call(libc::SYS_prctl, [libc::PR_SET_PTRACER as usize, pid as usize]).is_ok() }
+    unsafe { call!(SYS_prctl, libc::PR_SET_PTRACER, pid) == Ok(0) }
 }
 
 /// Returns Yama's ptrace_scope; 0 where there is none.
@@ -328,59 +341,60 @@ pub fn yama_scope() -> u8 {
     text.and_then(|text| text.first()).map_or(0, |digit| digit.wrapping_sub(b'0'))
 }
 
+/// Makes an eventfd, which `sys::raise_event` makes readable.
+pub fn new_event() -> Result<Fd> {
+    let answer = sys::new_event();
+    fd(usize::try_from(answer).map_err(|_| -answer as i32))
+}
+
 /// Empties an eventfd.
-pub fn drain_event(fd: i32) {
+pub fn drain_event(event: &Fd) {
     let mut count = 0u64;
-    let (at, len) = (&raw mut count as usize, size_of::<u64>());
     // SAFETY: the kernel writes 8 bytes; it does not block (EFD_NONBLOCK).
-    let _ = unsafe { call(libc::SYS_read, [fd as usize, at, len]) };
+    unsafe { syscall!(SYS_read, event.raw(), &raw mut count, size_of::<u64>()) };
 }
 
 /// A set of descriptors that can be polled as one.
 pub struct Epoll(Fd);
 
+impl core::ops::Deref for Epoll {
+    type Target = Fd;
+
+    fn deref(&self) -> &Fd {
+        &self.0
+    }
+}
+
 impl Epoll {
     pub fn new() -> Result<Self> {
         // SAFETY: no memory.
-        fd(unsafe { call(libc::SYS_epoll_create1, [libc::EPOLL_CLOEXEC as usize]) }).map(Self)
-    }
-
-    pub fn raw(&self) -> i32 {
-        self.0.raw()
-    }
-
-    pub fn disown(&mut self) {
-        self.0.disown();
+        fd(unsafe { call!(SYS_epoll_create1, libc::EPOLL_CLOEXEC) }).map(Self)
     }
 
     /// Adds a descriptor, or changes what is reported of it; `key` comes back with its events.
     pub fn watch(&self, fd: i32, events: i16, key: u64) -> Result<()> {
         let mut event = libc::epoll_event { events: events as u32, u64: key };
-        let at = &raw mut event as usize;
-        let control = |operation: i32| {
-            let arguments = [self.raw() as usize, operation as usize, fd as usize, at];
-            // SAFETY: the kernel reads the event.
-            unsafe { call(libc::SYS_epoll_ctl, arguments) }.map(drop)
-        };
+        // SAFETY: the kernel reads the event.
+        let mut control =
+            |operation| unsafe { call!(SYS_epoll_ctl, self.raw(), operation, fd, &raw mut event) };
         match control(libc::EPOLL_CTL_ADD) {
             Err(libc::EEXIST) => control(libc::EPOLL_CTL_MOD),
             added => added,
         }
+        .map(drop)
     }
 
     pub fn forget(&self, fd: i32) {
-        let arguments = [self.raw() as usize, libc::EPOLL_CTL_DEL as usize, fd as usize, 0];
         // SAFETY: no memory.
-        let _ = unsafe { call(libc::SYS_epoll_ctl, arguments) };
+        unsafe { syscall!(SYS_epoll_ctl, self.raw(), libc::EPOLL_CTL_DEL, fd, 0) };
     }
 
     /// Returns the keys of some descriptors that are ready now.
     pub fn ready<const N: usize>(&self, keys: &mut [u64; N]) -> usize {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; N];
-        let at = events.as_mut_ptr() as usize;
         // SAFETY: the kernel fills at most `N` events.
-        let got = unsafe { call(libc::SYS_epoll_wait, [self.raw() as usize, at, N, 0]) };
-        let got = got.unwrap_or(0).min(N);
+        let got = unsafe { syscall!(SYS_epoll_wait, self.raw(), events.as_mut_ptr(), N, 0) };
+        let got = got.clamp(0, N as isize) as usize;
         for (key, event) in keys.iter_mut().zip(&events[..got]) {
             *key = event.u64;
         }

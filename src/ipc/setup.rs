@@ -6,12 +6,15 @@ pub mod handshake;
 use crate::ipc::os::{self, Fd, Result};
 use crate::ipc::settings::Settings;
 use crate::os::sys;
-use handshake::{Established, GreetingSide, Handshake};
+use handshake::{Established, Handshake, side};
 
-/// Listens at a path or abstract name. A lock on the folder keeps a second listener from taking the
-/// socket file of the first for a left-over one while that is being made.
+/// Longest wait for the lock on a folder, in nanoseconds.
+const LOCK_NS: u64 = 1_000_000_000;
+
+/// Listens at a path or abstract name. A lock on the folder covers the moment in which the file is
+/// there and refuses connections: another listener must not take it for a left-over one, and
+/// [`connect`] waits for it.
 pub fn listen(path: &[u8]) -> Result<Fd> {
-    const LOCK_NS: u64 = 1_000_000_000;
     let address = os::unix_address(path)?;
     let socket = os::unix_socket()?;
     let named = path[0] != b'@';
@@ -39,9 +42,16 @@ fn is_left_over(address: &os::UnixAddress) -> bool {
 
 /// Connects and greets until `end`, a time of `sys::nanoseconds`.
 pub fn connect(path: &[u8], settings: Settings, end: u64) -> Result<Established> {
-    let socket = os::connect(&os::unix_address(path)?, end)?;
+    let address = os::unix_address(path)?;
+    let socket = match os::connect(&address, end) {
+        Err(libc::ECONNREFUSED) if path[0] != b'@' => {
+            drop(os::lock_folder(path, end.min(sys::nanoseconds() + LOCK_NS)));
+            os::connect(&address, end)?
+        }
+        answer => answer?,
+    };
     handshake::check_user(socket.raw())?;
-    Handshake::new(socket.raw(), settings, end, GreetingSide::Guest).finish()
+    Handshake::new(socket.raw(), settings, end, side::GUEST).finish()
 }
 
 /// Greets over any connected unix socket, which stays the program's.
@@ -55,5 +65,5 @@ pub fn attach(socket: i32, settings: Settings) -> Result<Established> {
         handshake::check_user(socket)?;
     }
     let end = sys::nanoseconds() + settings.patience;
-    Handshake::new(socket, settings, end, GreetingSide::Either).finish()
+    Handshake::new(socket, settings, end, side::EITHER).finish()
 }

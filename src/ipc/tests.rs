@@ -141,49 +141,6 @@ fn numbers_wrap_around() {
     }
 }
 
-/// A piece that the peer has begun ends before the cancelled message does.
-#[test]
-fn cancelled_message_waits_for_a_piece_that_the_peer_has_begun() {
-    for role in Role::BOTH {
-        let &Pair { ends: [a, b], .. } = &pair();
-        let (data, mut got) = (bytes(1 << 20, 0), vec![0; 1 << 20]);
-        let cookies = [iwrite(a, &data), iread(b, &mut got)];
-        let (cookie, end) = if role == Reader { (cookies[0], b) } else { (cookies[1], a) };
-        let link = handles::find(end).unwrap();
-        let piece = claim(&link, role, 0);
-        thread::scope(|scope| {
-            let canceller = scope.spawn(move || cancel(cookie));
-            let word = link.endpoint(role).1.claims(0);
-            while cursors(word, 0).flags == 0 {
-                thread::yield_now();
-            }
-            assert!(!canceller.is_finished());
-            link.copy(link.proven().unwrap(), role, 0, piece);
-            assert_eq!(canceller.join().unwrap(), -libc::ECANCELED as isize);
-        });
-    }
-}
-
-#[test]
-fn cookies_are_good_once_and_only_their_own() {
-    let &Pair { ends: [a, b], .. } = &pair();
-    let mut got = [0; 100];
-    let (written, taken) = (iwrite(a, &[1; 100]), iread(b, &mut got));
-    assert_eq!((wait(written), wait(written), check(written)), (100, INVALID, INVALID));
-    assert_eq!((check(taken), wait(taken)), (100, INVALID));
-    for nonsense in [0, -1, 1, i64::MAX, i64::MIN, written + 1, written ^ 1 << 31, taken ^ 1 << 50]
-    {
-        assert_eq!([check(nonsense), wait_for(nonsense, -1)], [INVALID; 2], "{nonsense:#x}");
-    }
-    let unmatched = iread(b, &mut got);
-    assert_eq!(check(unmatched), IN_PROGRESS);
-    close(a);
-    assert_eq!(wait(unmatched), -libc::EPIPE as isize, "the other side has closed");
-    let left = iread(b, &mut got);
-    close(b);
-    assert_eq!(wait(left), INVALID);
-}
-
 /// Calls one after the other until one tells of an end.
 fn until_the_end(role: Role, handle: i32) -> isize {
     let mut data = vec![0; 70_000];
@@ -261,23 +218,36 @@ fn claim(link: &Link, role: Role, number: u32) -> MessagePiece {
     }
 }
 
-/// Another thread of ours copies into the buffer until that has ended.
+/// A piece that the peer, or another thread of ours, has begun ends before the message does, though
+/// that is cancelled or the peer breaks the protocol.
 #[test]
-fn broken_message_waits_for_its_own_pieces_and_is_eproto() {
-    let &Pair { ends: [a, b], .. } = &pair();
-    let (data, mut got) = (bytes(1 << 20, 0), vec![0; 1 << 20]);
-    let cookies = [iwrite(a, &data), iread(b, &mut got)];
-    let link = handles::find(b).unwrap();
-    let piece = claim(&link, Reader, 0);
-    // As if nothing had been claimed.
-    link.endpoint(Reader).1.claims(0).store(0, Ordering::Release);
-    thread::scope(|scope| {
-        let waiter = scope.spawn(|| wait(cookies[1]));
-        thread::sleep(Duration::from_millis(20));
-        assert!(!waiter.is_finished());
-        link.copy(link.proven().unwrap(), Reader, 0, piece);
-        assert_eq!(waiter.join().unwrap(), -libc::EPROTO as isize);
-    });
+fn message_that_fails_waits_for_a_piece_that_was_begun() {
+    let (cancelled, broken) = (-libc::ECANCELED as isize, -libc::EPROTO as isize);
+    for (role, end) in [(Reader, cancelled), (Writer, cancelled), (Reader, broken)] {
+        let &Pair { ends: [a, b], .. } = &pair();
+        let (data, mut got) = (bytes(1 << 20, 0), vec![0; 1 << 20]);
+        let cookies = [iwrite(a, &data), iread(b, &mut got)];
+        let link = handles::find(if role == Reader { b } else { a }).unwrap();
+        let piece = claim(&link, role, 0);
+        let word = link.endpoint(role).1.claims(0);
+        if end == broken {
+            word.store(0, Ordering::Release); // as if nothing had been claimed
+        }
+        thread::scope(|scope| {
+            let waiter = scope.spawn(move || match (end == broken, role) {
+                (true, _) => wait(cookies[1]),
+                (_, Reader) => cancel(cookies[0]),
+                (_, Writer) => cancel(cookies[1]),
+            });
+            while end == cancelled && cursors(word, 0).flags == 0 {
+                thread::yield_now();
+            }
+            thread::sleep(Duration::from_millis(20));
+            assert!(!waiter.is_finished());
+            link.copy(link.proven().unwrap(), role, 0, piece);
+            assert_eq!(waiter.join().unwrap(), end);
+        });
+    }
 }
 
 /// A count of finished pieces has only 16 bits of the message's number beside it.

@@ -7,6 +7,7 @@ use core::arch::{asm, x86_64::__cpuid_count};
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
 use core::num::NonZeroUsize;
+use memchr::memrchr;
 use once_cell::race::OnceNonZeroUsize;
 
 bitflags! {
@@ -60,15 +61,18 @@ pub fn current() -> u32 {
     unsafe { libc::sched_getcpu() as u32 }
 }
 
-/// Bytes of the last level cache; 0 where the CPU does not say.
+/// Bytes of the last level cache; 1 where the CPU does not say. Asked once: in a virtual machine the
+/// host answers.
 pub fn last_level_cache() -> usize {
+    static BYTES: OnceNonZeroUsize = OnceNonZeroUsize::new();
     let size = |index| {
         let cache = __cpuid_count(4, index);
         let field = |shift: u32, bits: u32| (cache.ebx >> shift & ((1 << bits) - 1)) as usize + 1;
         let bytes = field(22, 10) * field(12, 10) * field(0, 12) * (cache.ecx as usize + 1);
         (cache.eax & 0x1f != 0).then_some(bytes)
     };
-    (0..8).map_while(size).last().unwrap_or(0)
+    let last = || (0..8).map_while(size).last().and_then(NonZeroUsize::new);
+    BYTES.get_or_init(|| last().unwrap_or(NonZeroUsize::MIN)).get()
 }
 
 /// Room for what the kernel answers. Not on the stack: the first large copy may be made on
@@ -285,8 +289,8 @@ fn by_quota(groups: &mut [u8], path: &mut [u8], allowed: NoNewFilter) -> Option<
             {
                 least = Some(least.map_or(quota, |least| least.min(quota)));
             }
-            match group.iter().rposition(|&byte| byte == b'/') {
-                Some(at) => group = &group[..at],
+            match memrchr(b'/', group).and_then(|at| group.get(..at)) {
+                Some(above) => group = above,
                 None => break,
             }
         }
@@ -306,6 +310,14 @@ impl Version {
         match self {
             Version::One => ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"],
             Version::Two => ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"],
+        }
+    }
+
+    /// The files that hold quota and period, one behind the other; empty: none.
+    fn files(self) -> [&'static str; 2] {
+        match self {
+            Version::One => ["/cpu.cfs_quota_us", "/cpu.cfs_period_us"],
+            Version::Two => ["/cpu.max", ""],
         }
     }
 }
@@ -329,7 +341,8 @@ fn quota_at(
     path: &mut [u8],
     allowed: NoNewFilter,
 ) -> Option<Option<f64>> {
-    let mut read = |file: &str, buffer: &mut [u8; 64]| -> Option<usize> {
+    let (mut text, mut used) = ([0; 128], 0);
+    for file in version.files().into_iter().filter(|file| !file.is_empty()) {
         let parts = [mount.as_bytes(), group, file.as_bytes(), b"\0"];
         for (at, &byte) in parts.into_iter().flatten().enumerate() {
             // Not by memcpy, that is, by us.
@@ -337,33 +350,17 @@ fn quota_at(
             unsafe { (&raw mut *path.get_mut(at)?).write_volatile(byte) };
         }
         let path = CStr::from_bytes_until_nul(path).ok()?;
-        sys::read_file(path, buffer, allowed).map(<[u8]>::len)
-    };
-    let (mut quota, mut period) = ([0; 64], [0; 64]);
-    if version == Version::Two {
-        let len = read("/cpu.max", &mut quota)?;
-        return Some(cpu_max(&quota[..len]));
+        used += sys::read_file(path, &mut text[used..], allowed)?.len();
     }
-    let len = read("/cpu.cfs_quota_us", &mut quota)?;
-    let Some(quota) = number(&quota[..len]) else { return Some(None) };
-    let len = read("/cpu.cfs_period_us", &mut period)?;
-    Some(number(&period[..len]).and_then(|period| ratio(quota, period)))
+    Some(cpus_of(&text[..used]))
 }
 
-/// "200000 100000" or "max 100000".
-fn cpu_max(text: &[u8]) -> Option<f64> {
-    let mut words = text.split(|byte| byte.is_ascii_whitespace());
-    let quota = number(words.next()?)?;
-    ratio(quota, number(words.next()?)?)
-}
-
-fn ratio(quota: u64, period: u64) -> Option<f64> {
+/// Quota and period, "200000 100000"; "max" and "-1" mean no limit and are no number.
+fn cpus_of(text: &[u8]) -> Option<f64> {
+    let mut words = core::str::from_utf8(text).ok()?.split_ascii_whitespace();
+    let mut number = || words.next()?.parse::<u64>().ok();
+    let (quota, period) = (number()?, number()?);
     (period > 0).then(|| quota as f64 / period as f64)
-}
-
-/// Digits to the end of the line; "max" and "-1" mean no limit and are no number.
-fn number(text: &[u8]) -> Option<u64> {
-    core::str::from_utf8(text).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -381,25 +378,16 @@ mod tests {
     }
 
     #[test]
-    fn quota_of_a_group_that_is_not_there_is_not_known() {
-        let allowed = NoNewFilter::look().unwrap();
-        for version in [Version::One, Version::Two] {
-            let mut path = [0; 256];
-            let quota = quota_at(version, "/sys/fs/cgroup", b"/no/such/group", &mut path, allowed);
-            assert_eq!(quota, None);
-        }
-        // A path that does not fit cannot be asked for either.
-        let (mount, long) = ("/sys/fs/cgroup", [b'x'; 300]);
-        assert_eq!(quota_at(Version::Two, mount, &long, &mut [0; 256], allowed), None);
-    }
-
-    #[test]
-    fn cpu_max_without_limit_is_none() {
-        assert_eq!(cpu_max(b"max 100000\n"), None);
-        assert_eq!(cpu_max(b"150000 100000\n"), Some(1.5));
-        assert_eq!(cpu_max(b"150000 0\n"), None);
-        assert_eq!(cpu_max(b""), None);
-        assert_eq!(cpu_max(b"99999999999999999999 1"), None);
+    fn quota_without_limit_is_none() {
+        let rows: [(&[u8], _); 6] = [
+            (b"max 100000\n", None),
+            (b"-1\n100000\n", None),
+            (b"150000 100000\n", Some(1.5)),
+            (b"150000 0\n", None),
+            (b"", None),
+            (b"99999999999999999999 1", None),
+        ];
+        rows.into_iter().for_each(|(text, quota)| assert_eq!(cpus_of(text), quota));
     }
 
     #[test]
@@ -435,14 +423,5 @@ mod tests {
             assert_eq!(class(libc::SCHED_FIFO, 0).makes_as_good_as(main, filtered), !filtered);
         }
         assert!(may_make_workers());
-    }
-
-    #[test]
-    fn machine_has_a_cpu_and_a_cache() {
-        let limits = Limits::now();
-        assert!(limits.cpus() >= 1);
-        assert!(limits.affinity >= limits.cpus());
-        features();
-        last_level_cache();
     }
 }

@@ -73,31 +73,3 @@ pub unsafe fn read(fd: usize, list: usize, count: usize, at: usize, flags: usize
     // SAFETY: the kernel reads the list; what it writes to is the caller's promise.
     unsafe { syscall!(SYS_preadv2, fd, list, count, at, 0, flags) }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::fd::AsRawFd;
-
-    #[test]
-    fn only_files_that_can_be_read_from_the_page_cache_are_regular_files() {
-        let allowed = NoFilter::assumed();
-        let path = std::env::temp_dir().join(format!("adma-file-{}", std::process::id()));
-        std::fs::write(&path, [7; 5000]).unwrap();
-        let of = |file: &std::fs::File| RegularFile::of(file.as_raw_fd() as usize, allowed);
-        let file = std::fs::File::open(&path).unwrap();
-        let known = of(&file).unwrap();
-        assert_eq!(known.size, 5000);
-        assert!(known.is_here(file.as_raw_fd() as usize, allowed));
-        assert_eq!(seek_by(file.as_raw_fd() as usize, 12), 12);
-        let others = ["/dev/zero", "/tmp"].map(|path| std::fs::File::open(path).unwrap());
-        assert!(others.iter().all(|other| of(other).is_none()));
-        assert!(!known.is_here(others[0].as_raw_fd() as usize, allowed));
-        let write_only = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
-        assert!(of(&write_only).is_none() && RegularFile::of(usize::MAX, allowed).is_none());
-        // SAFETY: a terminated name.
-        let memory = unsafe { libc::memfd_create(c"test".as_ptr(), 0) };
-        assert!(RegularFile::of(memory as usize, allowed).unwrap().is_memory);
-        std::fs::remove_file(&path).unwrap();
-    }
-}

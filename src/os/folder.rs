@@ -26,7 +26,7 @@ impl Folder {
             unsafe { syscall!(SYS_mkdirat, libc::AT_FDCWD, path.as_ptr(), 0o700) };
             Self::open(path, allowed.into())
         })?;
-        (folder.is_private() && folder.is_in_memory()).then_some(folder)
+        (folder.is_private() && sys::is_in_memory(folder.fd)).then_some(folder)
     }
 
     /// Opens a folder that a trusted process has made; under a seccomp filter no more can be asked.
@@ -41,15 +41,6 @@ impl Folder {
         let is_private =
             |stat: &libc::stat| stat.st_uid == sys::geteuid() as u32 && stat.st_mode & 0o077 == 0;
         sys::stat(self.fd, is_private).unwrap_or(false)
-    }
-
-    pub fn is_in_memory(&self) -> bool {
-        let mut about = core::mem::MaybeUninit::<libc::statfs>::uninit();
-        // SAFETY: the kernel fills it, and it is read only after it has.
-        unsafe {
-            syscall!(SYS_fstatfs, self.fd, about.as_mut_ptr()) == 0
-                && about.assume_init_ref().f_type == libc::TMPFS_MAGIC
-        }
     }
 
     /// Makes a file of `len` zeros, mapped for reading and writing. All of it is written before it
@@ -100,81 +91,10 @@ pub unsafe fn map_zeros_over(at: *mut c_void, len: usize) {
     unsafe { syscall!(SYS_mmap, at, len, protection, flags, usize::MAX) };
 }
 
-/// Nanoseconds since the machine was started, by the clock that goes on while it sleeps.
-pub fn since_boot() -> u64 {
-    sys::nanoseconds_of(libc::CLOCK_BOOTTIME)
-}
-
 /// The number of the namespace that process numbers belong to; 0: unknown.
 pub fn pid_namespace() -> u64 {
     let mut room = [0; 32];
     let link = sys::read_link(c"/proc/self/ns/pid", &mut room).unwrap_or_default();
     let digits = link.iter().filter(|byte| byte.is_ascii_digit());
     digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0'))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::ffi::CString;
-    use std::os::unix::fs::{PermissionsExt, symlink};
-
-    fn scratch(name: &str) -> std::path::PathBuf {
-        let path = format!("/dev/shm/adma-test-{name}-{}", std::process::id());
-        let _ = std::fs::remove_dir_all(&path);
-        path.into()
-    }
-
-    fn open_or_make(place: &std::path::Path) -> Option<Folder> {
-        let path = CString::new(place.to_str().unwrap()).unwrap();
-        Folder::open_or_make(&path, NoFilter::assumed())
-    }
-
-    #[test]
-    fn folder_is_made_private_and_used_again() {
-        let place = scratch("made");
-        assert!(open_or_make(&place).is_some());
-        let mode = std::fs::metadata(&place).unwrap().permissions().mode();
-        assert_eq!(mode & 0o7777, 0o700);
-        let folder = open_or_make(&place).unwrap();
-        let at = folder.map_new_file(c"file", 8192).unwrap();
-        let last = || std::fs::read(place.join("file")).unwrap()[8191];
-        // SAFETY: mapped above, and all the time.
-        unsafe {
-            at.cast::<u8>().add(8191).write(7);
-            assert_eq!(last(), 7);
-            assert!(folder.map_new_file(c"file", 8192).is_none(), "a file that is there");
-            map_zeros_over(at, 8192);
-            assert_eq!(at.cast::<u8>().add(8191).read(), 0);
-        }
-        assert_eq!(last(), 7);
-        folder.remove(c"file", NoFilter::assumed());
-        assert!(!place.join("file").exists());
-        std::fs::remove_dir_all(&place).unwrap();
-    }
-
-    #[test]
-    fn links_open_folders_and_disks_are_refused() {
-        let (place, link) = (scratch("refused"), scratch("link"));
-        let set_mode = |mode| {
-            let permissions = std::fs::Permissions::from_mode(mode);
-            std::fs::set_permissions(&place, permissions).unwrap();
-        };
-        std::fs::create_dir(&place).unwrap();
-        set_mode(0o750);
-        assert!(open_or_make(&place).is_none(), "others may look into it");
-        set_mode(0o700);
-        let _ = std::fs::remove_file(&link);
-        symlink(&place, &link).unwrap();
-        assert!(open_or_make(&link).is_none(), "a link");
-        std::fs::remove_file(&link).unwrap();
-        std::fs::remove_dir(&place).unwrap();
-        assert!(open_or_make("/proc/self".as_ref()).is_none(), "no tmpfs");
-    }
-
-    #[test]
-    fn clock_and_namespace_are_known() {
-        assert!(since_boot() > 0);
-        assert!(pid_namespace() > 0);
-    }
 }

@@ -1,18 +1,33 @@
 //! Huge pages for memory that was never touched and is about to be written whole.
 //!
 //! A page fault for each 4 KiB costs more than the bytes. A whole 2 MiB page inside the range takes
-//! one fault, and not a byte more of memory, because all of it is written. The kernel makes such
-//! pages where it is asked to (madvise), which marks the mapping and may split it in three.
+//! one fault, and not a byte more of memory, because all of it is written.
+//!
+//! The kernel makes such pages where a mapping is marked so (madvise). That has two prices, which are
+//! not paid when all of the mapping is marked MADV_NOHUGEPAGE as soon as the bytes are there:
+//! - A mark on a part splits the mapping, and mremap of a split one fails. realloc then copies what
+//!   it would have moved: a bytearray that grows took nine times as long.
+//! - Memory that an allocator gives back (MADV_DONTNEED) and touches again here and there would
+//!   become huge where the mark has stayed.
+//!
+//! Where huge pages are made on request, MADV_NOHUGEPAGE means what no mark means. Parts become one
+//! mapping again if they have one list of pages (anon_vma), which the first page makes: it comes
+//! before the mark.
 
 use super::lock::TryLock;
 use super::sys::{self, NoFilter, NoNewFilter, syscall};
+use core::mem::{MaybeUninit, zeroed};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
+const PAGE: usize = 4096;
 /// What one huge page covers.
-pub const HUGE: usize = 2 << 20;
+const HUGE: usize = 2 << 20;
 
-/// Ranges below this gain too little for a system call that locks all mappings.
-pub const FROM: usize = 4 << 20;
+/// Ranges below this gain too little for system calls that lock all mappings.
+const FROM: usize = 4 << 20;
+
+/// Least range where the kernel (before 6.11) has to list all mappings to show one: 0.1 ms.
+const FROM_WITH_LIST: usize = 32 << 20;
 
 /// No request is made in a process with this many mappings: the kernel allows 65,530 by default.
 const MOST_MAPPINGS: u32 = 16 << 10;
@@ -28,6 +43,9 @@ const YES: u32 = 2;
 
 /// Set when the program has asked for small pages anywhere: it knows better.
 static REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// The kernel shows one mapping only in a list of all.
+static SHOWS_LIST: AtomicBool = AtomicBool::new(false);
 
 /// Requests that may be made, or skipped, before mappings are counted again.
 static BUDGET: TryLock<Budget> = TryLock::new(Budget { left: 0, allowed: false });
@@ -49,13 +67,44 @@ pub fn forget_after_fork() {
     }
 }
 
-/// Has the pages that lie whole in the range made huge ones when they are first touched.
-pub fn request(start: usize, len: usize, allowed: NoFilter) {
-    let (from, to) = (start.next_multiple_of(HUGE), (start + len) / HUGE * HUGE);
-    if from < to && len >= FROM && is_wanted(allowed) && takes_budget() {
-        // SAFETY: changes no byte.
-        unsafe { syscall!(SYS_madvise, from, to - from, libc::MADV_HUGEPAGE) };
+/// A mapping of which a part is marked until this is dropped.
+pub struct Marked {
+    start: usize,
+    end: usize,
+}
+
+impl Drop for Marked {
+    fn drop(&mut self) {
+        advise(self.start, self.end, libc::MADV_NOHUGEPAGE);
     }
+}
+
+fn advise(start: usize, end: usize, advice: i32) -> bool {
+    // SAFETY: changes no byte.
+    unsafe { syscall!(SYS_madvise, start, end - start, advice) == 0 }
+}
+
+/// Has pages that lie whole in the range made huge ones when they are touched, as long as the result
+/// lives. `None`: they are made as the program has asked for, small or huge.
+pub fn mark(start: usize, len: usize, allowed: NoFilter) -> Option<Marked> {
+    let (from, to) = (start.next_multiple_of(HUGE), (start + len) / HUGE * HUGE);
+    let least = if SHOWS_LIST.load(Relaxed) { FROM_WITH_LIST } else { FROM };
+    if from >= to || len < least || !is_wanted(allowed) || !takes_budget() {
+        return None;
+    }
+    let mapping = mapping_around(from)?;
+    // One that lies in no huge page, if there is.
+    let first = if start < from { start } else { start + len - 1 } & !(PAGE - 1);
+    let is_split = to <= mapping.1
+        && to - from > HUGE
+        && advise(first, first + PAGE, libc::MADV_POPULATE_WRITE)
+        && advise(from, from + HUGE, libc::MADV_HUGEPAGE)
+        && mapping_around(from) != Some(mapping);
+    // One that is not split was marked before, by the program: its mark stays.
+    is_split.then(|| {
+        advise(from + HUGE, to, libc::MADV_HUGEPAGE);
+        Marked { start: mapping.0, end: mapping.1 }
+    })
 }
 
 fn is_wanted(_: NoFilter) -> bool {
@@ -70,6 +119,78 @@ fn is_wanted(_: NoFilter) -> bool {
     ON_REQUEST.load(Relaxed) == YES && !disabled()
 }
 
+/// Start and end of the private anonymous mapping around an address; `None`: it is of another kind,
+/// or that cannot be asked.
+fn mapping_around(address: usize) -> Option<(usize, usize)> {
+    let allowed = NoNewFilter::look()?;
+    let fd = i32::try_from(sys::open(c"/proc/self/maps", allowed)).ok().filter(|&fd| fd >= 0)?;
+    let shown = if SHOWS_LIST.load(Relaxed) { Err(libc::ENOTTY) } else { query(fd, address) };
+    let found = match shown {
+        Err(libc::ENOTTY) => {
+            SHOWS_LIST.store(true, Relaxed);
+            find_in_list(fd, address)
+        }
+        shown => shown.ok().flatten(),
+    };
+    sys::close(fd);
+    found
+}
+
+/// Asks for one mapping, as linux/fs.h has it; an error is an errno.
+fn query(fd: i32, address: usize) -> Result<Option<(usize, usize)>, i32> {
+    const PROCMAP_QUERY: usize = 0xc068_6611;
+    const SHARED: u64 = 8;
+    #[repr(C)]
+    struct Query {
+        size: u64,
+        query_flags: u64,
+        address: u64,
+        start: u64,
+        end: u64,
+        flags: u64,
+        page_size: u64,
+        offset: u64,
+        inode: u64,
+        rest: [u64; 4],
+    }
+    // SAFETY: numbers.
+    let mut asked = unsafe { Query { size: 104, address: address as u64, ..zeroed() } };
+    const _: () = assert!(size_of::<Query>() == 104);
+    // SAFETY: the kernel fills `asked`.
+    match unsafe { syscall!(SYS_ioctl, fd, PROCMAP_QUERY, &raw mut asked) } {
+        0 => {
+            let suits = asked.inode == 0 && asked.flags & SHARED == 0;
+            Ok(suits.then_some((asked.start as usize, asked.end as usize)))
+        }
+        error => Err(-(error as i32)),
+    }
+}
+
+/// Looks through the list, of which the kernel gives whole lines at a time.
+fn find_in_list(fd: i32, address: usize) -> Option<(usize, usize)> {
+    let mut room = MaybeUninit::<[u8; 4096]>::uninit();
+    // SAFETY: the kernel writes inside `room`, and what it has filled is looked at.
+    while let got @ 1.. = unsafe { syscall!(SYS_read, fd, room.as_mut_ptr(), size_of_val(&room)) } {
+        // SAFETY: as above.
+        let text = unsafe { core::slice::from_raw_parts(room.as_ptr().cast(), got as usize) };
+        let mut lines = text.split(|&byte| byte == b'\n').filter_map(parse_line);
+        if let Some((start, end, suits)) = lines.find(|&(_, end, _)| address < end) {
+            return (suits && start <= address).then_some((start, end));
+        }
+    }
+    None
+}
+
+/// Start, end, and whether it is private and anonymous.
+fn parse_line(line: &[u8]) -> Option<(usize, usize, bool)> {
+    let hex = |text: &[u8]| usize::from_str_radix(core::str::from_utf8(text).ok()?, 16).ok();
+    let mut words = line.split(|&byte| byte == b' ');
+    let mut ends = words.next()?.split(|&byte| byte == b'-');
+    let (start, end) = (hex(ends.next()?)?, hex(ends.next()?)?);
+    let (rights, inode) = (words.next()?, words.nth(2)?);
+    Some((start, end, rights.ends_with(b"p") && inode == b"0"))
+}
+
 fn is_on_request() -> bool {
     let (path, mut text) = (c"/sys/kernel/mm/transparent_hugepage/enabled", [0; 64]);
     NoNewFilter::look()
@@ -77,7 +198,8 @@ fn is_on_request() -> bool {
         .is_some_and(|text| text.windows(9).any(|word| word == b"[madvise]"))
 }
 
-/// Each request adds two mappings at most, so counting them is due after half of what is left.
+/// Takes one request from the budget; false: there are too many mappings. A mark keeps a mapping from
+/// merging with two neighbours, so that counting is due after half of what is left.
 fn takes_budget() -> bool {
     let Some(mut budget) = BUDGET.try_take() else { return false };
     if budget.left == 0 {
@@ -92,4 +214,32 @@ fn takes_budget() -> bool {
     }
     budget.left -= 1;
     budget.allowed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn list_and_query_show_the_same_mappings() {
+        let len = 3 * HUGE + 4096;
+        let map = |flags| {
+            let rights = libc::PROT_READ | libc::PROT_WRITE;
+            // SAFETY: new memory.
+            let at = unsafe { libc::mmap(core::ptr::null_mut(), len, rights, flags, -1, 0) };
+            at as usize
+        };
+        let private = map(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let shared = map(libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        let code = mapping_around as *const () as usize;
+        for (address, is_private) in [(private + HUGE, true), (shared, false), (code, false)] {
+            let found = mapping_around(address);
+            assert_eq!(found.is_some(), is_private);
+            assert!(found.is_none_or(|(start, end)| start <= private && private + len <= end));
+            let was_list = SHOWS_LIST.swap(true, Relaxed);
+            assert_eq!(mapping_around(address), found);
+            SHOWS_LIST.store(was_list, Relaxed);
+        }
+        assert_eq!(mapping_around(1), None);
+    }
 }

@@ -135,19 +135,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lock_that_is_not_waited_for_is_had_by_one_at_a_time() {
-        let lock = TryLock::new(1);
-        let mut taken = lock.try_take().unwrap();
-        *taken += 1;
-        assert!(lock.try_take().is_none());
-        drop(taken);
-        assert_eq!(*lock.try_take().unwrap(), 2);
-        core::mem::forget(lock.try_take());
-        lock.forget_after_fork();
-        assert!(lock.try_take().is_some());
-    }
-
-    #[test]
     fn many_threads_count_without_losing_any() {
         static COUNT: Lock<u64> = Lock::new(0);
         std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Functions of the C library, found at start-up by one walk over the loaded objects: the next
+//! Functions of the C library, and a variable, found at start-up by one walk over the loaded objects: the next
 //! definitions after ours, as dlsym(RTLD_NEXT) finds them. There is no other way in this library.
 //!
 //! Nothing is looked up later, because dlsym and dl_iterate_phdr wait for locks of the loader. A
@@ -71,7 +71,7 @@ functions! {
     on demand:
     memcpy bcopy wmemcpy wmemmove __memcpy_chk __memmove_chk __mempcpy_chk __memset_chk bzero bcmp
     process_vm_readv process_vm_writev __read_chk __pread64_chk __fread_chk __fread_unlocked_chk
-    _dl_find_object
+    _dl_find_object program_invocation_name
 }
 
 #[unsafe(link_section = ".data")] // a page that start-up touches anyhow, as for the next
@@ -103,7 +103,8 @@ pub fn resolve_in_libc(function: Function) -> *mut c_void {
     place[0].load(Ordering::Relaxed)
 }
 
-/// Finds a function in any object, also in the loader, which comes after libc. Only for start-up.
+/// Finds a function or variable in any object, from the program on to the loader, which comes after
+/// libc. Only for start-up.
 #[cold]
 pub fn resolve_anywhere(function: Function) -> *mut c_void {
     let place = [AtomicPtr::new(null_mut())];
@@ -129,6 +130,19 @@ pub fn original(function: Function) -> *mut c_void {
         resolve();
     }
     found(function)
+}
+
+/// Calls a function that was found with up to four words, as many as it takes. `None`: there is none.
+///
+/// # Safety
+/// The program's own call of the function, which returns a number.
+pub unsafe fn call(found: *mut c_void, arguments: [usize; 4]) -> Option<isize> {
+    type AnyFn = unsafe extern "C" fn(usize, usize, usize, usize) -> isize;
+    let [first, second, third, fourth] = arguments;
+    // SAFETY: null is `None`; no argument is wider than a word.
+    let function = unsafe { core::mem::transmute::<*mut c_void, Option<AnyFn>>(found) }?;
+    // SAFETY: the caller's promise.
+    Some(unsafe { function(first, second, third, fourth) })
 }
 
 /// Functions of the C library that most programs never need of us, with their types. A symbol that
@@ -289,6 +303,7 @@ impl SymbolTable {
     /// The object is loaded and relocated.
     unsafe fn look_up(&self, name: &[u8], wanted: u32) -> *mut c_void {
         const HIDDEN: u16 = 0x8000;
+        const OBJECT: u8 = 1;
         const FUNCTION: u8 = 2;
         const IFUNC: u8 = 10;
         // SAFETY: the layout of DT_GNU_HASH: four numbers, a filter of 64-bit words, the
@@ -319,7 +334,7 @@ impl SymbolTable {
                 {
                     let value = self.base + symbol.st_value as usize;
                     return match symbol.st_info & 0xf {
-                        FUNCTION => value as *mut c_void,
+                        OBJECT | FUNCTION => value as *mut c_void,
                         IFUNC => {
                             core::mem::transmute::<usize, extern "C" fn() -> *mut c_void>(value)()
                         }

@@ -123,24 +123,3 @@ fn prefer_this_node(_: NoFilter) -> Option<(u32, u64)> {
     let answer = unsafe { syscall!(SYS_getcpu, 0, &raw mut node) };
     (answer == 0 && (node as usize) < NAMED_NODES).then_some((PREFERRED, 1 << node))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn entry_holds_one_policy_for_good() {
-        let entry: PolicySlot = zeroed();
-        assert!(entry.holds((PREFERRED, 1)) && entry.holds((PREFERRED, 1)));
-        assert!(!entry.holds((PREFERRED, 2)) && !entry.holds((DEFAULT, 1)));
-    }
-
-    #[test]
-    fn this_thread_has_a_node_and_a_policy_or_the_kernel_has_none() {
-        let Some(allowed) = NoFilter::look() else { return };
-        if let Some((_, nodes)) = ask(ONLY_ALLOWED_NODES, allowed) {
-            assert_ne!(nodes, 0);
-            assert!(prefer_this_node(allowed).is_some());
-        }
-    }
-}

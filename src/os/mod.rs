@@ -2,6 +2,7 @@
 //! those may allocate, set errno or use thread-local storage.
 
 pub mod cpus;
+pub mod deferred;
 pub mod file;
 pub mod folder;
 pub mod holders;
@@ -12,7 +13,6 @@ pub mod mapped;
 pub mod memory_policy;
 pub mod once;
 pub mod process;
-pub mod put_off;
 pub mod real_time;
 pub mod signal_mask;
 pub mod standard_error;

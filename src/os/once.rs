@@ -40,22 +40,3 @@ impl<T> Once<T> {
             .then(|| unsafe { (*self.value.get()).assume_init_ref() })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn first_value_stays() {
-        static ONCE: Once<[u64; 4]> = Once::new();
-        assert_eq!(ONCE.get(), None);
-        std::thread::scope(|scope| {
-            for number in 1..8 {
-                scope.spawn(move || _ = ONCE.set([number; 4]));
-            }
-        });
-        let first = *ONCE.get().unwrap();
-        assert_eq!(first, [first[0]; 4]);
-        assert_eq!(ONCE.set([9; 4]), Some(&first));
-    }
-}

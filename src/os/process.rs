@@ -10,13 +10,51 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 /// workers, for they would die with it, perhaps in the middle of a piece.
 #[unsafe(link_section = ".data")] // a page that start-up touches anyhow, as for the next ones
 static PID: AtomicI32 = AtomicI32::new(0);
-/// A word that is 1 here and, wiped by the kernel, 0 in every child with memory of its own;
-/// null until the first engine is started.
+/// What is this process's own; null until there is something to know.
 #[unsafe(link_section = ".data")]
-static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+static OWN: AtomicPtr<Own> = AtomicPtr::new(core::ptr::null_mut());
+/// `Own::mark` was set. A page that was made for cookies tells nothing about whose memory this is.
+#[unsafe(link_section = ".data")]
+static MARKED: AtomicBool = AtomicBool::new(false);
+/// Where there is no page that the kernel wipes.
+static PLAIN: Own =
+    Own { mark: AtomicU32::new(0), cookies: AtomicU32::new(0), poll: AtomicI32::new(0) };
 /// This process is the child of a fork, and has made no other program of itself.
 #[unsafe(link_section = ".data")]
-static FORKED: AtomicBool = AtomicBool::new(false);
+pub static FORKED: AtomicBool = AtomicBool::new(false);
+
+/// Lies in a page that the kernel wipes in every child with memory of its own, also in one that runs no
+/// handlers.
+pub struct Own {
+    /// 1 in the process whose memory this is.
+    mark: AtomicU32,
+    /// Which process the cookies of asynchronous copies belong to; 0: there are none.
+    pub cookies: AtomicU32,
+    /// The descriptor that is readable when such a copy has ended, plus one; 0: there is none.
+    pub poll: AtomicI32,
+}
+
+impl Own {
+    pub fn get() -> Option<&'static Self> {
+        // SAFETY: null, or what `make` has put there, which stays.
+        unsafe { OWN.load(Ordering::Acquire).as_ref() }
+    }
+
+    pub fn get_or_make() -> &'static Self {
+        Self::get().unwrap_or_else(Self::make)
+    }
+
+    #[cold]
+    fn make() -> &'static Self {
+        let wiped = NoFilter::look().map(sys::page_wiped_on_fork).filter(|page| !page.is_null());
+        let page = wiped.map_or((&raw const PLAIN).cast_mut(), |page| page.cast());
+        // Another thread may be first; a page is lost then.
+        let null = core::ptr::null_mut();
+        let made = OWN.compare_exchange(null, page, Ordering::AcqRel, Ordering::Acquire);
+        // SAFETY: `PLAIN`, or a page of zeros that is never unmapped.
+        unsafe { &*made.map_or_else(|there| there, |_| page) }
+    }
+}
 
 /// At start-up, before the first copy.
 pub fn settle_in() {
@@ -28,18 +66,11 @@ pub fn settle_in() {
 #[inline]
 pub fn claim_memory() {
     PID.store(sys::getpid(), Ordering::Relaxed);
-    if !MARK.load(Ordering::Relaxed).is_null() {
-        mark_our_memory();
+    if let Some(own) = Own::get() {
+        own.mark.store(1, Ordering::Relaxed);
+        own.cookies.store(0, Ordering::Relaxed);
+        own.poll.store(0, Ordering::Relaxed);
     }
-}
-
-/// In the child of a fork.
-pub fn note_fork() {
-    FORKED.store(true, Ordering::Relaxed);
-}
-
-pub fn is_forked() -> bool {
-    FORKED.load(Ordering::Relaxed)
 }
 
 /// The process whose memory this is.
@@ -65,11 +96,8 @@ pub fn status_of_main() -> usize {
     };
     let allowed = NoNewFilter::look().filter(|_| sys::has_one_thread());
     let stat = allowed.and_then(|allowed| sys::read_file(c"/proc/self/stat", room, allowed));
-    stat.and_then(exit_code).map_or(0, |code| code as usize >> 8 & 0xff)
-}
-
-fn exit_code(stat: &[u8]) -> Option<i64> {
-    sys::word_of_stat(stat, 52)
+    let code = stat.and_then(|stat| sys::word_of_stat(stat, 52));
+    code.map_or(0, |code| code as usize >> 8 & 0xff)
 }
 
 /// Whether this is the process whose memory it is: no child of vfork, nor of a fork that ran
@@ -81,9 +109,11 @@ pub fn is_ours() -> bool {
 /// What the page says that the kernel wipes; `None`: there is none. The child of an init in a pid
 /// namespace of its own has the process number of its parent.
 fn mark() -> Option<bool> {
-    // SAFETY: null, or a page that is never unmapped.
-    let mark = unsafe { MARK.load(Ordering::Acquire).as_ref() };
-    mark.map(|mark| mark.load(Ordering::Relaxed) == 1)
+    if !MARKED.load(Ordering::Acquire) {
+        return None;
+    }
+    let own = Own::get().filter(|own| !core::ptr::eq(*own, &PLAIN));
+    own.map(|own| own.mark.load(Ordering::Relaxed) == 1)
 }
 
 /// Whether workers that are alive by our count are alive. Asked without a system call, for callers
@@ -95,76 +125,11 @@ pub fn shares_our_memory() -> bool {
 
 /// Fetches what `shares_our_memory` will look at.
 pub fn prefetch() {
-    fetch_to_change(MARK.load(Ordering::Relaxed) as usize);
+    fetch_to_change(OWN.load(Ordering::Relaxed) as usize);
 }
 
 /// Lets `shares_our_memory` answer without a system call, where the kernel can wipe a page.
 pub fn mark_our_memory() {
-    let mut page = MARK.load(Ordering::Acquire);
-    if page.is_null()
-        && let Some(allowed) = NoFilter::look()
-    {
-        page = sys::page_wiped_on_fork(allowed).cast();
-    }
-    if page.is_null() {
-        return; // the process number will have to do
-    }
-    // SAFETY: a page that is never unmapped.
-    unsafe { (*page).store(1, Ordering::Relaxed) };
-    MARK.store(page, Ordering::Release);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn status_is_found_in_the_file_whatever_the_process_is_called() {
-        let mut line = b"7 (a ) b) Z".to_vec();
-        (4..52).for_each(|_| line.extend(b" 1"));
-        line.extend(b" 768\n");
-        assert_eq!(exit_code(&line), Some(3 << 8));
-        assert_eq!(exit_code(&line[..line.len() - 5]), None);
-        assert_eq!(exit_code(b""), None);
-    }
-
-    #[test]
-    fn thread_that_was_joined_has_ended_and_this_one_has_not() {
-        let (tell, told) = std::sync::mpsc::channel();
-        let (go, wait) = std::sync::mpsc::channel::<()>();
-        let thread = std::thread::spawn(move || {
-            tell.send(sys::gettid()).unwrap();
-            let _ = wait.recv();
-        });
-        let tid = told.recv().unwrap();
-        let seen = || (sys::has_ended(tid), sys::is_thread(tid as u32));
-        assert_eq!(seen(), (false, true));
-        assert!(!main_has_ended());
-        drop(go);
-        thread.join().unwrap();
-        // The C library is told a little earlier.
-        while seen() != (true, false) {
-            sys::yield_now();
-        }
-    }
-
-    #[test]
-    fn child_of_a_bare_fork_does_not_take_the_parents_workers_for_its_own() {
-        settle_in();
-        mark_our_memory();
-        assert!(shares_our_memory());
-        // SAFETY: the child only asks and leaves.
-        let status = unsafe {
-            let child = libc::syscall(libc::SYS_fork) as i32;
-            if child == 0 {
-                // As in a pid namespace of its own, where both are number 1.
-                PID.store(sys::getpid(), Ordering::Relaxed);
-                libc::_exit(i32::from(shares_our_memory() || is_ours()));
-            }
-            let mut status = -1;
-            assert_eq!(libc::waitpid(child, &mut status, 0), child);
-            status
-        };
-        assert_eq!(status, 0);
-    }
+    Own::get_or_make().mark.store(1, Ordering::Relaxed);
+    MARKED.store(true, Ordering::Release);
 }

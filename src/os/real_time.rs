@@ -124,15 +124,6 @@ mod tests {
     }
 
     #[test]
-    fn threads_have_registers_of_their_own() {
-        settle_in();
-        if let Some(own) = thread_register() {
-            let other = std::thread::spawn(thread_register).join().unwrap();
-            assert!(other.is_some_and(|other| other != own));
-        }
-    }
-
-    #[test]
     fn this_thread_is_as_ordinary_by_its_file_as_by_the_call() {
         // Another test may just be reading.
         let by_file = std::iter::repeat_with(by_file).find_map(|answer| answer);

@@ -1,8 +1,8 @@
 //! Which signals come to a thread: holding them while a copy is under way, and letting those of
 //! bad pages through.
 
+use super::deferred;
 use super::holders::{self, Holder};
-use super::put_off;
 use super::sys::{self, NoFilter, SysResult, syscall};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -126,11 +126,11 @@ impl SignalsHeld {
         signal_mask(libc::SIG_SETMASK, &self.before, core::ptr::null_mut());
     }
 
-    /// What was put off comes together with what was held.
+    /// Deferred signals come together with held ones.
     #[cold]
     fn hold_what_was_put_off() {
         signal_mask(libc::SIG_BLOCK, &FAULTS, core::ptr::null_mut());
-        put_off::send_again();
+        deferred::send_again(deferred::send_to_oneself);
     }
 }
 
@@ -140,12 +140,12 @@ impl Drop for SignalsHeld {
         if let Some(holder) = self.holder {
             holder.leave();
         }
-        if self.but_faults && put_off::is_any() {
+        if self.but_faults && deferred::is_any() {
             Self::hold_what_was_put_off();
         }
         self.release();
         // One may have come in between.
-        if self.but_faults && put_off::is_any() {
+        if self.but_faults && deferred::is_any() {
             Self::hold_what_was_put_off();
             self.release();
         }
@@ -176,8 +176,8 @@ impl FaultsHeard {
 impl Drop for FaultsHeard {
     fn drop(&mut self) {
         signal_mask(libc::SIG_SETMASK, &self.before, core::ptr::null_mut());
-        if put_off::is_any() {
-            put_off::send_again();
+        if deferred::is_any() {
+            deferred::send_again(deferred::send_to_process);
         }
     }
 }
@@ -204,21 +204,33 @@ fn signal_mask(how: i32, mask: &u64, before: *mut u64) -> SysResult {
     unsafe { syscall!(SYS_rt_sigprocmask, how, &raw const *mask, before, 8) }
 }
 
-/// Whether a signal has its default action, as far as the kernel knows.
-pub fn has_default_action(signal: i32) -> bool {
-    action(signal) == libc::SIG_DFL
+/// The kernel's struct sigaction.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Action {
+    pub handler: usize,
+    pub flags: usize,
+    pub restorer: usize,
+    pub mask: u64,
 }
 
-/// Whether a signal calls a function, as far as the kernel knows.
+impl Action {
+    pub const NONE: Self = Self { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
+
+    /// What the kernel has for a signal.
+    pub fn of(signal: i32) -> Option<Self> {
+        let mut action = Self::NONE;
+        // SAFETY: without a new action the kernel only writes the old one, 32 bytes.
+        let answer = unsafe { syscall!(SYS_rt_sigaction, signal, 0, &raw mut action, 8) };
+        (answer == 0).then_some(action)
+    }
+
+    pub fn is_function(&self) -> bool {
+        self.handler > libc::SIG_IGN
+    }
+}
+
+/// Whether a signal calls a function; true where the kernel does not say.
 fn has_handler(signal: i32) -> bool {
-    action(signal) > libc::SIG_IGN
-}
-
-/// The kernel's handler word for a signal: SIG_DFL, SIG_IGN or an address.
-fn action(signal: i32) -> usize {
-    // The kernel's struct sigaction: handler, flags, restorer, mask.
-    let mut action = [usize::MAX, 0, 0, 0];
-    // SAFETY: a null new action only reads the old one, into 32 writable bytes.
-    unsafe { syscall!(SYS_rt_sigaction, signal, 0, &raw mut action, 8) };
-    action[0]
+    Action::of(signal).is_none_or(|action| action.is_function())
 }

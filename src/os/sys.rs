@@ -7,6 +7,7 @@ use core::arch::asm;
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicU8, Ordering};
+use memchr::{Memchr, memrchr};
 
 /// The kernel's answer: a value, or the negated errno.
 pub type SysResult = isize;
@@ -367,12 +368,8 @@ pub fn open(path: &CStr, _: NoNewFilter) -> SysResult {
     unsafe { syscall!(SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) }
 }
 
-pub fn close(fd: i32) {
-    close_file(fd);
-}
-
-/// Closes a file that was written: 0, or what went wrong with that.
-pub fn close_file(fd: i32) -> SysResult {
+/// 0, or what went wrong with a file that was written.
+pub fn close(fd: i32) -> SysResult {
     // SAFETY: no memory; whose the number is is the caller's business.
     unsafe { syscall!(SYS_close, fd) }
 }
@@ -408,6 +405,16 @@ pub fn stat<R>(fd: i32, look: impl FnOnce(&libc::stat) -> R) -> Option<R> {
     unsafe {
         let answer = syscall!(SYS_fstat, fd, stat.as_mut_ptr());
         (answer == 0).then(|| look(stat.assume_init_ref()))
+    }
+}
+
+/// Whether a descriptor stands for a file or folder that is in memory only (tmpfs, memfd).
+pub fn is_in_memory(fd: i32) -> bool {
+    let mut system = MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the kernel fills it, and it is read only after it has.
+    unsafe {
+        syscall!(SYS_fstatfs, fd, system.as_mut_ptr()) == 0
+            && system.assume_init_ref().f_type == libc::TMPFS_MAGIC
     }
 }
 
@@ -449,7 +456,7 @@ pub fn count_lines(path: &CStr, allowed: NoNewFilter) -> Option<u32> {
     unsafe {
         while let got @ 1.. = syscall!(SYS_read, fd, room.as_mut_ptr(), size_of_val(&room)) {
             let filled = core::slice::from_raw_parts(room.as_ptr().cast(), got as usize);
-            lines += filled.iter().filter(|&&byte: &&u8| byte == b'\n').count() as u32;
+            lines += Memchr::new(b'\n', filled).count() as u32;
         }
     }
     close(fd);
@@ -467,7 +474,7 @@ pub fn read_link<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
 /// The word of this number, from 1, of /proc/PID/stat; the second is a name that may hold anything,
 /// in parentheses.
 pub fn word_of_stat(stat: &[u8], number: usize) -> Option<i64> {
-    let rest = &stat[stat.iter().rposition(|&byte| byte == b')')? + 1..];
+    let rest = stat.get(memrchr(b')', stat)? + 1..)?;
     let word = rest.split(|&byte| byte == b' ').nth(number - 2)?;
     core::str::from_utf8(word).ok()?.trim().parse().ok()
 }

@@ -88,21 +88,24 @@ pub fn say(line: fmt::Arguments<'_>) {
 /// Writes one line to a descriptor that is known to be the standard error.
 pub fn say_to(fd: i32, line: fmt::Arguments<'_>) {
     let mut room = [0; 512];
-    let (body, end) = room.split_at_mut(508);
-    let mut text = Text::over(body);
+    let mut text = Text::over(&mut room[..508]);
     let _ = write!(text, "adma: {line}"); // a `Text` takes what fits
-    let used = text.used;
     let tail: &[u8] = if text.overflowed { b"...\n" } else { b"\n" };
-    end[..tail.len()].copy_from_slice(tail);
-    room.copy_within(508..508 + tail.len(), used);
-    write_all(fd, &room[..used + tail.len()]);
+    let (used, end) = (text.used, text.used + tail.len());
+    room[used..end].copy_from_slice(tail);
+    write_all(fd, &room[..end]);
 }
 
 /// Writes everything, in one piece where the file takes it, so that reports of several
 /// processes do not mix. No stdio, whose locks the program may hold. Returns the errno of
 /// the write that failed, or 0.
 pub fn write_all(fd: i32, bytes: &[u8]) -> i32 {
-    let signals = WriteSignals::hold();
+    // A pipe without reader, or RLIMIT_FSIZE, must not kill the program: the signal that a write
+    // raises is held, and taken away before signals come again.
+    let held = SignalsHeld::these(signal_set(libc::SIGPIPE) | signal_set(libc::SIGXFSZ), false);
+    let mut pending_before = 0u64;
+    // SAFETY: the kernel writes its 8 bytes.
+    unsafe { syscall!(SYS_rt_sigpending, &raw mut pending_before, 8) };
     let (mut sent, mut failed) = (0, 0);
     while sent < bytes.len() && failed == 0 {
         let rest = &bytes[sent..];
@@ -114,38 +117,16 @@ pub fn write_all(fd: i32, bytes: &[u8]) -> i32 {
             error => failed = -error as i32,
         }
     }
-    signals.take_away(failed);
+    let raised = match failed {
+        libc::EPIPE => signal_set(libc::SIGPIPE),
+        libc::EFBIG => signal_set(libc::SIGXFSZ),
+        _ => 0,
+    };
+    // One that was pending before is the program's.
+    if held.is_some() && raised & !pending_before != 0 {
+        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: both live through the call.
+        unsafe { syscall!(SYS_rt_sigtimedwait, &raw const raised, 0, &raw const now, 8) };
+    }
     failed
-}
-
-/// A write of ours into a pipe without reader, or beyond RLIMIT_FSIZE, must not kill the
-/// program: the signal it raises is held, and taken away before signals come again.
-struct WriteSignals {
-    held: Option<SignalsHeld>,
-    pending_before: u64,
-}
-
-impl WriteSignals {
-    fn hold() -> Self {
-        let held = SignalsHeld::these(signal_set(libc::SIGPIPE) | signal_set(libc::SIGXFSZ), false);
-        let mut pending_before = 0u64;
-        // SAFETY: the kernel writes its 8 bytes.
-        unsafe { syscall!(SYS_rt_sigpending, &raw mut pending_before, 8) };
-        Self { held, pending_before }
-    }
-
-    /// Takes away what a write that failed with `errno` has raised.
-    fn take_away(&self, errno: i32) {
-        let set = match errno {
-            libc::EPIPE => signal_set(libc::SIGPIPE),
-            libc::EFBIG => signal_set(libc::SIGXFSZ),
-            _ => return,
-        };
-        // One that was pending before is the program's.
-        if self.held.is_some() && self.pending_before & set == 0 {
-            let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-            // SAFETY: both live through the call.
-            unsafe { syscall!(SYS_rt_sigtimedwait, &raw const set, 0, &raw const now, 8) };
-        }
-    }
 }

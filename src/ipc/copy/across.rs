@@ -40,11 +40,6 @@ impl Across {
         self.port.raw()
     }
 
-    pub fn disown(&mut self) {
-        self.port.disown();
-        self.theirs.iter_mut().for_each(Fd::disown);
-    }
-
     /// Returns whether it is worth another try.
     pub fn is_on(&self) -> bool {
         !self.off.load(Relaxed)
@@ -97,6 +92,8 @@ pub struct Pinned<'a> {
 }
 
 impl<'a> Pinned<'a> {
+    pub const NONE: Self = Self { across: None, pin: 0 };
+
     /// Exports a buffer to be read or written by the peer, where that is possible.
     pub fn new(across: Option<&'a Across>, roles: &[Role], addr: usize, len: usize) -> Self {
         let flags = roles.iter().fold(0, |flags, role| match role {

@@ -51,7 +51,7 @@ impl Link {
     pub(super) fn look_for_end(&self) -> bool {
         self.believed_at.store(sys::ticks(), Ordering::Relaxed);
         let look = || {
-            let events = os::poll_few(self.descriptors(), 0);
+            let events = os::poll(self.descriptors(), 0).unwrap_or_default();
             self.note_events(events);
             events[1] & libc::POLLIN == 0
         };

@@ -199,13 +199,8 @@ unsafe impl Sync for MappedRegion {}
 
 impl MappedRegion {
     /// Returns an error for memory that cannot be a region.
-    fn check(memory: &Fd) -> os::Result<()> {
-        let found = os::sealed_size(memory).filter(|(size, _)| *size == SIZE);
-        found.map(drop).ok_or(libc::EPROTO)
-    }
-
     pub fn new(memory: &Fd) -> os::Result<Self> {
-        Self::check(memory)?;
+        os::sealed_size(memory).filter(|(size, _)| *size == SIZE).ok_or(libc::EPROTO)?;
         os::map_shared(memory, SIZE).map(|at| Self(at.cast()))
     }
 

@@ -39,9 +39,8 @@ impl Endpoint {
         self.cancel(lane, number);
         // A peer that posts from here on claims nothing; one that has posted before is seen.
         full_fence();
-        if self.is_matched(lane, number) != Ok(false) {
-            let over = self.abandon(lane, number, false, -libc::ECANCELED as isize);
-            return if over { Withdrawal::Over } else { Withdrawal::Wait };
+        if let Some(given_up) = self.give_up_matched(lane, number) {
+            return given_up;
         }
         let desc = self.own_desc(lane, number);
         if number.wrapping_add(1) == self.next {
@@ -52,12 +51,13 @@ impl Endpoint {
                 // The peer looks for our post after it has published its own, and finds none.
                 lane.claims(number).store(0, Ordering::Release);
                 self.next = number;
-                return self.free_withdrawn(number);
+                let own = self.own(number);
+                own.state = State::Free;
+                return Withdrawal::Withdrawn(core::mem::take(&mut own.ours.pin));
             }
             desc.number.store(number.wrapping_add(1), Ordering::SeqCst);
-            if self.is_matched(lane, number) != Ok(false) {
-                let over = self.abandon(lane, number, false, -libc::ECANCELED as isize);
-                return if over { Withdrawal::Over } else { Withdrawal::Wait };
+            if let Some(given_up) = self.give_up_matched(lane, number) {
+                return given_up;
             }
         }
         if self.role == Role::Reader {
@@ -71,18 +71,21 @@ impl Endpoint {
         Withdrawal::Withdrawn(core::mem::take(&mut own.ours.pin))
     }
 
-    fn free_withdrawn(&mut self, number: u32) -> Withdrawal {
-        let own = self.own(number);
-        own.state = State::Free;
-        Withdrawal::Withdrawn(core::mem::take(&mut own.ours.pin))
+    /// Gives up a message that the peer has posted its part of. `None`: it has not.
+    fn give_up_matched(&mut self, lane: &Lane, number: u32) -> Option<Withdrawal> {
+        if self.is_matched(lane, number) == Ok(false) {
+            return None;
+        }
+        let over = self.abandon(lane, number, false, -libc::ECANCELED as isize);
+        Some(if over { Withdrawal::Over } else { Withdrawal::Wait })
     }
 
     /// Ends withdrawn messages that the peer has posted its part of by now.
     #[cold]
     pub(super) fn sweep_withdrawn(&mut self, lane: &Lane) {
         for number in self.unfinished() {
-            if self.own(number).withdrawn && self.is_matched(lane, number) != Ok(false) {
-                self.abandon(lane, number, false, -libc::ECANCELED as isize);
+            if self.own(number).withdrawn {
+                self.give_up_matched(lane, number);
             }
         }
     }

@@ -9,11 +9,8 @@ use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 impl Endpoint {
-    /// Takes room for an eager message, if it needs any; returns its place.
+    /// Takes room for an eager message that is not short; returns its place.
     pub(super) fn take_room(&mut self, lane: &Lane, len: usize) -> Result<Option<usize>, Broken> {
-        if len <= SHORT {
-            return Ok(Some(0));
-        }
         let (room, need) = (EAGER_ROOM as u64, region::room_of(len) as u64);
         let at = self.room_head % room;
         let skipped = if at + need > room { room - at } else { 0 };

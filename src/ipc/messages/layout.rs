@@ -62,10 +62,6 @@ impl Layout {
     }
 
     /// Returns whether one side copies all of it.
-    pub fn is_alone(&self) -> bool {
-        self.pieces() == 1
-    }
-
     pub fn pieces(&self) -> usize {
         1 + (self.count - self.first.min(self.count)).div_ceil(self.piece.max(1))
     }

@@ -6,7 +6,7 @@
 use super::{Endpoint, Hint, OwnPost, Role, State};
 use crate::backend::libc as original;
 use crate::ipc::claims::{self, Broken, Cursors, flag};
-use crate::ipc::copy::{MessagePiece, Outcome, Proven, Remote};
+use crate::ipc::copy::{MessagePiece, Outcome, Proven};
 use crate::ipc::memory::region::{CHUNK, CHUNKS, Lane, kind};
 use crate::ipc::tally::{self, Means};
 use core::sync::atomic::Ordering;
@@ -54,7 +54,7 @@ impl Endpoint {
             return self.judge(lane, number, true);
         }
         let busy = limited && own.claimed > own.finished;
-        if !busy && proven.is_some_and(|proven| proven.reaches(own.theirs)) {
+        if !busy && proven.is_some_and(|proven| proven.reaches(own.whole)) {
             if own.claimed == 0 {
                 // A left-over count may look like ours, of a message 65536 before.
                 claims::note_finished(own_finished, number, 0);
@@ -272,8 +272,8 @@ impl OwnPost {
     fn take_piece(&mut self, index: usize) -> MessagePiece {
         self.claimed += 1;
         let (at, len) = self.layout.piece(index);
-        let block = self.theirs.block.map(|place| place.plus(at));
-        let theirs = Remote { addr: self.theirs.addr + at, offset: at, block, ..self.theirs };
-        MessagePiece { ours: self.ours.addr + at, theirs, len, alone: self.layout.is_alone() }
+        let MessagePiece { ours, theirs, block, .. } = self.whole;
+        let block = block.map(|place| place.plus(at));
+        MessagePiece { ours: ours + at, theirs: theirs + at, len, offset: at, block, ..self.whole }
     }
 }

@@ -4,24 +4,14 @@
 //! page may be a file of FUSE or handled by userfaultfd. A caller with a time limit leaves such calls
 //! to a thread, which keeps the buffers until the call has returned.
 
+use crate::ipc::os::check_heap;
 use crate::os::lock::Lock;
 use crate::os::{sys, thread};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 type Job = Box<dyn FnOnce() + Send>;
-
-/// Boxes a job; `None`: the heap is exhausted, which `Box::new` could not report.
-fn boxed<T: FnOnce() + Send + 'static>(work: T) -> Option<Job> {
-    let mut room = Vec::new();
-    room.try_reserve_exact(1).ok()?;
-    room.push(work);
-    let one = Box::into_raw(room.into_boxed_slice()).cast::<T>();
-    // SAFETY: a boxed slice of one element has the layout of a box of that element.
-    Some(unsafe { Box::from_raw(one) })
-}
 
 /// Threads of the process that may be held up at a time.
 const MOST_THREADS: usize = 16;
@@ -42,13 +32,13 @@ static POOL: Lock<Pool> = Lock::new(Pool { jobs: VecDeque::new(), busy: 0, threa
 static NEWS: AtomicU32 = AtomicU32::new(0);
 
 /// Has a thread do the work, at once. False: there is no thread or no memory for it.
-pub fn run<T: FnOnce() + Send + 'static>(work: T) -> bool {
-    let Some(job) = boxed(work) else { return false };
-    let mut pool = POOL.lock();
-    let needed = pool.busy + pool.jobs.len() + 1;
-    if pool.jobs.try_reserve(1).is_err() {
+pub fn run(work: impl FnOnce() + Send + 'static) -> bool {
+    if check_heap().is_err() {
         return false;
     }
+    let job: Job = Box::new(work);
+    let mut pool = POOL.lock();
+    let needed = pool.busy + pool.jobs.len() + 1;
     if pool.threads < needed {
         if needed > MOST_THREADS || thread::spawn(128 << 10, work_until_idle).is_err() {
             drop(pool);
@@ -87,38 +77,4 @@ fn work_until_idle() {
 /// Forgets the parent's threads in the child of a fork.
 pub fn forget_after_fork() {
     POOL.renew();
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use alloc::sync::Arc;
-    use std::sync::{Mutex, mpsc};
-    use std::time::Duration;
-
-    #[test]
-    fn job_that_hangs_holds_up_no_other_and_too_many_are_refused() {
-        let (release, gate) = mpsc::channel::<()>();
-        let gate = Arc::new(Mutex::new(gate));
-        let (done, dones) = mpsc::channel();
-        // Other tests of this process use threads, too, and give them back.
-        let mut hanging = 0;
-        while hanging < MOST_THREADS {
-            let gate = gate.clone();
-            if run(move || drop(gate.lock().map(|gate| gate.recv()))) {
-                hanging += 1;
-            }
-            if hanging < MOST_THREADS {
-                let done = done.clone();
-                if run(move || done.send(()).unwrap()) {
-                    dones.recv_timeout(Duration::from_secs(60)).unwrap();
-                }
-            }
-        }
-        assert!(!run(|| {}), "all threads are held up");
-        drop(release);
-        while !run(|| {}) {
-            std::thread::yield_now();
-        }
-    }
 }

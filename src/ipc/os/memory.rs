@@ -1,10 +1,9 @@
 //! Memory that two processes map: memfd files, their seals and their pages.
 
 use super::{Fd, Result, call, fd};
-use crate::os::sys;
+use crate::os::sys::{self, syscall};
 use crate::plan::PAGE;
 use core::ffi::{CStr, c_void};
-use core::mem::MaybeUninit;
 
 /// Its size stays, and so do its seals: pages beyond a changed end would be SIGBUS.
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -16,24 +15,21 @@ const MFD_NOEXEC_SEAL: u32 = 8;
 pub fn sealed_memory(name: &CStr, size: usize) -> Result<Fd> {
     // Asked for more than RLIMIT_FSIZE, the kernel sends SIGXFSZ as well.
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
-    let (what, at) = (libc::RLIMIT_FSIZE as usize, &raw mut limit as usize);
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the kernel fills the limits, or leaves them alone; a terminated name; the other
     // calls take no memory.
     unsafe {
-        let _ = call(libc::SYS_prlimit64, [0, what, 0, at]);
+        syscall!(SYS_prlimit64, 0, libc::RLIMIT_FSIZE, 0, &raw mut limit);
         if size > limit.rlim_cur as usize {
             return Err(libc::EFBIG);
         }
-        let create =
-            |flags| fd(call(libc::SYS_memfd_create, [name.as_ptr() as usize, flags as usize]));
+        let create = |flags| fd(call!(SYS_memfd_create, name.as_ptr(), flags));
         let memory = match create(flags | MFD_NOEXEC_SEAL) {
             Err(libc::EINVAL) => create(flags)?,
             memory => memory?,
         };
-        call(libc::SYS_ftruncate, [memory.raw() as usize, size])?;
-        let (number, command) = (memory.raw() as usize, libc::F_ADD_SEALS as usize);
-        call(libc::SYS_fcntl, [number, command, SEALS as usize])?;
+        call!(SYS_ftruncate, memory.raw(), size)?;
+        call!(SYS_fcntl, memory.raw(), libc::F_ADD_SEALS, SEALS)?;
         Ok(memory)
     }
 }
@@ -42,8 +38,7 @@ pub fn sealed_memory(name: &CStr, size: usize) -> Result<Fd> {
 /// file might never answer.
 pub(super) fn seals(fd: i32) -> Result<i32> {
     // SAFETY: no memory of ours.
-    unsafe { call(libc::SYS_fcntl, [fd as usize, libc::F_GET_SEALS as usize]) }
-        .map(|seals| seals as i32)
+    unsafe { call!(SYS_fcntl, fd, libc::F_GET_SEALS) }.map(|seals: usize| seals as i32)
 }
 
 /// Allocates all pages of a mapping now, so that touching one later cannot end the process. Kernels
@@ -54,7 +49,7 @@ pub(super) fn seals(fd: i32) -> Result<i32> {
 pub unsafe fn find_pages(at: usize, size: usize) -> Result<()> {
     loop {
         // SAFETY: the caller's promise; nothing is changed.
-        match unsafe { call(libc::SYS_madvise, [at, size, libc::MADV_POPULATE_WRITE as usize]) } {
+        match unsafe { call!(SYS_madvise, at, size, libc::MADV_POPULATE_WRITE) } {
             Err(libc::EINTR | libc::EAGAIN) => {}
             Ok(_) => return Ok(()),
             Err(libc::EINVAL) => break,
@@ -74,11 +69,9 @@ pub unsafe fn find_pages(at: usize, size: usize) -> Result<()> {
 pub fn sealed_size(memory: &Fd) -> Option<(usize, bool)> {
     const SIZE_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
     seals(memory.raw()).ok().filter(|seals| seals & SIZE_SEALS == SIZE_SEALS)?;
-    let mut system = MaybeUninit::<libc::statfs>::uninit();
-    let (fd, at) = (memory.raw() as usize, system.as_mut_ptr() as usize);
-    // SAFETY: the kernel fills `system`, which is read only after it has.
-    let kind = unsafe { call(libc::SYS_fstatfs, [fd, at]).map(|_| system.assume_init().f_type) };
-    kind.ok().filter(|kind| *kind == libc::TMPFS_MAGIC)?;
+    if !sys::is_in_memory(memory.raw()) {
+        return None;
+    }
     let size = sys::stat(memory.raw(), |stat| stat.st_size as usize)?;
     let whole = sys::stat(memory.raw(), |stat| stat.st_blocks as usize >= size / 512)?;
     Some((size, whole))
@@ -91,9 +84,8 @@ pub fn fill_with_pages(memory: &Fd, size: usize) -> Result<()> {
     const STEP: usize = 256 << 10;
     let mut from = 0;
     while from < size {
-        let range = [memory.raw() as usize, 0, from, STEP.min(size - from)];
         // SAFETY: no memory of ours.
-        match unsafe { call(libc::SYS_fallocate, range) } {
+        match unsafe { call!(SYS_fallocate, memory.raw(), 0, from, STEP.min(size - from)) } {
             Err(libc::EINTR) => {}
             Err(errno) => return Err(errno),
             Ok(_) => from += STEP,
@@ -110,24 +102,23 @@ pub fn fill_with_pages(memory: &Fd, size: usize) -> Result<()> {
 pub unsafe fn take_pages_away(at: *mut c_void, size: usize) {
     // SAFETY: the caller's promise. Pages that are locked would stay.
     unsafe {
-        let _ = call(libc::SYS_munlock, [at as usize, size]);
-        let _ = call(libc::SYS_madvise, [at as usize, size, libc::MADV_REMOVE as usize]);
+        syscall!(SYS_munlock, at, size);
+        syscall!(SYS_madvise, at, size, libc::MADV_REMOVE);
     }
 }
 
 /// Maps a memfd where the kernel chooses; a child of a fork inherits the mapping.
 pub fn map_inherited(memory: &Fd, size: usize) -> Result<*mut c_void> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let (flags, number) = (libc::MAP_SHARED as usize, memory.raw() as usize);
     // SAFETY: a fresh mapping.
-    unsafe { call(libc::SYS_mmap, [0, size, protection as usize, flags, number]) }
-        .map(|at| at as *mut c_void)
+    unsafe { call!(SYS_mmap, 0, size, protection, libc::MAP_SHARED, memory.raw()) }
+        .map(|at: usize| at as *mut c_void)
 }
 
 /// Like `map_inherited`, but a child of a fork does not inherit it.
 pub fn map_shared(memory: &Fd, size: usize) -> Result<*mut c_void> {
     let at = map_inherited(memory, size)?;
     // SAFETY: advice about a mapping of ours.
-    let _ = unsafe { call(libc::SYS_madvise, [at as usize, size, libc::MADV_DONTFORK as usize]) };
+    unsafe { syscall!(SYS_madvise, at, size, libc::MADV_DONTFORK) };
     Ok(at)
 }

@@ -1,23 +1,23 @@
 //! Unix sockets, their options and messages with descriptors.
 
 use super::{Fd, Received, Result, call, fd, open};
-use crate::os::sys::{self, nanoseconds};
+use crate::os::sys::{self, nanoseconds, syscall};
 use alloc::vec::Vec;
 use core::ffi::CStr;
 use core::mem::offset_of;
+use memchr::memrchr;
 
 pub fn unix_socket() -> Result<Fd> {
-    let kind = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC) as usize;
     // SAFETY: no memory.
-    fd(unsafe { call(libc::SYS_socket, [libc::AF_UNIX as usize, kind]) })
+    fd(unsafe { call!(SYS_socket, libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC) })
 }
 
 /// Makes a pair that keeps packets whole.
 pub fn unix_pair() -> Result<[Fd; 2]> {
     let mut pair = [0i32; 2];
-    let (kind, at) = (libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, &raw mut pair as usize);
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: the kernel fills both numbers.
-    unsafe { call(libc::SYS_socketpair, [libc::AF_UNIX as usize, kind as usize, 0, at]) }?;
+    unsafe { call!(SYS_socketpair, libc::AF_UNIX, kind, 0, &raw mut pair) }?;
     let [one, two] = pair.map(|number| fd(Ok(number as usize)));
     Ok([one?, two?])
 }
@@ -47,9 +47,8 @@ pub fn unix_address(path: &[u8]) -> Result<UnixAddress> {
 }
 
 pub fn bind(socket: &Fd, address: &UnixAddress) -> Result<()> {
-    let (at, fd) = (&raw const address.0 as usize, socket.raw() as usize);
     // SAFETY: the kernel reads the address.
-    unsafe { call(libc::SYS_bind, [fd, at, address.1]) }.map(drop)
+    unsafe { call!(SYS_bind, socket.raw(), &raw const address.0, address.1) }.map(drop::<usize>)
 }
 
 /// Our own end of a connection that the peer must see the end of.
@@ -61,14 +60,13 @@ fn connected(mut socket: Fd) -> Fd {
 /// Connects; waits for a place in the listener's queue until `end`, a time of `sys::nanoseconds`.
 pub fn connect(address: &UnixAddress, end: u64) -> Result<Fd> {
     let socket = unix_socket()?;
-    let (at, fd) = (&raw const address.0 as usize, socket.raw() as usize);
     loop {
         // At least a microsecond, for 0 would be without end.
         let micros = (end.saturating_sub(nanoseconds()) / 1000).max(1) as i64;
         let limit = libc::timeval { tv_sec: micros / 1_000_000, tv_usec: micros % 1_000_000 };
         set_socket_option(socket.raw(), libc::SO_SNDTIMEO, limit)?;
         // SAFETY: the kernel reads the address.
-        match unsafe { call(libc::SYS_connect, [fd, at, address.1]) } {
+        match unsafe { call!(SYS_connect, socket.raw(), &raw const address.0, address.1) } {
             Ok(_) => return Ok(connected(socket)),
             Err(libc::EAGAIN) => return Err(libc::ETIMEDOUT),
             Err(libc::EINTR) => {}
@@ -81,26 +79,25 @@ pub fn connect(address: &UnixAddress, end: u64) -> Result<Fd> {
 /// process's.)
 pub fn make_private(socket: &Fd) -> Result<()> {
     // SAFETY: no memory.
-    unsafe { call(libc::SYS_fchmod, [socket.raw() as usize, 0o600]) }.map(drop)
+    unsafe { call!(SYS_fchmod, socket.raw(), 0o600) }.map(drop::<usize>)
 }
 
 pub fn listen(socket: &Fd) -> Result<()> {
     // SAFETY: no memory.
-    unsafe { call(libc::SYS_listen, [socket.raw() as usize, 128]) }.map(drop)
+    unsafe { call!(SYS_listen, socket.raw(), 128) }.map(drop::<usize>)
 }
 
 /// Accepts a client; like accept(2) it blocks unless the listener is O_NONBLOCK.
 pub fn accept(listener: i32) -> Result<Fd> {
-    let flags = libc::SOCK_CLOEXEC as usize;
     // SAFETY: no address is asked for.
-    fd(unsafe { call(libc::SYS_accept4, [listener as usize, 0, 0, flags]) }).map(connected)
+    fd(unsafe { call!(SYS_accept4, listener, 0, 0, libc::SOCK_CLOEXEC) }).map(connected)
 }
 
 /// Returns whether a descriptor is in non-blocking mode.
 pub fn is_nonblocking(fd: i32) -> bool {
     // SAFETY: no memory.
-    let flags = unsafe { call(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize]) };
-    flags.is_ok_and(|flags| flags as i32 & libc::O_NONBLOCK != 0)
+    let flags = unsafe { syscall!(SYS_fcntl, fd, libc::F_GETFL) };
+    flags >= 0 && flags as i32 & libc::O_NONBLOCK != 0
 }
 
 /// Returns whether a path is a socket, and not a link to one.
@@ -116,19 +113,18 @@ pub fn is_socket_file(address: &UnixAddress) -> bool {
 /// was not free until `end`, or there is no such folder.
 pub fn lock_folder(path: &[u8], end: u64) -> Option<Fd> {
     let mut folder = [0u8; 108];
-    match path.iter().rposition(|&byte| byte == b'/') {
+    match memrchr(b'/', path) {
         None => folder[0] = b'.',
         Some(0) => folder[0] = b'/',
         Some(len) => folder.get_mut(..len)?.copy_from_slice(path.get(..len)?),
     }
     let folder = open(CStr::from_bytes_until_nul(&folder).ok()?, libc::O_DIRECTORY).ok()?;
-    let operation = (libc::LOCK_EX | libc::LOCK_NB) as usize;
     loop {
         // SAFETY: no memory.
-        match unsafe { call(libc::SYS_flock, [folder.raw() as usize, operation]) } {
+        match unsafe { call!(SYS_flock, folder.raw(), libc::LOCK_EX | libc::LOCK_NB) } {
             Ok(_) => return Some(folder),
             Err(libc::EWOULDBLOCK | libc::EINTR) if nanoseconds() < end => {
-                poll_few([(-1, 0)], 1);
+                let _ = poll([(-1, 0)], 1);
             }
             Err(_) => return None,
         }
@@ -136,18 +132,16 @@ pub fn lock_folder(path: &[u8], end: u64) -> Option<Fd> {
 }
 
 pub fn remove_file(address: &UnixAddress) {
-    let (at, path) = (libc::AT_FDCWD as usize, &raw const address.0.sun_path as usize);
     // SAFETY: a terminated path: `unix_address` leaves room for the zero.
-    let _ = unsafe { call(libc::SYS_unlinkat, [at, path, 0]) };
+    unsafe { syscall!(SYS_unlinkat, libc::AT_FDCWD, &raw const address.0.sun_path, 0) };
 }
 
 /// An option of a socket that is plain numbers.
 fn numbers_of<const N: usize>(fd: i32, option: i32) -> Result<[i32; N]> {
     let (mut value, mut len) = ([0i32; N], size_of::<[i32; N]>() as u32);
-    let (at, room) = (&raw mut value as usize, &raw mut len as usize);
-    let (level, option) = (libc::SOL_SOCKET as usize, option as usize);
+    let (at, room) = (&raw mut value, &raw mut len);
     // SAFETY: the kernel writes at most `len` bytes.
-    unsafe { call(libc::SYS_getsockopt, [fd as usize, level, option, at, room]) }?;
+    unsafe { call!(SYS_getsockopt, fd, libc::SOL_SOCKET, option, at, room) }?;
     Ok(value)
 }
 
@@ -173,10 +167,9 @@ pub fn peer_credentials(socket: i32) -> Result<Credentials> {
 }
 
 fn set_socket_option<T>(fd: i32, option: i32, value: T) -> Result<()> {
-    let (at, len) = (&raw const value as usize, size_of::<T>());
-    let (level, option) = (libc::SOL_SOCKET as usize, option as usize);
+    let (at, len) = (&raw const value, size_of::<T>());
     // SAFETY: the kernel reads the value.
-    unsafe { call(libc::SYS_setsockopt, [fd as usize, level, option, at, len]) }.map(drop)
+    unsafe { call!(SYS_setsockopt, fd, libc::SOL_SOCKET, option, at, len) }.map(drop::<usize>)
 }
 
 /// An option that is on while this lives.
@@ -211,7 +204,7 @@ pub fn is_listener(fd: i32) -> bool {
 pub fn shut_down(socket: &Fd, how: i32) {
     if socket.is_there() {
         // SAFETY: no memory.
-        let _ = unsafe { call(libc::SYS_shutdown, [socket.raw() as usize, how as usize]) };
+        unsafe { syscall!(SYS_shutdown, socket.raw(), how) };
     }
 }
 
@@ -227,23 +220,13 @@ pub fn send_byte(socket: i32) {
     let _ = send(socket, &[1], &[]);
 }
 
-/// Polls a few descriptors, each for its events; -1 is skipped. All zeros where the call fails or a
-/// signal comes. Needs no heap, which a program that waits may have used up.
-pub fn poll_few<const N: usize>(fds: [(i32, i16); N], limit_ms: i32) -> [i16; N] {
-    let mut set = fds.map(poll_entry);
-    let _ = poll_set(&mut set, limit_ms);
-    set.map(|entry| entry.revents)
-}
-
-pub fn poll_entry((fd, events): (i32, i16)) -> libc::pollfd {
-    libc::pollfd { fd, events, revents: 0 }
-}
-
-/// Like `poll_few`, for a slice. Returns the errno, including EINTR.
-pub fn poll_set(set: &mut [libc::pollfd], limit_ms: i32) -> Result<()> {
-    let (at, len) = (set.as_mut_ptr() as usize, set.len());
-    // SAFETY: the kernel writes the answers, or leaves zeros.
-    unsafe { call(libc::SYS_poll, [at, len, limit_ms as usize]) }.map(drop)
+/// Polls descriptors, each for its events; -1 is skipped. Returns the errno, including EINTR. Needs
+/// no heap, which a program that waits may have used up.
+pub fn poll<const N: usize>(fds: [(i32, i16); N], limit_ms: i32) -> Result<[i16; N]> {
+    let mut set = fds.map(|(fd, events)| libc::pollfd { fd, events, revents: 0 });
+    // SAFETY: the kernel writes the answers.
+    unsafe { call!(SYS_poll, set.as_mut_ptr(), N, limit_ms) }?;
+    Ok(set.map(|entry| entry.revents))
 }
 
 /// Room for as many descriptors as can be sent and a set of credentials, aligned for the kernel:
@@ -285,9 +268,9 @@ pub fn send(socket: i32, bytes: &[u8], fds: &[i32]) -> Result<usize> {
             }
         }
     }
-    let flags = (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) as usize;
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     // SAFETY: the message points to what lives here.
-    unsafe { call(libc::SYS_sendmsg, [socket as usize, &raw const message as usize, flags]) }
+    unsafe { call!(SYS_sendmsg, socket, &raw const message, flags) }
 }
 
 /// Empties a doorbell socket, up to a limit where the peer sends without end. An error: a descriptor
@@ -323,10 +306,9 @@ pub fn receive(socket: i32, bytes: &mut [u8], beside: &mut Beside) -> Result<usi
     let mut message = header(&piece);
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = control.0.len();
-    let flags = (libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) as usize;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: the message points to what lives here; the kernel keeps to the lengths.
-    let got =
-        unsafe { call(libc::SYS_recvmsg, [socket as usize, &raw mut message as usize, flags]) }?;
+    let got = unsafe { call!(SYS_recvmsg, socket, &raw mut message, flags) }?;
     beside.cut |= message.msg_flags & libc::MSG_CTRUNC != 0;
     beside.sender = None;
     // SAFETY: the kernel has filled `control` up to the length it says.

@@ -6,10 +6,10 @@
 
 use crate::ipc::os::{self, Fd};
 use crate::ipc::settings::Settings;
-use crate::ipc::setup::handshake::{self, Established, GreetingSide, Handshake};
+use crate::ipc::setup::handshake::{self, Established, Handshake, side};
 use crate::ipc::wake::background::{self, GREETING};
 use crate::ipc::wake::events::Events;
-use crate::ipc::wake::kicks::{self, Kicks};
+use crate::ipc::wake::wakeups::{self, Wakeups};
 use crate::os::lock::Lock;
 use crate::os::sys;
 use crate::os::text;
@@ -22,9 +22,6 @@ const MOST: usize = 512;
 
 /// Delay before -EMFILE is returned, so that a server that polls its listener does not spin.
 const EMFILE_BACKOFF_MS: i32 = 10;
-
-/// Longest sleep where there are threads and no descriptor to be kicked by.
-const DEAF_MS: i32 = 10;
 
 /// Device and inode of a listener.
 type File = (u64, u64);
@@ -99,7 +96,7 @@ fn advance(mut incoming: Incoming) {
             let polled = backlog.polled.iter().find(|polled| polled.0 == listener).cloned();
             drop(backlog);
             polled.iter().for_each(|(_, events)| events.ring());
-            kicks::kick_all(); // the thread that accepts may be another one
+            wakeups::wake_all(); // the thread that accepts may be another one
         }
         Some(Err(errno)) => {
             if crate::ipc::settings::settings().tell {
@@ -128,7 +125,7 @@ fn begin(listener: i32, file: File, settings: Settings) -> os::Result<bool> {
         return Ok(true); // closed
     }
     let end = sys::nanoseconds() + settings.patience;
-    let handshake = Handshake::new(socket.raw(), settings, end, GreetingSide::Host);
+    let handshake = Handshake::new(socket.raw(), settings, end, side::HOST);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     // In the order of their last step: the first has been silent for longest.
     let full = BACKLOG.lock().greeting.len() >= MOST;
@@ -159,7 +156,8 @@ pub fn arm(listener: i32, settings: Settings) -> os::Result<bool> {
     let file = file_of(listener)?;
     events(listener)?.arm();
     drop_late();
-    while os::poll_few([(listener, libc::POLLIN)], 0) != [0] && begin(listener, file, settings)? {}
+    let has_client = || os::poll([(listener, libc::POLLIN)], 0).is_ok_and(|events| events != [0]);
+    while has_client() && begin(listener, file, settings)? {}
     Ok(BACKLOG.lock().ready.iter().any(|ready| ready.0 == file))
 }
 
@@ -173,45 +171,37 @@ pub fn accept(
 ) -> os::Result<Established> {
     let file = file_of(listener)?;
     let waits = end.is_some() || !os::is_nonblocking(listener);
+    let mut last = false;
     loop {
         check_file(listener, file)?;
         let mut limit = drop_late();
-        // Before the look: a thread that ends a greeting after it kicks us.
-        let kicks = if waits { Kicks::new() } else { None };
-        if kicks.is_none() && !sys::has_one_thread() {
-            limit = limit.min(DEAF_MS);
-        }
+        // Before the look: a thread that ends a greeting after it wakes us.
+        let wakeups = waits.then(Wakeups::new);
         if let Some(ready) = take_ready(file) {
             return Ok(ready);
+        }
+        if last {
+            return Err(if waits { libc::ETIMEDOUT } else { libc::EAGAIN });
         }
         if let Some(end) = end {
             let left = end.saturating_sub(sys::nanoseconds()).div_ceil(1_000_000);
             limit = limit.min(left.min(i32::MAX as u64) as i32);
         }
-        let kicks = kicks.as_ref().map_or(-1, Kicks::raw);
-        let mut set =
-            [listener, background::raw()?, kicks].map(|fd| os::poll_entry((fd, libc::POLLIN)));
-        os::poll_set(&mut set, if waits { limit } else { 0 })?;
-        if set[1].revents != 0 {
+        let (woken, limit) = wakeups.as_ref().map_or((-1, 0), |all| (all.raw(), all.limit(limit)));
+        let set = [listener, background::raw()?, woken].map(|fd| (fd, libc::POLLIN));
+        let [client, others, _] = os::poll(set, limit)?;
+        if others != 0 {
             serve();
         }
-        if set[0].revents != 0 {
+        if client != 0 {
             check_file(listener, file)?;
             begin(listener, file, settings).inspect_err(|errno| {
                 if let libc::EMFILE | libc::ENFILE = *errno {
-                    os::poll_few([(-1, 0)], EMFILE_BACKOFF_MS);
+                    let _ = os::poll([(-1, 0)], EMFILE_BACKOFF_MS);
                 }
             })?;
-            continue;
-        }
-        if let Some(ready) = take_ready(file) {
-            return Ok(ready);
-        }
-        if !waits {
-            return Err(libc::EAGAIN);
-        }
-        if end.is_some_and(|end| sys::nanoseconds() >= end) {
-            return Err(libc::ETIMEDOUT);
+        } else {
+            last = !waits || end.is_some_and(|end| sys::nanoseconds() >= end);
         }
     }
 }

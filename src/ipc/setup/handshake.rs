@@ -99,13 +99,12 @@ impl Greeting {
 }
 
 /// What a side wants to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GreetingSide {
-    Either,
+pub mod side {
+    pub const EITHER: u32 = 0;
     /// It has called `connect`.
-    Guest,
+    pub const GUEST: u32 = 1;
     /// It has called `accept`.
-    Host,
+    pub const HOST: u32 = 2;
 }
 
 /// What the greetings have led to.
@@ -123,14 +122,6 @@ pub struct Established {
     pub proven: Option<Box<Proven>>,
     /// Which engine, and why, in one line.
     pub story: String,
-}
-
-impl Established {
-    /// Forgets descriptors that the program has closed, and may have reused.
-    pub fn disown(&mut self) {
-        self.process.iter_mut().for_each(Fd::disown);
-        self.proven.iter_mut().for_each(|proven| proven.disown());
-    }
 }
 
 /// Returns -EACCES for a socket whose other end was made by another user. Nothing is read from it.
@@ -170,7 +161,7 @@ pub struct Handshake {
 
 impl Handshake {
     /// Greets the other end of a connected unix socket, which stays open meanwhile, until `end`.
-    pub fn new(socket: i32, settings: Settings, end: u64, side: GreetingSide) -> Self {
+    pub fn new(socket: i32, settings: Settings, end: u64, side: u32) -> Self {
         let wants = Arc::new(Lock::new((socket, libc::POLLIN)));
         let talk = Talk { socket, wants: wants.clone(), heard: false };
         Self { end, wants, steps: Box::pin(greet(talk, settings, side)) }
@@ -205,12 +196,12 @@ impl Handshake {
             if let Some(done) = self.go_on() {
                 return done;
             }
-            os::poll_few([self.events()], self.milliseconds());
+            let _ = os::poll([self.events()], self.milliseconds());
         }
     }
 }
 
-async fn greet(mut talk: Talk, settings: Settings, wanted: GreetingSide) -> Result<Established> {
+async fn greet(mut talk: Talk, settings: Settings, wanted: u32) -> Result<Established> {
     let socket = talk.socket;
     // Before anything is said: the kernel then adds credentials to what we send and receive.
     let _credentials = SwitchedOn::new(socket, libc::SO_PASSCRED)?;
@@ -219,11 +210,15 @@ async fn greet(mut talk: Talk, settings: Settings, wanted: GreetingSide) -> Resu
 
     let (nonce, region_size) = (os::random()?, region::SIZE as u32);
     let mut mine = Greeting { magic: MAGIC, version: VERSION, nonce, ..Greeting::default() };
-    (mine.region, mine.side) = (region_size, wanted as u32);
-    talk.say(&mut mine, HELLO, &[]).await?;
-    let (theirs, beside) = talk.hear(HELLO, 0).await.map_err(|errno| match (wanted, errno) {
+    (mine.region, mine.side) = (region_size, wanted);
+    let heard = match talk.say(&mut mine, HELLO, &[]).await {
+        // It may have closed before we spoke; what it has said tells more.
+        Ok(()) | Err(libc::EPIPE) => talk.hear(HELLO, 0).await,
+        Err(errno) => Err(errno),
+    };
+    let (theirs, beside) = heard.map_err(|errno| match (wanted, errno) {
         // A host greets at once; one that closes instead does not take us for its user.
-        (GreetingSide::Guest, libc::ECONNRESET | libc::EPIPE) if !talk.heard => libc::EACCES,
+        (side::GUEST, libc::ECONNRESET | libc::EPIPE) if !talk.heard => libc::EACCES,
         _ => errno,
     })?;
     // Our own nonce: a reflection of what we have said.
@@ -234,16 +229,14 @@ async fn greet(mut talk: Talk, settings: Settings, wanted: GreetingSide) -> Resu
     if !is_own_user(peer.uid) {
         return Err(libc::EACCES);
     }
-    let [either, guest, host] =
-        [GreetingSide::Either, GreetingSide::Guest, GreetingSide::Host].map(|side| side as u32);
-    let is_host = match [wanted as u32, theirs.side] {
-        [mine, theirs] if mine == theirs && mine != either => return Err(libc::EPROTO),
-        [mine, theirs] if mine == host || theirs == guest => true,
-        [mine, theirs] if mine == guest || theirs == host => false,
+    let is_host = match (wanted, theirs.side) {
+        (side::GUEST, side::GUEST) | (side::HOST, side::HOST) => return Err(libc::EPROTO),
+        (side::HOST, _) | (_, side::GUEST) => true,
+        (side::GUEST, _) | (_, side::HOST) => false,
         _ => nonce > theirs.nonce,
     };
     // A client's socket that another process speaks over may be held by a third one.
-    let is_direct = wanted != GreetingSide::Host
+    let is_direct = wanted != side::HOST
         || os::peer_credentials(socket).is_ok_and(|maker| maker.pid == peer.pid);
 
     let yama = os::yama_scope();
@@ -369,7 +362,7 @@ async fn greet(mut talk: Talk, settings: Settings, wanted: GreetingSide) -> Resu
 fn exported<'a>(across: Option<&'a Across>, page: Option<&Page>) -> Pinned<'a> {
     match page {
         Some(page) => Pinned::new(across, &Role::BOTH, page.at, SIGN),
-        None => Pinned { across: None, pin: 0 },
+        None => Pinned::NONE,
     }
 }
 

@@ -4,27 +4,22 @@
 //! message goes on only while both sides look after it, and what one side waits for may depend on
 //! it, around a ring of processes. A thread that sleeps long polls its own socket and the background
 //! set. Each connection has one such sleeper at a time; other threads that wait on it sleep on its
-//! doorbell's word. Sleepers are kicked when threads of this process have changed something.
+//! doorbell's word. Sleepers are woken when threads of this process have changed something.
 
 use crate::ipc::link::Link;
 use crate::ipc::os;
 use crate::ipc::wait::steps;
 use crate::ipc::wake::background;
 use crate::ipc::wake::doorbell::how;
-use crate::ipc::wake::kicks::Kicks;
-use crate::os::sys;
+use crate::ipc::wake::wakeups::Wakeups;
 
 /// In nanoseconds. Should a wake-up be lost, it is a delay and not the end.
 pub const MOST_SLEEP: u64 = 4_000_000_000;
 
-/// Longest sleep where there are threads and no descriptor to be kicked by.
-const DEAF_SLEEP: u64 = 10_000_000;
-
 /// A sleep that is announced; look once more before it begins.
 pub struct AnnouncedSleep<'a> {
     link: &'a Link,
-    kicks: Option<Kicks>,
-    most: u64,
+    wakeups: Wakeups,
 }
 
 impl<'a> AnnouncedSleep<'a> {
@@ -33,22 +28,20 @@ impl<'a> AnnouncedSleep<'a> {
         if !link.take_polling() {
             return None;
         }
-        // A thread that posts after the look that follows kicks us.
-        let kicks = Kicks::new();
-        let hears = kicks.is_some() || sys::has_one_thread();
+        // A thread that posts after the look that follows wakes us.
+        let wakeups = Wakeups::new();
         link.mine().doorbell.0.announce(how::BYTE);
-        Some(Self { link, kicks, most: if hears { MOST_SLEEP } else { DEAF_SLEEP } })
+        Some(Self { link, wakeups })
     }
 
     /// Sleeps at most `nanos`, and at most `MOST_SLEEP`.
     pub fn sleep(self, nanos: u64) {
-        let kicks = self.kicks.as_ref().map_or(-1, |kicks| kicks.raw());
         let others = steps::has_background(self.link).then(background::raw);
         let others = others.and_then(Result::ok).unwrap_or(-1);
         let [own, process] = self.link.descriptors();
-        let set = [own, process, (kicks, libc::POLLIN), (others, libc::POLLIN)];
-        let limit = nanos.min(self.most).div_ceil(1_000_000) as i32;
-        let [own, process, _, others] = os::poll_few(set, limit);
+        let set = [own, process, (self.wakeups.raw(), libc::POLLIN), (others, libc::POLLIN)];
+        let limit = self.wakeups.limit(nanos.min(MOST_SLEEP).div_ceil(1_000_000) as i32);
+        let [own, process, _, others] = os::poll(set, limit).unwrap_or_default();
         self.link.note_events([own, process]);
         if own != 0 {
             self.link.drain();

@@ -4,10 +4,11 @@ use crate::ipc::claims::Broken;
 use crate::ipc::handles;
 use crate::ipc::link::{Link, other};
 use crate::ipc::messages::{Endpoint, Hint, Role, Step};
+use crate::ipc::os;
 use crate::ipc::setup::accept::{self, GREETINGS};
 use crate::ipc::wake::background::{self, AT_ONCE, CONNECTION, GREETING};
 use crate::ipc::wake::doorbell::how;
-use crate::ipc::wake::kicks::{self, NEEDY};
+use crate::ipc::wake::wakeups::{self, NEEDY};
 use crate::os::lock::Held;
 use core::sync::atomic::Ordering;
 
@@ -37,14 +38,14 @@ pub fn serve_background(limited: bool) -> bool {
 impl Link {
     /// Does all there is to do for a connection whose peer has rung.
     fn serve(&self, limited: bool) -> bool {
-        let events = crate::ipc::os::poll_few(self.descriptors(), 0);
+        let events = os::poll(self.descriptors(), 0).unwrap_or_default();
         if !self.note_events(events) {
             background::forget(self.socket.raw()); // it would be ready for ever
         }
         self.drain();
         // Threads that poll the socket may have been meant.
         self.mine().doorbell.0.ring();
-        kicks::kick_all();
+        wakeups::wake_all();
         let mut done = false;
         loop {
             self.mine().doorbell.0.announce(how::BYTE);

@@ -49,7 +49,7 @@ impl Link {
         piece: MessagePiece,
         limited: bool,
     ) {
-        if !limited || !proven.may_hang(piece.theirs) {
+        if !limited || !proven.may_hang(piece) {
             return self.copy_with_workers(proven, role, number, piece);
         }
         let handle = self.handle.load(Ordering::Acquire) as i32;
@@ -72,8 +72,8 @@ impl Link {
     /// Copies a claimed piece, with no lock held; of a large message as many more as there are, with
     /// workers.
     pub fn copy_with_workers(&self, proven: &Proven, role: Role, number: u32, piece: MessagePiece) {
-        let by_calls = proven.may_hang(piece.theirs) && piece.theirs.pin == 0;
-        let (message, shares) = (piece.theirs.message, proven.terms.shares);
+        let by_calls = proven.may_hang(piece) && piece.pin == 0;
+        let (message, shares) = (piece.message, proven.terms.shares);
         let is_shared = by_calls && shares && message >= SHARED_FROM;
         let workers = proven.workers.filter(|_| is_shared);
         let Some(workers) = workers else { return self.copy(proven, role, number, piece) };

@@ -4,7 +4,7 @@
 //! Members are the doorbell sockets of connections that cannot go on alone (streamed messages), and
 //! the sockets of clients that are greeting.
 
-use crate::ipc::os::{self, Epoll, Fd};
+use crate::ipc::os::{self, Epoll};
 use crate::os::lock::Lock;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -17,49 +17,33 @@ pub const GREETING: u64 = 2 << 32;
 /// Most members that are served in one go.
 pub const AT_ONCE: usize = 16;
 
-struct Background {
-    epoll: Epoll,
-    /// A socket, whose mark is unique: a program that closes all descriptors has closed it, too, and
-    /// may have an epoll set of its own under the number.
-    witness: [Fd; 2],
-}
+static BACKGROUND: Lock<Option<Arc<Epoll>>> = Lock::new(None);
 
-static BACKGROUND: Lock<Option<Arc<Background>>> = Lock::new(None);
-
-/// Returns the set if it is still ours.
-fn existing() -> Option<Arc<Background>> {
+/// Returns the set if it is still ours: a program that closes all descriptors has closed it, too, and
+/// may have an epoll set of its own under the number.
+fn existing() -> Option<Arc<Epoll>> {
     let mut held = BACKGROUND.lock();
-    if held.as_ref().is_some_and(|background| !background.witness[0].is_there()) {
-        held.take().into_iter().for_each(forget_descriptors);
-    }
+    held.take_if(|set| !set.is_there());
     held.clone()
 }
 
-fn existing_or_new() -> os::Result<Arc<Background>> {
-    if let Some(background) = existing() {
-        return Ok(background);
+fn existing_or_new() -> os::Result<Arc<Epoll>> {
+    if let Some(set) = existing() {
+        return Ok(set);
     }
-    let made = Background { epoll: Epoll::new()?, witness: os::unix_pair()? };
+    let made = Epoll::new()?;
     Ok(BACKGROUND.lock().get_or_insert_with(|| Arc::new(made)).clone())
-}
-
-fn forget_descriptors(gone: Arc<Background>) {
-    // In use by another thread: the numbers stay with that one.
-    if let Some(mut gone) = Arc::into_inner(gone) {
-        gone.epoll.disown();
-        gone.witness.iter_mut().for_each(Fd::disown);
-    }
 }
 
 /// Adds a descriptor under a key, or changes its events.
 pub fn watch(fd: i32, events: i16, key: u64) -> os::Result<()> {
-    existing_or_new()?.epoll.watch(fd, events, key)
+    existing_or_new()?.watch(fd, events, key)
 }
 
 /// Removes a descriptor that is not closed yet.
 pub fn forget(fd: i32) {
-    if let Some(background) = existing() {
-        background.epoll.forget(fd);
+    if let Some(set) = existing() {
+        set.forget(fd);
     }
 }
 
@@ -90,12 +74,12 @@ pub fn ready(keys: &mut [u64; AT_ONCE]) -> usize {
             return count;
         }
     }
-    existing().map_or(0, |background| background.epoll.ready(keys))
+    existing().map_or(0, |set| set.ready(keys))
 }
 
 /// Returns the set's descriptor, to be polled.
 pub fn raw() -> os::Result<i32> {
-    existing_or_new().map(|background| background.epoll.raw())
+    existing_or_new().map(|set| set.raw())
 }
 
 /// Forgets the parent's set in the child of a fork.

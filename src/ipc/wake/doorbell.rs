@@ -123,7 +123,7 @@ mod interleavings {
     fn neighbour_and_other_process_wake_all_that_poll() {
         explore(3, || {
             let words = [AtomicU32::new(0), AtomicU32::new(0)];
-            // What pollers sleep on: a byte from the other process, or a kick from their own.
+            // What pollers sleep on: a byte from the other process, or a wake-up from their own.
             let shared = Arc::new((Doorbell::new(), words, Sleepable::new(0)));
             let sleeper = |index: usize| {
                 beside(&shared, move |shared| {

@@ -20,11 +20,7 @@ impl Events {
     /// Makes a set of these descriptors, with their events.
     pub fn new<const N: usize>(members: [(i32, i16); N]) -> os::Result<Self> {
         let epoll = Epoll::new()?;
-        let number = i32::try_from(sys::new_event()).map_err(|_| libc::EMFILE)?;
-        if number < 0 {
-            return Err(-number);
-        }
-        let bell = Fd::owned(number);
+        let bell = os::new_event()?;
         epoll.watch(bell.raw(), libc::POLLIN, 0)?;
         for (fd, events) in members.into_iter().filter(|(fd, _)| *fd >= 0) {
             epoll.watch(fd, events, 0)?;
@@ -40,7 +36,7 @@ impl Events {
     /// Announces that the program will wait; look for changes after this. Returns whether other
     /// threads have told of one since the last call: the program may have looked before it.
     pub fn arm(&self) -> bool {
-        os::drain_event(self.bell.raw());
+        os::drain_event(&self.bell);
         self.armed.store(true, Ordering::SeqCst);
         self.changed.swap(false, Ordering::SeqCst)
     }
@@ -51,11 +47,5 @@ impl Events {
         if self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::SeqCst) {
             sys::raise_event(self.bell.raw());
         }
-    }
-
-    /// Forgets numbers that the program has closed, and may have reused.
-    pub fn disown(&mut self) {
-        self.epoll.disown();
-        self.bell.disown();
     }
 }

@@ -24,27 +24,34 @@ pub fn forget_sleepers() {
 }
 
 /// Wakes long sleepers: a connection that needs help has a new post, or one sleeper less.
-pub fn kick() {
+pub fn wake_if_needed() {
     if NEEDY.load(Ordering::Relaxed) != 0 {
-        kick_all();
+        wake_all();
     }
 }
 
 /// Wakes long sleepers after a change that this process has made: the peer does not tell them.
-pub fn kick_all() {
+pub fn wake_all() {
     full_fence();
     if ASLEEP.load(Ordering::Relaxed) != 0 {
         SLEEPERS.lock().iter().for_each(|&socket| os::send_byte(socket));
     }
 }
 
-/// While this lives, a kick makes the first of the pair readable. Sockets, for a byte that is sent
-/// to a number which the program has given to a file of its own is refused.
-pub struct Kicks([Fd; 2]);
+/// Longest sleep where there are threads and no descriptor to be woken by.
+const DEAF_MS: i32 = 10;
 
-impl Kicks {
+/// While this lives, a wake-up makes the first of the pair readable. Sockets, for a byte that is sent
+/// to a number which the program has given to a file of its own is refused.
+pub struct Wakeups(Option<[Fd; 2]>);
+
+impl Wakeups {
+    pub fn new() -> Self {
+        Self(Self::listed())
+    }
+
     /// `None`: there is no other thread, or no memory or descriptor.
-    pub fn new() -> Option<Self> {
+    fn listed() -> Option<[Fd; 2]> {
         if sys::has_one_thread() {
             return None;
         }
@@ -55,18 +62,25 @@ impl Kicks {
         ASLEEP.store(sleepers.len() as u32, Ordering::Relaxed);
         drop(sleepers);
         full_fence();
-        Some(Self(pair))
+        Some(pair)
     }
 
+    /// Returns the descriptor to poll, or -1.
     pub fn raw(&self) -> i32 {
-        self.0[0].raw()
+        self.0.as_ref().map_or(-1, |pair| pair[0].raw())
+    }
+
+    /// Returns how long to sleep at most, with a limit in milliseconds.
+    pub fn limit(&self, ms: i32) -> i32 {
+        if self.0.is_some() || sys::has_one_thread() { ms } else { ms.min(DEAF_MS) }
     }
 }
 
-impl Drop for Kicks {
+impl Drop for Wakeups {
     fn drop(&mut self) {
+        let Some([_, socket]) = &self.0 else { return };
         let mut sleepers = SLEEPERS.lock();
-        sleepers.retain(|&socket| socket != self.0[1].raw());
+        sleepers.retain(|&sleeper| sleeper != socket.raw());
         ASLEEP.store(sleepers.len() as u32, Ordering::Relaxed);
     }
 }

@@ -14,21 +14,12 @@ use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-/// Where a signal is sent again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum To {
-    /// The thread that has got it.
-    Thread,
-    /// The process: the thread that has got it is a worker, of which no sender knows.
-    Process,
-}
-
 struct PutOff {
     /// 0: free.
     thread: AtomicI32,
     /// 0: nothing is noted yet.
     signal: AtomicI32,
-    noted: UnsafeCell<MaybeUninit<(libc::siginfo_t, To)>>,
+    noted: UnsafeCell<MaybeUninit<libc::siginfo_t>>,
 }
 
 // SAFETY: what is noted is touched by one thread only, the one that `thread` names.
@@ -65,7 +56,7 @@ static ENTRIES: [PutOff; 32] = [const { PutOff::new() }; 32];
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// Notes a signal that this thread has got. False: there is no room.
-pub fn note(signal: i32, info: &libc::siginfo_t, to: To) -> bool {
+pub fn note(signal: i32, info: &libc::siginfo_t) -> bool {
     let thread = sys::gettid();
     // Of each signal one waits, as in the kernel.
     if ENTRIES.iter().any(|entry| entry.is_of(thread) && entry.signal() == signal) {
@@ -73,7 +64,7 @@ pub fn note(signal: i32, info: &libc::siginfo_t, to: To) -> bool {
     }
     let Some(entry) = ENTRIES.iter().find(|entry| entry.take(thread)) else { return false };
     // SAFETY: ours since `take`.
-    unsafe { (*entry.noted.get()).write((*info, to)) };
+    unsafe { (*entry.noted.get()).write(*info) };
     COUNT.fetch_add(1, Ordering::Relaxed);
     entry.signal.store(signal, Ordering::Relaxed);
     true
@@ -84,18 +75,15 @@ pub fn is_any() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
 }
 
-/// Sends again what this thread has noted. Both signals are blocked: they come when they are not.
+/// Has `send` send again what this thread has noted. Both signals are blocked: they come when they
+/// are not.
 #[cold]
-pub fn send_again() {
+pub fn send_again(send: fn(i32, &libc::siginfo_t)) {
     let thread = sys::gettid();
     for entry in ENTRIES.iter().filter(|entry| entry.is_of(thread) && entry.signal() != 0) {
         // SAFETY: written before the signal was, by a handler of this thread, none of which
         // runs now.
-        let (info, to) = unsafe { (*entry.noted.get()).assume_init_ref() };
-        match to {
-            To::Thread => send_to_oneself(entry.signal(), info),
-            To::Process => send_to_process(entry.signal(), info),
-        }
+        send(entry.signal(), unsafe { (*entry.noted.get()).assume_init_ref() });
         entry.free();
     }
 }
@@ -115,7 +103,8 @@ pub fn send_to_oneself(signal: i32, info: &libc::siginfo_t) {
     unsafe { syscall!(SYS_rt_tgsigqueueinfo, process, thread, signal, info) };
 }
 
-/// Sends a signal as it came, to the process.
+/// Sends a signal as it came, to the process: the thread that has got it is a worker, of which no
+/// sender knows.
 pub fn send_to_process(signal: i32, info: &libc::siginfo_t) {
     let process = sys::getpid();
     // SAFETY: reads the siginfo.
