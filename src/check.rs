@@ -13,6 +13,7 @@ use crate::os::{sys, text};
 use alloc::string::String;
 use core::ffi::{CStr, c_char, c_void};
 use core::fmt::Write;
+use core::sync::atomic::Ordering;
 
 /// Prints to standard output and ends the process: the program of this run is only a host.
 pub fn run(config: &Config, ioat: &ioat::Engine) -> ! {
@@ -129,12 +130,11 @@ fn card(config: &Config, out: &mut dyn Write) -> Result<bool, core::fmt::Error> 
     }
     write!(out, "  GPU         ")?;
     if GPU.is_up() {
-        let mut room = [0; 64];
-        let (name, engines) = GPU.card(&mut room);
+        let (name, engines) = GPU.card();
         writeln!(out, "{name}, {engines} copy engines")?;
         let (channels, each) = (gpu::CHANNELS, gpu::BUFFER >> 20);
         write!(out, "              {channels} channels, ")?;
-        match GPU.has_buffers() {
+        match GPU.buffers.load(Ordering::Relaxed) {
             true => writeln!(out, "bounce buffer {channels} x {each} MiB")?,
             false => writeln!(out, "without bounce buffers")?,
         }

@@ -13,7 +13,7 @@ use crate::ipc;
 use adma_record::knobs::{self, Value};
 use alloc::vec::Vec;
 
-// Of `runtime`, which test executables do not have.
+// Used by `runtime`, which test executables do not have.
 #[cfg(not(test))]
 pub use {environment::from_environment, programs::leaves_this_program_out};
 
@@ -29,7 +29,7 @@ pub struct Config {
     pub ranks: usize,
     pub cpu_share: Option<f32>,
     pub copy_loop: Option<CopyLoop>,
-    /// In bytes. `None`: as much as the kernel helper allows.
+    /// Bytes that may stay pinned or registered. `None`: as much as the kernel helper allows.
     pub keep: Option<usize>,
     /// One bit per `Op`.
     pub ops: u32,
@@ -43,7 +43,7 @@ pub struct Config {
     pub log: Level,
     pub ipc_engine: ipc::Engines,
     pub ipc_ptracer: bool,
-    /// In seconds.
+    /// Seconds for greetings, and for last pieces at close.
     pub ipc_timeout: usize,
     pub check: bool,
     pub live: LiveFiles,
@@ -54,11 +54,11 @@ pub struct Config {
 /// Where counters are kept that others can read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LiveFiles {
-    /// In a folder of the user's, wherever statistics are on.
+    /// Files in a folder of the user's, wherever statistics are on.
     #[default]
     Auto,
     Off,
-    /// In this folder, of the process that collects them there; that alone turns statistics on.
+    /// Files in this folder, for the process that collects them there; that alone turns statistics on.
     In(Vec<u8>),
 }
 
@@ -162,7 +162,8 @@ impl Config {
         }
     }
 
-    /// Whether a graphics card may be used: never by itself, for that starts a context there.
+    /// Returns the settings of a graphics card; `None`: not asked for, and it is never used by itself,
+    /// for that starts a context there.
     pub fn gpu(&self) -> Option<gpu::Settings> {
         let spare_cpus = self.goal == Goal::Cpu;
         let wanted = self.backend == Backend::Gpu || (self.backend == Backend::Auto && spare_cpus);
@@ -170,18 +171,19 @@ impl Config {
         wanted.then_some(gpu::Settings { floor, keep: self.keep, spare_cpus })
     }
 
-    /// Whether a caller stays awake while an engine copies: a share is fixed, at 0 above all, so
-    /// that what is in the CPU's cache stays there, and a caller that sleeps gives its CPU to others.
+    /// Returns whether a caller stays awake while an engine copies: a share is fixed, at 0 above all,
+    /// so that what is in the CPU's cache stays there, and a caller that sleeps gives its CPU to
+    /// others.
     pub fn spins(&self) -> bool {
         self.cpu_share.is_some() && self.goal == Goal::Time
     }
 
-    /// Whether large copies are counted.
+    /// Returns whether large copies are counted.
     pub fn counts(&self) -> bool {
         self.stats.any() || matches!(self.live, LiveFiles::In(_))
     }
 
-    /// Whether there may be anything to write when the process ends.
+    /// Returns whether there may be anything to write when the process ends.
     pub fn speaks_at_exit(&self) -> bool {
         self.stats.any() || self.profile || self.verify > 0 || self.log >= Level::Info
     }
@@ -248,14 +250,5 @@ mod tests {
     #[test]
     fn names_of_functions_in_the_table_are_those_of_the_operations() {
         assert_eq!(knobs::OPS, Op::ALL.map(Op::name));
-    }
-
-    #[test]
-    fn manual_names_every_knob() {
-        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/man/adma.7");
-        let text = std::fs::read_to_string(page).unwrap();
-        for knob in knobs::KNOBS.iter().filter(|knob| !knob.about.is_empty()) {
-            assert!(text.contains(knob.name), "{}", knob.name);
-        }
     }
 }

@@ -19,7 +19,7 @@ use crate::backend::{asynchronous, gpu, ioat, libc as original, threads};
 use crate::config::{Backend, Config};
 use crate::functions::{KERNEL_CALLS_FROM, NEVER, Op};
 use crate::learn::{FLOOR, Learner};
-use crate::os::mapped::zeroed;
+use crate::os::mapped::{Zeroed, zeroed};
 use crate::os::{cpus, huge_pages, process, sys};
 use crate::stats::{Fallback, Path, Statistics};
 use callers::Callers;
@@ -27,77 +27,62 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsiz
 use engine::life;
 use operation::{Kind, Operation};
 
-/// From this size up we ask whether the destination was ever written. Below it, asking would cost
-/// as much as there is to gain.
+/// Size from which the kernel is asked whether the destination is fresh. Below it, asking costs as
+/// much as there is to gain.
 const FRESH_FROM: usize = 1 << 20;
 
-/// Bytes of a comparison that are looked at before anything else is thought of, even of the clock: a
-/// difference in them costs nothing.
+/// Bytes of a comparison that are compared first, before even the clock is read: a difference in them
+/// costs nothing more.
 const FIRST_LOOK: usize = 32 << 10;
 
-/// All zeros until it is configured, so that it takes no room in the file.
+/// Decides, performs and learns from every large call of the process. All zeros until `configure`, so
+/// that it takes no room in the library's file.
 #[repr(C)] // what start-up and exit touch comes first, on one page
 pub struct Dispatcher {
     /// Null until start-up.
     config: AtomicPtr<Config>,
     engine: AtomicU32,
-    /// The process is ending: no engine gets anything new.
+    /// Set when the process ends: no engine gets another call.
     closed: AtomicBool,
-    /// Why the engine is off.
+    /// `Fallback` for which the engine was switched off.
     why_off: AtomicU32,
-    /// Ticks that large calls have taken which did not pay for an engine: see `engine`.
-    unaided_ticks: AtomicU64,
-    /// The helper could not be opened; known to the children of a fork, too.
+    /// Set when the helper could not be opened; the child of a fork inherits it.
     no_helper: Refusal,
     workers: AtomicUsize,
     carried: AtomicU64,
-    /// What the user wants instead of what is configured; false, 0: nothing.
+    /// Set while the user has switched the process off (`adma top`).
     off: AtomicBool,
     /// Calls of `adma_off` that `adma_on` has not undone yet.
     pauses: AtomicU32,
+    /// Threshold and channels that the user wants instead of the configured ones; 0: none.
     wanted_min: AtomicUsize,
     wanted_channels: AtomicUsize,
-    /// Whether more threads copy than there are CPUs to help them: sharing only moves time from one
-    /// to the other.
+    /// Estimates how many threads copy at once: with more than half of the CPUs taken, sharing only
+    /// moves time from one to the other.
     callers: Callers,
     /// Set when a shared call found no idle CPU: sharing is suspended for 2 to 60 ms.
     overload: Refusal<{ 1 << 22 }, { 1 << 27 }>,
-    /// The last comparison that was not over at once has found a difference.
+    /// Set when the last comparison that went beyond `FIRST_LOOK` has found a difference.
     differed: AtomicBool,
-    /// Destination and source of the last shared copy whose first bytes were timed for statistics.
+    /// Destination and source of the last call that was timed for statistics.
     sampled: AtomicUsize,
+    /// Ticks of the calls that libc has made since the last shared one.
+    libc_ticks: AtomicU64,
     pub ioat: ioat::Engine,
     /// One for each `Kind`.
     learners: [Learner; Kind::ALL.len()],
     pub recorder: Statistics,
 }
 
+// SAFETY: atomic numbers and parts that are zeros themselves; an engine that is `life::COLD`.
+unsafe impl Zeroed for Dispatcher {}
+
 impl Dispatcher {
     pub const fn new() -> Self {
-        Self {
-            config: AtomicPtr::new(core::ptr::null_mut()),
-            engine: AtomicU32::new(life::COLD),
-            closed: AtomicBool::new(false),
-            why_off: AtomicU32::new(Fallback::Off as u32),
-            unaided_ticks: AtomicU64::new(0),
-            no_helper: Refusal::new(),
-            workers: AtomicUsize::new(0),
-            carried: AtomicU64::new(0),
-            off: AtomicBool::new(false),
-            pauses: AtomicU32::new(0),
-            wanted_min: AtomicUsize::new(0),
-            wanted_channels: AtomicUsize::new(0),
-            callers: zeroed(),
-            overload: Refusal::new(),
-            differed: AtomicBool::new(false),
-            sampled: AtomicUsize::new(0),
-            ioat: ioat::Engine::new(),
-            learners: [const { zeroed() }; Kind::ALL.len()],
-            recorder: Statistics::new(),
-        }
+        zeroed()
     }
 
-    /// No copy comes here before `open`.
+    /// Sets the configuration. No copy arrives before `open`.
     pub fn configure(&self, config: &'static Config) {
         self.config.store(core::ptr::from_ref(config).cast_mut(), Ordering::Release);
     }
@@ -123,7 +108,7 @@ impl Dispatcher {
         }
     }
 
-    /// Whether the user has switched the process off.
+    /// Returns whether the user has switched the process off.
     pub fn is_switched_off(&self) -> bool {
         self.config()
             .is_some_and(|config| config.backend != Backend::Libc && !self.offloads(config))
@@ -175,6 +160,7 @@ impl Dispatcher {
     }
 
     /// Sets the bytes from which on calls come here, of those functions that are chosen.
+    #[unsafe(link_section = ".text.start")] // see `intercept::entry`
     fn set_min(&self, config: &Config) {
         for op in Op::ALL.into_iter().filter(|&op| config.ops >> op as u32 & 1 == 1) {
             let learned = if op.is_kernel_call() { KERNEL_CALLS_FROM } else { FLOOR };
@@ -187,17 +173,17 @@ impl Dispatcher {
         }
     }
 
-    /// From now on every entry jumps to libc. Copies that have arrived are carried to their end.
+    /// Makes every entry jump to libc. Copies that have arrived are carried to their end.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         Op::ALL.into_iter().for_each(|op| original::set_min(op, NEVER));
     }
 
-    /// In the child of a fork, which has neither the workers nor the helper's open file. What was
+    /// Resets the child of a fork, which has neither the workers nor the helper's open file. What was
     /// never used is not touched: each page that is costs the child a microsecond.
     pub fn forget_after_fork(&self) {
         process::claim_memory();
-        process::note_fork();
+        process::FORKED.store(true, Ordering::Relaxed);
         let state = self.engine.load(Ordering::Relaxed);
         if state != life::COLD {
             threads::forget_after_fork();
@@ -209,7 +195,7 @@ impl Dispatcher {
             self.engine.store(life::COLD, Ordering::Relaxed);
         }
         asynchronous::forget_after_fork();
-        self.forget_unaided();
+        Self::forget_unaided();
         let Some(config) = self.config() else { return };
         if config.gpu().is_some() {
             gpu::GPU.forget_after_fork();
@@ -219,7 +205,7 @@ impl Dispatcher {
         }
     }
 
-    /// Calls below this are not considered, nor counted.
+    /// Returns the size below which calls are neither considered nor counted.
     pub fn floor(&self) -> usize {
         self.config().map_or(FLOOR, |config| self.entry_min(config, FLOOR))
     }
@@ -243,11 +229,19 @@ impl Dispatcher {
     ///
     /// # Safety
     /// As memmove, memset or memcmp.
+    #[unsafe(link_section = ".text.fork")] // see `intercept::entry`
     pub unsafe fn call(&self, op: Option<Op>, site: usize, task: &Task) -> isize {
         let Some(config) = self.config() else {
             // SAFETY: the caller's promise.
             return unsafe { task.before_start() };
         };
+        let learner = self.learner(task.kind());
+        if !config.counts() && !config.profile && learner.passes_untimed(task.len, sys::ticks) {
+            // SAFETY: the caller's promise.
+            let answer = unsafe { task.alone() };
+            learner.note_end(sys::ticks());
+            return answer;
+        }
         if let Some(op) = op.filter(|_| config.profile) {
             self.recorder.profile(op, task.len);
         }
@@ -259,7 +253,7 @@ impl Dispatcher {
             let begun = sys::ticks();
             // SAFETY: the caller's promise.
             let answer = unsafe { task.alone() };
-            self.note_unaided(sys::ticks().wrapping_sub(begun));
+            Self::note_unaided(sys::ticks().wrapping_sub(begun));
             return answer;
         }
         let mut looked = 0;

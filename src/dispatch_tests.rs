@@ -43,24 +43,6 @@ fn copy(dispatcher: &Dispatcher, len: usize) -> Path {
 }
 
 #[test]
-fn fixed_threshold_carries_every_copy_and_verification_agrees() {
-    let dispatcher = dispatcher(|config| config.verify = 2);
-    // Other tests share the queue: some copies find it busy.
-    let mut carried = 0;
-    for round in 0..10_000 {
-        if copy(&dispatcher, 50_000 + round % 10) == Path::Engine {
-            carried += 1;
-            if carried == 10 {
-                break;
-            }
-        }
-    }
-    assert_eq!(carried, 10);
-    assert_eq!(dispatcher.recorder.counters().verified.load(Ordering::Relaxed), 5);
-    assert_eq!(dispatcher.recorder.counters().mismatched.load(Ordering::Relaxed), 0);
-}
-
-#[test]
 fn wrong_copy_is_repaired_and_ends_the_engine() {
     let dispatcher = dispatcher(|config| config.verify = 1);
     let (source, mut target) = (vec![7u8; 5000], vec![0u8; 5000]);
@@ -69,26 +51,6 @@ fn wrong_copy_is_repaired_and_ends_the_engine() {
     assert_eq!(source, target);
     assert_eq!(dispatcher.recorder.counters().mismatched.load(Ordering::Relaxed), 1);
     assert_eq!(copy(&dispatcher, 100_000), Path::Libc(Fallback::Off));
-}
-
-#[test]
-fn overlapping_copies_and_backend_libc_stay_with_libc() {
-    let mut bytes: Vec<u8> = (0..100_000).map(|i| i as u8).collect();
-    let expected: Vec<u8> = bytes[..90_000].to_vec();
-    let base = bytes.as_mut_ptr() as usize;
-    let (path, _) = dispatch(&dispatcher(|_| {}), Work::Copy, base + 1000, base, 90_000);
-    assert_eq!(path, Path::Libc(Fallback::Overlap));
-    assert_eq!(bytes[1000..91_000], expected);
-    let dispatcher = dispatcher(|config| config.backend = Backend::Libc);
-    assert_eq!(copy(&dispatcher, 1 << 20), Path::Libc(Fallback::Off));
-}
-
-#[test]
-fn learning_copies_are_right_whichever_way_they_go() {
-    let dispatcher = dispatcher(|config| config.min_bytes = None);
-    for round in 0..200 {
-        copy(&dispatcher, FLOOR + round * 3001);
-    }
 }
 
 /// Half of their time is page faults, which says nothing about copies between old buffers.
@@ -135,18 +97,6 @@ fn helped(helper: &'static Helper, change: impl FnOnce(&mut Config)) -> Dispatch
 
 fn refusing(errno: i32) -> Trouble {
     Trouble { refuse: Some((errno, 0)), ..Trouble::default() }
-}
-
-#[test]
-fn helper_that_is_there_is_used_without_being_told() {
-    let dispatcher = helped(Helper::new(4), |config| config.verify = 1);
-    for round in 0..20 {
-        assert_eq!(copy(&dispatcher, 50_000 + round), Path::Engine);
-    }
-    assert_eq!(dispatcher.backend(), ("ioat", 4));
-    assert_eq!((dispatcher.workers(), dispatcher.why_not()), (0, None));
-    assert_eq!(dispatcher.recorder.counters().verified.load(Ordering::Relaxed), 20);
-    assert_eq!(dispatcher.recorder.counters().mismatched.load(Ordering::Relaxed), 0);
 }
 
 #[test]
@@ -230,28 +180,4 @@ fn fills_and_comparisons_stay_with_the_cpu_beside_the_helper() {
     assert_eq!(dispatch(&dispatcher, compare, dst, src, 100_000), (unsupported, 0));
     assert_eq!(a, b);
     assert!(dispatcher.recorder.counters().fallbacks().any(|reason| reason == ("unsupported", 3)));
-}
-
-#[test]
-fn fixed_threshold_shares_fills_and_comparisons() {
-    let dispatcher = dispatcher(|_| {});
-    let len = 1 << 20;
-    let (mut a, mut b) = (vec![1u8; len], vec![9u8; len]);
-    b[len / 2] = 200;
-    let (dst, src) = (a.as_mut_ptr() as usize, b.as_ptr() as usize);
-    // Other tests share the queue: some find it busy.
-    let mut carried = 0;
-    for _ in 0..2000 {
-        let (filled, _) = dispatch(&dispatcher, Work::Fill, dst, 9 * (usize::MAX / 0xff), len);
-        assert!(a.iter().all(|&byte| byte == 9));
-        let (compared, answer) = dispatch(&dispatcher, Work::Compare(Op::Memcmp), dst, src, len);
-        assert_eq!(answer, 9 - 200);
-        let (_, answer) = dispatch(&dispatcher, Work::Compare(Op::Bcmp), dst, src, len / 2);
-        assert_eq!(answer, 0);
-        carried += usize::from(filled == Path::Engine && compared == Path::Engine);
-        if carried == 5 {
-            return;
-        }
-    }
-    panic!("hardly anything was shared");
 }

@@ -36,7 +36,7 @@ operations! {
 }
 
 impl Op {
-    /// Whether the kernel copies, so that `KERNEL_CALLS_FROM` holds.
+    /// Returns whether the kernel copies, so that `KERNEL_CALLS_FROM` holds.
     pub const fn is_kernel_call(self) -> bool {
         matches!(self, Op::ProcessVmReadv | Op::ProcessVmWritev)
             || self as usize >= Op::Read as usize
@@ -51,8 +51,8 @@ impl Op {
     }
 }
 
-/// No call of the kernel that copies less than this is shared where sizes are learned: it costs a
-/// microsecond and more before the first byte moves.
+/// Size from which system calls are shared where sizes are learned: each costs a microsecond and more
+/// before the first byte moves.
 pub const KERNEL_CALLS_FROM: usize = 1 << 20;
 
 /// What one exported function reads: below `min` units it jumps to `next`.
@@ -62,7 +62,7 @@ pub struct EntryPoint {
     pub next: AtomicPtr<c_void>,
 }
 
-/// Where the fields of one entry lie in `ENTRIES`, for assembly.
+/// Offset of a field of one entry in `ENTRIES`, for assembly.
 pub const fn min_offset(op: Op) -> usize {
     op as usize * size_of::<EntryPoint>() + core::mem::offset_of!(EntryPoint, min)
 }

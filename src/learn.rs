@@ -34,18 +34,18 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 pub use stores::Copier;
 use stores::{LastCopy, Stores};
 
-/// No copy below this is considered. One half as large would gain a fifth at best, and that only
-/// in a row and out of memory.
+/// Size below which no copy is considered. One half as large would gain a fifth at best, and that only
+/// back to back and out of memory.
 pub const FLOOR: usize = 256 << 10;
 
-/// From 16 MiB up all copies share a row: the cost of a byte no longer depends on how many
+/// Size classes. From 16 MiB up all copies share one: the cost of a byte no longer depends on how many
 /// there are, and few programs make enough of each size to judge it by itself.
 const SIZES: usize = 7;
 
-/// Streaming stores leave the cache alone, so a program that reads the destination next pays for them.
-/// From twice the usual second-level cache up it would have left the cache anyway.
+/// Size from which caller and workers may use streaming stores. They bypass the cache, so a program that
+/// reads the destination next pays for them; twice the usual second-level cache would have left it anyway.
 pub const STREAM_FROM: usize = 4 << 20;
-/// Without help streaming gains from smaller sizes on, even if the destination is read next.
+/// Like `STREAM_FROM`, without workers: streaming gains earlier, even if the destination is read next.
 pub const STREAM_ALONE_FROM: usize = 1 << 20;
 
 /// Unit of gains: it stands for 1.
@@ -59,34 +59,34 @@ const LEAST: u32 = ONE / 4;
 const STAYS: u32 = ONE + ONE / 50;
 const RETURNS: u32 = ONE + ONE / 16;
 
-/// Copies from this size up that are shared in vain lose next to nothing, for the caller does all of
-/// them: what they seem to lose is chance, unless it is more than this.
-const LARGE: usize = 8 << 20;
+/// Size from which copies that are shared in vain lose next to nothing, for the caller does all of them:
+/// what they seem to lose is chance, unless the gain is below `LARGE_STAYS`.
+pub const LARGE: usize = 8 << 20;
 const LARGE_STAYS: u32 = ONE - ONE / 8;
 
-/// From this size up copies are measured in pairs. Smaller ones are made in such numbers that series
-/// are enough.
+/// Size from which copies are measured in pairs. Smaller ones are made in such numbers that series are
+/// enough.
 const PAIRS_FROM: usize = 1 << 20;
 /// The first copies of a cell are all measured in pairs, later ones one in `PAIRS_THEN`.
 const PAIRS_FIRST: u32 = 3;
 const PAIRS_THEN: u32 = 8;
 /// Bytes of a pair where statistics are kept: libc copies large parts in another way than small ones.
 const SAMPLE: usize = 4 << 20;
-/// The first 32 calls of a cell may be pairs of `SAMPLE` bytes, later ones one in 32: they cost time
-/// that sharing would have saved.
+/// The first 32 calls of a cell may be pairs of `SAMPLE` bytes, or timed by libc, later ones one in 32:
+/// that costs time.
 const SAMPLES_THEN: u32 = 32;
 /// Copies into fresh memory are timed from this size up, because their first bytes are whole page
-/// tables; the first ones, and then one in `FRESH_PAIRS_THEN`.
+/// tables: one in each `FRESH_PAIR_EVERY` bytes of the first 32 calls, then one in eight times as many.
 const FRESH_PAIRS_FROM: usize = 8 << 20;
-const FRESH_PAIRS_THEN: u32 = 16;
+const FRESH_PAIR_EVERY: usize = 128 << 20;
 const PAGE_TABLE: usize = 2 << 20;
 
 /// Ticks per MiB below which no page fault can have occurred: making the pages takes five times as
 /// long.
 const FAULT_FREE_COST: u32 = 200_000;
 
-/// When the way changes, caches and workers need about this many ticks to settle, or copies.
-const SETTLING_TICKS: u64 = 1_000_000;
+/// Ticks, or copies, that caches and workers need to settle when the way changes.
+pub const SETTLING_TICKS: u64 = 1_000_000;
 const SETTLING_COPIES: u64 = 16;
 /// Settled copies after which a series changes the way; one of them may have been held up.
 const ENOUGH: u32 = 7;
@@ -99,21 +99,34 @@ const BUDGET_IN_DOUBT: u64 = 10;
 /// times: a loop of hot copies of 256 KiB loses by every one.
 const MOST_DOUBLINGS: u32 = 3;
 
+/// Calls that follow a timed one untimed where libc has won: a hot copy of 256 KiB takes 12,000
+/// ticks, and deciding and learning 450 more.
+const UNTIMED: u32 = 15;
+
 pub struct Learner {
-    /// By size, and for each size: copies after a pause, copies back to back.
+    /// Cells by size, and for each size: copies after a pause, copies back to back.
     cells: [[Cell; 2]; SIZES],
-    /// By size, and for each size by `Copier`.
+    /// Choice of stores by size, and for each size by `Copier`.
     stores: [[Stores; 2]; SIZES],
-    last_copy: LastCopy,
-    /// By size: hot copies and what the program does after them. A shared copy leaves source and
+    recent: Recent,
+    /// Cells by size, of hot copies and what the program does after them. A shared copy leaves source and
     /// destination in the caches of other CPUs.
     with_rest: [Cell; SIZES],
     /// Copies into memory that was never written, of any size. Always shared: what is known of them
     /// tells what that was worth.
     pub fresh: Cell,
-    /// When the last large copy ended.
-    last_end: AtomicU64,
 }
+
+/// What an untimed copy looks at, on one line of the cache: the copy before it has taken all others.
+#[repr(align(64))]
+struct Recent {
+    /// Ticks at which the last large copy ended.
+    end: AtomicU64,
+    copy: LastCopy,
+    /// Copies left that go by libc untimed, back to back, by size.
+    untimed: [AtomicU32; SIZES],
+}
+const _: () = assert!(size_of::<Recent>() == 64);
 
 /// How a copy is to go: by the engine, after this many bytes by libc to compare it with; or why by
 /// libc: it was as fast (`Learned`), or is to show how fast it is (`Compared`).
@@ -126,7 +139,7 @@ pub struct Cell {
     cost: AtomicU32,
     /// Ticks per MiB of the last copy that libc has made; 0: none.
     libc_cost: AtomicU32,
-    /// Of the last series: the gain of sharing in parts of `ONE`; 0: there was none.
+    /// Gain of sharing in the last series, in parts of `ONE`; 0: there was none.
     gain: AtomicU32,
     /// The average gain of pairs, and what it was at the last series.
     pair: AtomicU32,
@@ -134,7 +147,7 @@ pub struct Cell {
     calls: AtomicU32,
     /// Copies since a series last began or ended.
     since: AtomicU32,
-    /// A series is on.
+    /// Set while a series is on.
     trying: AtomicBool,
     /// Copies of the series that were settled, how many of these spoke against it, and the sum of
     /// what they have cost.
@@ -180,14 +193,14 @@ fn blend(average: &AtomicU32, sample: u32, weight: u64) {
     average.store(next.max(1) as u32, Relaxed);
 }
 
-/// Whether it is time for what is done in the first calls and then in one of `then`.
+/// Returns whether it is time for what is done in the first calls and then in one of `then`.
 fn is_turn(calls: u32, then: u32) -> bool {
     calls < PAIRS_FIRST || calls.is_multiple_of(then)
 }
 
-/// Whether a copy of a series by turns goes the other way. Half of them do, but not every second one:
-/// where that is the one that finds its source in the cache, hot copies would be compared with cold
-/// ones. (This is the sequence of Thue and Morse.)
+/// Returns whether a copy of a series by turns goes the other way. Half of them do, but not every
+/// second one: where that is the one that finds its source in the cache, hot copies would be compared
+/// with cold ones. (This is the sequence of Thue and Morse.)
 fn is_other_turn(calls: u32) -> bool {
     calls.count_ones().is_multiple_of(2)
 }
@@ -200,12 +213,42 @@ pub fn class(len: usize) -> usize {
 impl Learner {
     /// Notes that a large copy has ended.
     pub fn note_end(&self, now: u64) {
-        self.last_end.store(now, Relaxed);
+        self.recent.end.store(now, Relaxed);
     }
 
-    /// Whether the workers that helped the last copy are still awake.
+    /// Returns whether the workers that helped the last copy are still awake.
     pub fn is_back_to_back(&self, now: u64) -> bool {
-        now.wrapping_sub(self.last_end.load(Relaxed)) < SPIN_TICKS
+        now.wrapping_sub(self.recent.end.load(Relaxed)) < SPIN_TICKS
+    }
+
+    /// Returns whether a call goes by libc untimed; counts it. `now` is asked only if one may.
+    pub fn passes_untimed(&self, len: usize, now: impl Fn() -> u64) -> bool {
+        let left = &self.recent.untimed[class(len)];
+        let count = left.load(Relaxed);
+        if count == 0 {
+            return false;
+        }
+        let now = now();
+        let passes = self.is_back_to_back(now);
+        if passes {
+            left.store(count - 1, Relaxed);
+            self.note_begin(now);
+        }
+        passes
+    }
+
+    /// Lets the next calls pass untimed, after one that was left to libc back to back with another,
+    /// `by_rest`: for what the program pays afterwards. Time to the next series passes as if they were
+    /// timed. Calls of `below` bytes and more are always timed.
+    pub fn leave_untimed(&self, whole: Cost, by_rest: bool, below: usize) {
+        if whole.bytes >= below {
+            return;
+        }
+        let size = class(whole.bytes);
+        self.recent.untimed[size].store(UNTIMED, Relaxed);
+        let cell = if by_rest { &self.with_rest[size] } else { &self.cells[size][1] };
+        let spent = &cell.spent;
+        spent.store(spent.load(Relaxed) + whole.ticks * u64::from(UNTIMED), Relaxed);
     }
 
     pub fn cell(&self, len: usize, back_to_back: bool) -> &Cell {
@@ -228,7 +271,7 @@ impl Learner {
 
     /// Notes that a large call begins: what came between the last copy and this one is known.
     pub fn note_begin(&self, now: u64) {
-        if let Some((whole, by, streamed)) = self.last_copy.take(now) {
+        if let Some((whole, by, streamed)) = self.recent.copy.take(now) {
             if let Some(streamed) = streamed {
                 self.stores(whole.bytes, by).record(whole, streamed);
             }
@@ -238,8 +281,8 @@ impl Learner {
         }
     }
 
-    /// Whether a hot copy that would be shared is not, because the program pays for it afterwards, or
-    /// to find that out; `None`: it is shared.
+    /// Returns why a hot copy that would be shared is not: the program pays for it afterwards, or that is
+    /// to be found out. `None`: it is shared.
     pub fn rest_speaks_against(&self, len: usize, cell: &Cell) -> Option<Fallback> {
         if len >= LARGE || !cell.libc_is_fault_free() {
             return None;
@@ -273,7 +316,7 @@ impl Learner {
             Some(Pieces::All(copy_loop)) => Some(copy_loop),
             None => None,
         };
-        self.last_copy.set(whole, by, copy_loop, now);
+        self.recent.copy.set(whole, by, copy_loop, now);
     }
 
     /// The smallest size for which the engine is used at every pace that was seen: as a fixed
@@ -285,8 +328,8 @@ impl Learner {
         self.cells.iter().position(clear).map(|class| FLOOR << class)
     }
 
-    /// For the log, every cell that copies have come to: from which size, whether back to back, and
-    /// what sharing gains by series and by pairs, and streaming stores; 0 where it was not tried.
+    /// Iterates, for the log, over cells that copies have come to: from which size, whether back to
+    /// back, and what sharing gains by series and by pairs, and streaming stores; 0 where not tried.
     pub fn known(&self) -> impl Iterator<Item = (usize, bool, &Cell, [f32; 3])> {
         let number = |parts: u32| parts as f32 / ONE as f32;
         let of = move |at: usize| {
@@ -336,13 +379,16 @@ impl Cell {
     /// Like `decide`, into memory that was never written. Now and then the first bytes from `dst` on are
     /// timed: whole page tables, so that huge pages cost what they cost by the byte.
     pub fn decide_fresh(&self, dst: usize, len: usize) -> Verdict {
-        let timed = is_turn(add(&self.calls), FRESH_PAIRS_THEN) && len >= FRESH_PAIRS_FROM;
+        let calls = add(&self.calls);
+        let then = (FRESH_PAIR_EVERY / len.max(1)).max(1) as u32;
+        let then = if calls < SAMPLES_THEN { then } else { 8 * then };
+        let timed = is_turn(calls, then) && len >= FRESH_PAIRS_FROM;
         let first = (dst + PAGE_TABLE).next_multiple_of(PAGE_TABLE) - dst;
         Ok(if timed { first } else { 0 })
     }
 
-    /// Whether libc has copied so fast here that no page fault can have occurred, which spares asking
-    /// whether memory is fresh. A slower copy makes us ask again.
+    /// Returns whether libc has copied so fast here that no page fault can have occurred, which spares
+    /// asking whether memory is fresh. A slower copy makes us ask again.
     pub fn libc_is_fault_free(&self) -> bool {
         (1..FAULT_FREE_COST).contains(&self.libc_cost.load(Relaxed))
     }
@@ -373,15 +419,20 @@ impl Cell {
 
     /// Returns how many of `len` bytes are timed first where statistics are kept, instead of `first`.
     pub fn sample(&self, first: usize, len: usize) -> usize {
-        let calls = self.calls();
-        if first == 0 || calls > SAMPLES_THEN && calls % SAMPLES_THEN != 1 {
+        if first == 0 || !self.is_time_to_sample() {
             return first;
         }
         first.max((len / 8).min(SAMPLE).max(len / 16)) & !63
     }
 
-    /// Whether pairs say that sharing has ceased to gain. They are scaled by what series and pairs
-    /// showed when there last was a series.
+    /// Returns whether a call is one of those that are timed for statistics.
+    pub fn is_time_to_sample(&self) -> bool {
+        let calls = self.calls();
+        calls <= SAMPLES_THEN || calls % SAMPLES_THEN == 1
+    }
+
+    /// Returns whether pairs say that sharing has ceased to gain. They are scaled by what series and
+    /// pairs showed when there last was a series.
     fn is_in_doubt(&self) -> bool {
         let [pair, then, gain] =
             [&self.pair, &self.pair_then, &self.gain].map(|part| u64::from(part.load(Relaxed)));

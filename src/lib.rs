@@ -1,33 +1,19 @@
 //! adma carries the large memory copies of unmodified programs over copy channels.
 //!
-//! The way of one shared copy, from the program's call to the bytes:
-//!
-//! ```text
-//! memcpy                 intercept/entry.rs    below the threshold? jump to libc
-//! memcpy                 intercept/slow.rs     the arguments of each function become a `Task`
-//! Dispatcher::call       dispatch.rs           decide, perform, learn_from: a file each
-//! threads::share         threads/share.rs      post it, summon workers, claim pieces, wait
-//!   worker::help         threads/worker.rs     a worker claims pieces too
-//! piece::run             threads/piece.rs      one claimed piece
-//! Task::run              threads/task.rs       to be copied, filled or compared?
-//! adma_copy_loop         backend/copy_loop.rs  the bytes
-//! Statistics::record     stats/file.rs         one record
-//! ```
-//!
-//! Instead of `threads::share` there are `Task::alone`, which is libc, and the `copy` of each DMA
-//! engine (`ioat`, `gpu`). What each room is for; imports go down this list and never up:
+//! CONTRIBUTING.md follows one copy, one message and one report through the files. What each module is
+//! for; imports go down this list and never up:
 //!
 //! ```text
 //! intercept   the C library's names; short copies leave by tail jump
-//! api         our own names, include/adma.h: validation only
+//! api         our own names, include/adma.h: validation only; those of messages are in ipc/calls
 //! runtime     the one global: start, fork, exit; figures: what is told about the process; check:
 //!             what the machine offers
 //! dispatch    decide: which way a large call takes; perform: goes it; outcome: what is noted of it;
 //!             operation: what can be shared; engine: its life; background: copies whose caller goes
 //!             on; callers: how many copy at once; learn: what measuring has shown
-//! stats       one lock-free record per copy, in a live file; reports at exit
-//! config      the settings (their table: src/record); values: how they are written;
-//!             environment: reads them; programs: which are left out
+//! stats       lock-free counters of large calls, in a live file; reports at exit
+//! config      the settings (their table: src/record); environment: reads them; programs: which are
+//!             left out
 //! ipc         messages between processes in one copy; its own map is in ipc/mod.rs
 //! backend     asynchronous/  copies that go on while the caller does something else: begin, end
 //!             gpu/           a graphics card's copy engines in loopback; slots: from the hook to the
@@ -35,7 +21,7 @@
 //!                            memory the card may reach; wishes: what is worth registering; watch:
 //!                            how we learn that such memory has gone
 //!             ioat/          one copy by the kernel helper; words: how its channels tell the end;
-//!                            helper: its file and calls; abi: its interface
+//!                            helper: its file and calls
 //!             threads/       share: one shared copy; worker: one thread, from clone to exit;
 //!                            workers: all of them; watch: the one that watches over callers; queue:
 //!                            which piece is claimed; cookies: which one of copies whose caller goes
@@ -48,8 +34,8 @@
 //!                            looks up: it asks workers whether the stack it is on is theirs
 //!             mode: all bits of a copy's mode word; copy_loop: how bytes move; tuning: what an
 //!             engine's past copies tell about the next one; stretch: a long copy goes to an engine
-//!             part by part; request:
-//!             what an engine notes about one that goes on by itself; libc: the originals
+//!             part by part; request: what an engine notes about one that goes on by itself; alone:
+//!             streaming stores of a caller without help; libc: the originals
 //! plan        overlap, head / body / tail, pieces: pure arithmetic
 //! functions   what we stand in front of, and what the entry code of each reads
 //! os          cpus: what the machine leaves us; memory_policy: on which node the caller's new pages
@@ -57,7 +43,7 @@
 //!             process: whose memory this is; sync: atomics and sleeping; lock: one to wait for, and
 //!             one that is only tried; mapped: values that begin as zeros; lookup: finding functions
 //!             of the C library; folder: where live files are; signal_mask: which
-//!             signals come to a thread; put_off: those that wait for the end of a copy; holders:
+//!             signals come to a thread; deferred: those that wait for the end of a copy; holders:
 //!             threads whose signals wait, and that may hang; text: made without allocating;
 //!             standard_error: the one the program started with; once, thread: as their names say;
 //!             sys: system calls

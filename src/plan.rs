@@ -5,7 +5,7 @@
 
 pub const PAGE: usize = 4096;
 
-/// Whether two ranges of `len` bytes share a byte. Ranges that wrap around the end of the
+/// Returns whether two ranges of `len` bytes share a byte. Ranges that wrap around the end of the
 /// address space count as overlapping: no engine should see them.
 pub fn overlaps(dst: usize, src: usize, len: usize) -> bool {
     let (Some(dst_end), Some(src_end)) = (dst.checked_add(len), src.checked_add(len)) else {
@@ -14,7 +14,7 @@ pub fn overlaps(dst: usize, src: usize, len: usize) -> bool {
     dst < src_end && src < dst_end
 }
 
-/// One stretch of a copy, as an offset into it.
+/// One piece of a copy, as an offset into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     pub offset: usize,
@@ -32,23 +32,23 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Most pieces a cut has; the queue counts them in 10 bits.
+    /// Most pieces of a cut; the queue counts them in 10 bits.
     pub const MOST: usize = (1 << 10) - 1;
     const SMALLEST: usize = 4 * PAGE;
     const LARGEST: usize = 64 * PAGE;
-    /// What one page table maps.
+    /// Bytes that one page table maps.
     pub const TABLE: usize = 512 * PAGE;
-    /// What all channels together take before the first of them is given more.
+    /// Bytes that all channels take together before the first of them is given more.
     const ROUND: usize = 1024 * PAGE;
 
-    /// About four pieces for each of `parties`, so that the slowest party is waited for
+    /// Makes about four pieces for each of `parties`, so that the slowest party is waited for
     /// during a quarter of its part at most; small enough to share, large enough to stream.
     pub fn new(dst: usize, len: usize, parties: usize) -> Self {
         let even = (len / (4 * parties.max(1))).next_multiple_of(PAGE);
         Self::with_piece(dst, len, even.clamp(Self::SMALLEST, Self::LARGEST))
     }
 
-    /// For memory that was never written: pieces that keep to page tables of their own, as far
+    /// Cuts a copy into fresh memory: pieces that keep to page tables of their own, as far
     /// as there is one for each of `parties`. A page table covers 2 MiB and has one lock, and
     /// threads that make pages under the same one wait for each other.
     pub fn for_fresh(dst: usize, len: usize, parties: usize) -> Self {
@@ -58,7 +58,7 @@ impl Cut {
         Self { head, ..Self::with_piece(dst, len, piece) }
     }
 
-    /// For transfers between processes, whose kernel code walks page tables: pieces that keep to
+    /// Cuts a transfer between processes, whose kernel code walks page tables: pieces that keep to
     /// tables of their own at `place`. A transfer that would have too few gets smaller ones, and
     /// the order of `spread` keeps threads apart.
     pub fn for_tables(place: usize, len: usize, parties: usize) -> Self {
@@ -70,20 +70,20 @@ impl Cut {
         Self { len, head, piece }
     }
 
-    /// For reads of files into memory that is in use: a piece is a system call, which wants more
+    /// Cuts a read of a file into memory that is in use: a piece is a system call, which wants more
     /// bytes than a copy loop does.
     pub fn for_reads(dst: usize, len: usize, parties: usize) -> Self {
         let even = (len / (4 * parties)).next_multiple_of(PAGE);
         Self::with_piece(dst, len, even.clamp(Self::LARGEST / 2, Self::TABLE))
     }
 
-    /// Whether pages are better made piece by piece than by faults. Many threads that do it in
+    /// Returns whether pages are better made piece by piece than by faults. Many threads that do it in
     /// small pieces wait for each other more than for the faults.
     pub fn suits_making_pages(&self, parties: usize) -> bool {
         parties <= 4 || self.piece >= Self::TABLE / 2
     }
 
-    /// One piece for each of `channels` and 4 MiB, in at most `most` pieces: a piece that ends
+    /// Makes one piece for each of `channels` and 4 MiB, in at most `most` pieces: a piece that ends
     /// within pages that lie together costs a transfer more. Of a long copy each channel gets
     /// its first piece before all pages are pinned.
     pub fn for_channels(most: usize, dst: usize, len: usize, channels: usize) -> Self {
@@ -92,7 +92,7 @@ impl Cut {
         Self::with_piece(dst, len, even.max(least).next_multiple_of(PAGE))
     }
 
-    /// `piece` is a multiple of the page size, grown where there would be too many pieces.
+    /// Makes pieces of `piece` bytes, a multiple of the page size that grows where they would be too many.
     pub fn with_piece(dst: usize, len: usize, piece: usize) -> Self {
         let head = (dst.wrapping_neg() % PAGE).min(len);
         let least = (len / Self::MOST + 1).next_multiple_of(PAGE);

@@ -16,13 +16,13 @@ use crate::os::signal_mask::SignalsHeld;
 use crate::os::standard_error::StandardError;
 use crate::os::text::say;
 use crate::os::{process, sys};
-use crate::stats::live::{LONGEST_COMMAND, ended};
+use crate::stats::live::ended;
 use crate::stats::report::BUFFERS;
 use crate::{check, config, ipc};
 use alloc::vec::Vec;
 use core::arch::asm;
 use core::cell::UnsafeCell;
-use core::ffi::{c_char, c_void};
+use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 pub static DISPATCHER: Dispatcher = Dispatcher::new();
@@ -31,8 +31,8 @@ static CONFIG: Once<Config> = Once::new();
 #[unsafe(link_section = ".data")]
 static PROCESS: Once<Process> = Once::new();
 
-/// For reports of a process that ends with hardly any stack, in a signal handler. Mapped at start-up
-/// where there will be something to say.
+/// Stack for the report of a process that ends with hardly any left, in a signal handler. Mapped at
+/// start-up where there will be something to say.
 static STACK: Mapped<Stack> = Mapped::new();
 
 struct Stack(UnsafeCell<[u128; 4096]>);
@@ -60,26 +60,23 @@ unsafe fn copy_message(dst: usize, src: usize, len: usize) {
     unsafe { DISPATCHER.call(None, 0, &Task { work: Work::Copy, dst, src, len }) };
 }
 
-/// Records a copy that an engine has carried; called by any thread of ours.
-fn note_end(bytes: usize, begun: u64) {
-    DISPATCHER.note_end(bytes, begun);
+ctor::declarative::ctor! {
+    #[ctor(unsafe, body(link_section = ".text.start"))] // see `intercept::entry`, as for the next ones
+    fn at_load() {
+        start();
+    }
 }
 
 /// Start-up. Everything that may allocate happens here, and even that only when there is
 /// something to say: a program that never allocates should not begin to because of us.
 /// "open" comes last.
-#[used]
-#[unsafe(link_section = ".init_array")]
-static START: unsafe extern "C" fn(i32, *const *const c_char) = start;
-
-#[unsafe(link_section = ".text.start")] // see `intercept::entry`, as for the next ones
-unsafe extern "C" fn start(_: i32, arguments: *const *const c_char) {
+#[inline(never)]
+#[unsafe(link_section = ".text.start")]
+fn start() {
     original::resolve();
-    signals::calls::set_original();
     // LD_PRELOAD reaches every descendant, also one that is linked with another C library.
     let register_atfork = register_atfork();
-    // SAFETY: glibc gives constructors what `main` gets, at least a null.
-    if register_atfork.is_none() || unsafe { config::leaves_this_program_out(*arguments) } {
+    if register_atfork.is_none() || config::leaves_this_program_out() {
         let nothing = Config { backend: Backend::Libc, ..Config::default() };
         CONFIG.set(nothing).inspect(|config| DISPATCHER.configure(config));
         return DISPATCHER.close();
@@ -90,17 +87,17 @@ unsafe extern "C" fn start(_: i32, arguments: *const *const c_char) {
     if config.check {
         check::run(config, &DISPATCHER.ioat);
     }
-    // Where reports are collected, the command has said it for all processes.
+    // The command that collects reports has complained for all processes.
     let is_collected = matches!(config.live, LiveFiles::In(_));
     if config.backend == Backend::Dma && config.log >= Level::Warn && !is_collected {
         complain_about_helper();
     }
     if config.verify > 0 {
         // SAFETY: just copied.
-        asynchronous::verify_with(|dst, src, len| unsafe { DISPATCHER.verify_some(dst, src, len) });
+        asynchronous::VERIFY.set(|dst, src, len| unsafe { DISPATCHER.verify_some(dst, src, len) });
     }
     if config.counts() {
-        asynchronous::record_with(note_end);
+        asynchronous::AT_END.set(note_end);
         ipc::tally::begin(|message| DISPATCHER.recorder.messages(message));
     }
     ipc::configure(ipc::Settings {
@@ -126,8 +123,7 @@ unsafe extern "C" fn start(_: i32, arguments: *const *const c_char) {
         let (ticks, nanoseconds) = (sys::ticks(), sys::nanoseconds());
         DISPATCHER.recorder.start(ticks, nanoseconds, seconds_since_epoch());
         if config.counts() {
-            // SAFETY: as above.
-            figures::keep_live_file(config, unsafe { command_line(arguments) });
+            figures::keep_live_file(config, command_line());
         }
         let mut stderr = StandardError::none();
         if speaks {
@@ -152,7 +148,13 @@ unsafe extern "C" fn start(_: i32, arguments: *const *const c_char) {
     DISPATCHER.open();
 }
 
-/// The user has asked for the helper; nothing is opened before the first large copy.
+/// Counts what workers and engines have carried. By name, because a test follows what it calls.
+fn note_end(bytes: usize, begun: u64) {
+    DISPATCHER.note_end(bytes, begun);
+}
+
+/// Warns that the helper which the user has asked for is missing. It is not opened: that is done by the
+/// first large copy.
 fn complain_about_helper() {
     let remedy = match -sys::may_read(helper::PATH) as i32 {
         0 => return,
@@ -162,14 +164,16 @@ fn complain_about_helper() {
     say(format_args!("ADMA_BACKEND=dma: {remedy}; using threads"));
 }
 
-/// The program counts its threads after a fork, and would find those that wait for work.
+/// Dismisses workers: a program that counts its threads after a fork would find idle ones.
+#[unsafe(link_section = ".text.fork")]
 extern "C" fn before_fork() {
     workers::dismiss(Dismissal::Alone);
-    DISPATCHER.forget_unaided();
+    Dispatcher::forget_unaided();
     DISPATCHER.ioat.let_go();
 }
 
-/// In the parent.
+/// Runs in the parent.
+#[unsafe(link_section = ".text.fork")]
 extern "C" fn after_fork_here() {
     DISPATCHER.ioat.keep_again();
 }
@@ -179,6 +183,7 @@ pub fn figures() -> Option<[u64; 8]> {
     CONFIG.get().is_some_and(|config| config.counts()).then(figures::stats)
 }
 
+#[unsafe(link_section = ".text.fork")]
 extern "C" fn after_fork() {
     DISPATCHER.forget_after_fork();
     signals::forget_after_fork();
@@ -199,11 +204,12 @@ unsafe extern "C" {
     static __dso_handle: u8;
 }
 
-/// To be called before a fork, in the parent after it, and in the child; and the object that asks.
+/// Takes what is to be called before a fork, in the parent after it, and in the child; and the object
+/// that asks.
 type RegisterAtFork = unsafe extern "C" fn(AtFork, AtFork, AtFork, *mut c_void) -> i32;
 
-/// What pthread_atfork calls, which lies in a page of its own at the end of our code. `None`: this
-/// is not glibc, whose loader would not start a program for which a symbol is missing.
+/// Returns glibc's __register_atfork; pthread_atfork, which calls it, would lie in a page of its own at
+/// the end of our code. `None`: another C library, for which a symbol that is not weak would be missing.
 fn register_atfork() -> Option<RegisterAtFork> {
     let function: usize;
     // SAFETY: reads what the loader has put there: an address, or null, for the symbol is weak;
@@ -220,7 +226,7 @@ rare! {
     fn __cxa_at_quick_exit(extern "C" fn(*mut c_void), *mut c_void) -> i32;
 }
 
-/// Registered before any other, so it comes last.
+/// Reports at quick_exit. Registered before any other handler, so it runs last.
 extern "C" fn at_quick_exit(_: *mut c_void) {
     before_leaving(ended::AT_ONCE, None);
 }
@@ -251,6 +257,7 @@ mod report_state {
 }
 
 /// Reports before the process ends without running destructors; `how` is one of `ended`.
+#[unsafe(link_section = ".text.fork")]
 pub fn before_leaving(how: u32, status: Option<i32>) {
     let Some(process) = PROCESS.get() else { return };
     let is_wanted = process.config.speaks_at_exit() || DISPATCHER.recorder.live().is_some();
@@ -285,9 +292,8 @@ fn may_report() -> bool {
     REPORT.compare_exchange(idle, writing, Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
-/// Writes what there is to say at the end; `how` is one of `ended`. Otherwise than by exit nothing
-/// may be allocated: it may be a signal handler that leaves, or the child of a process with many
-/// threads.
+/// Writes report and log; `how` is one of `ended`. May allocate nothing except at exit: a signal handler
+/// may be leaving, or the child of a process with many threads.
 #[unsafe(link_section = ".text.start")]
 fn report(how: u32, status: Option<i32>) {
     DISPATCHER.close();
@@ -302,20 +308,13 @@ fn report(how: u32, status: Option<i32>) {
     REPORT.store(report_state::DONE, Ordering::Release);
 }
 
-/// The words of the command line, each with a zero behind it, as far as the live file has room.
-///
-/// # Safety
-/// Terminated strings, and a null behind them.
-unsafe fn command_line(arguments: *const *const c_char) -> Vec<u8> {
-    let (mut line, mut at) = (Vec::new(), arguments);
-    // SAFETY: the caller's promise.
-    unsafe {
-        while !(*at).is_null() && line.len() < LONGEST_COMMAND {
-            line.extend_from_slice(core::ffi::CStr::from_ptr(*at).to_bytes_with_nul());
-            at = at.add(1);
-        }
-    }
-    line
+/// Returns the first page of the command line: words, each with a zero behind it.
+fn command_line() -> Vec<u8> {
+    let mut room = [0; 4096];
+    let allowed = sys::NoNewFilter::look();
+    let line =
+        allowed.and_then(|allowed| sys::read_file(c"/proc/self/cmdline", &mut room, allowed));
+    line.unwrap_or_default().to_vec()
 }
 
 fn seconds_since_epoch() -> f64 {

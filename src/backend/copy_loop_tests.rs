@@ -1,5 +1,4 @@
 use super::*;
-use crate::os::sync::Ordering;
 
 fn has(feature: Features) -> bool {
     cpus::features().contains(feature)
@@ -190,84 +189,4 @@ fn piece_of_another_generation_is_not_written() {
         assert_eq!(copied, Copied::TakenBack);
         assert!(target.iter().all(|&byte| byte == 0));
     }
-}
-
-/// A piece is taken back while its worker copies: from the moment `interrupt_workers` has
-/// returned, the worker writes nothing any more.
-#[test]
-fn piece_taken_back_in_the_middle_is_not_written_any_more() {
-    if !sys::expect_interruptions(sys::NoFilter::assumed()) {
-        return; // a kernel without it: pieces are never taken back there
-    }
-    const LEN: usize = 4 << 20;
-    let source = vec![1u8; LEN];
-    for copy_loop in [CopyLoop::Ordinary, CopyLoop::Stream] {
-        let (mut taken_back, mut rounds) = (0, 0);
-        while taken_back < 20 && rounds < 2000 {
-            rounds += 1;
-            let mut target = vec![0u8; LEN];
-            let (dst, src) = (target.as_mut_ptr() as usize, source.as_ptr() as usize);
-            let generation = AtomicU32::new(1);
-            std::thread::scope(|scope| {
-                let worker = scope.spawn(|| {
-                    let sequence = Box::new(Sequence::new());
-                    // The C library has one for this thread already: it makes room.
-                    let ours = take_over(&sequence);
-                    let mine = TakeBack::new(&sequence, &generation, 1);
-                    // SAFETY: inside both.
-                    let copied =
-                        unsafe { copy_loop.copy_until_taken_back(dst, src, LEN, Some(&mine)) };
-                    if ours {
-                        give_up(&sequence);
-                    }
-                    (ours, copied)
-                });
-                // Somewhere in the middle of it.
-                // SAFETY: the worker writes bytes there; any value will do.
-                while unsafe { ((dst + LEN / 16) as *const u8).read_volatile() } == 0 {
-                    std::hint::spin_loop();
-                }
-                generation.store(2, Ordering::SeqCst);
-                assert!(sys::interrupt_workers(sys::NoFilter::assumed()));
-                // SAFETY: inside; the worker writes no more.
-                unsafe { core::ptr::write_bytes(dst as *mut u8, 7, LEN) };
-                let (ours, copied) = worker.join().unwrap();
-                if !ours {
-                    rounds = usize::MAX - 1; // not to be had in this process
-                } else if copied == Copied::TakenBack {
-                    taken_back += 1;
-                    assert!(!target.contains(&1), "{copy_loop:?}");
-                }
-            });
-        }
-        assert!(taken_back > 0 || rounds > 2000, "{copy_loop:?}: never in the middle");
-    }
-}
-
-/// Gives this thread our sequence instead of the C library's.
-fn take_over(sequence: &Sequence) -> bool {
-    const UNREGISTER: usize = 1;
-    unsafe extern "C" {
-        static __rseq_offset: isize;
-        static __rseq_size: u32;
-    }
-    let thread: usize;
-    // SAFETY: the thread pointer of the ABI; reads one register's worth of memory.
-    unsafe { core::arch::asm!("mov {}, fs:0", out(reg) thread) };
-    // SAFETY: constants of the C library.
-    let (area, size) = unsafe { (thread.wrapping_add_signed(__rseq_offset), __rseq_size) };
-    if size > 0 {
-        let size = (size as usize).max(32);
-        // SAFETY: what the C library has registered is forgotten for the rest of the thread.
-        unsafe {
-            sys::syscall(libc::SYS_rseq, [area, size, UNREGISTER, SIGNATURE as usize, 0, 0]);
-        }
-    }
-    sequence.register(sys::NoFilter::assumed())
-}
-
-fn give_up(sequence: &Sequence) {
-    let area = sequence.0.get() as usize;
-    // SAFETY: the kernel forgets the area, which goes away.
-    unsafe { sys::syscall(libc::SYS_rseq, [area, 32, 1, SIGNATURE as usize, 0, 0]) };
 }

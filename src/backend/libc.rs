@@ -23,11 +23,11 @@ const fn pointer_to(function: *const ()) -> AtomicPtr<c_void> {
 /// What the exported functions read. Until start-up every call goes to the slow path: the
 /// resolver of an IFUNC may copy before the loader has filled in `next`.
 pub static ENTRIES: [EntryPoint; Op::ALL.len()] = entries! {
-    bootstrap_memmove, bootstrap_memmove, bootstrap_mempcpy, bootstrap_bcopy,
-    bootstrap_wmemmove, bootstrap_wmemmove,
-    bootstrap_memmove_chk, bootstrap_memmove_chk, bootstrap_mempcpy_chk,
+    bootstrap_memmove, bootstrap_memmove, bootstrap_mempcpy, bcopy_by_memmove,
+    wmemmove_by_memmove, wmemmove_by_memmove,
+    memmove_chk_by_memmove, memmove_chk_by_memmove, mempcpy_chk_by_mempcpy,
     bootstrap_process_vm_readv, bootstrap_process_vm_writev,
-    bootstrap_memset, bootstrap_memset_chk, bootstrap_bzero, bootstrap_wmemset,
+    bootstrap_memset, memset_chk_by_memset, bzero_by_memset, bootstrap_wmemset,
     bootstrap_memcmp, bootstrap_memcmp, bootstrap_wmemcmp,
     bootstrap_read, bootstrap_pread, bootstrap_readv, bootstrap_preadv, bootstrap_preadv2,
     read_chk_by_read, pread_chk_by_pread,
@@ -102,7 +102,11 @@ pub fn resolve() {
     let reads_are_libcs = READS.into_iter().all(|(op, _)| is_libcs(op));
     READS_ARE_LIBCS.store(reads_are_libcs, Ordering::Release);
     if OPS.into_iter().all(|(op, _)| is_libcs(op)) {
-        derive_others();
+        // memcpy of GLIBC_2.2.5 is memmove, and later versions share its code on nearly every CPU:
+        // memmove for both keeps overlapping copies right. Other functions keep what was found for
+        // them, transfers between processes and checked reads for good.
+        set_next(Op::Memcpy, next(Op::Memmove));
+        set_next(Op::Bcmp, next(Op::Memcmp));
     } else {
         // Another library's may call another by name: then it must not come back.
         lookup::resolve_others();
@@ -119,32 +123,11 @@ pub fn resolve() {
     };
     if !memmove.is_null() {
         LIBC_MEMMOVE.store(memmove, Ordering::Release);
-        // A memcpy that is libc's own is called as memmove, see `derive_others`.
+        // A memcpy that is libc's own is called as memmove, see above.
         if is_libcs(Op::Memcpy) {
             set_next(Op::Memcpy, memmove);
         }
     }
-}
-
-/// Sets those that are not looked up. The two calls that copy between processes stay bare system
-/// calls, which is all that libc makes of them, and the checked variants of reads what they are
-/// from the beginning.
-fn derive_others() {
-    // memcpy of old programs (GLIBC_2.2.5) is memmove, and of new ones nearly always the same
-    // code; calling memmove for both keeps overlapping copies right everywhere.
-    set_next(Op::Memcpy, next(Op::Memmove));
-    set_next(Op::Bcmp, next(Op::Memcmp));
-    let derived: [(Op, unsafe extern "C" fn()); 8] = [
-        (Op::Bcopy, bcopy_by_memmove),
-        (Op::Wmemcpy, wmemmove_by_memmove),
-        (Op::Wmemmove, wmemmove_by_memmove),
-        (Op::Bzero, bzero_by_memset),
-        (Op::MemcpyChk, memmove_chk_by_memmove),
-        (Op::MemmoveChk, memmove_chk_by_memmove),
-        (Op::MempcpyChk, mempcpy_chk_by_mempcpy),
-        (Op::MemsetChk, memset_chk_by_memset),
-    ];
-    derived.into_iter().for_each(|(op, by)| set_next(op, by as *mut c_void));
 }
 
 /// Checks for the checked variants: rcx is the room at the destination. What does not fit ends the
@@ -353,15 +336,8 @@ bootstrap! {
         "std", "rep movsb", "cld", "ret";
     bootstrap_memmove: "mov rax, rdi" => move_bytes;
     bootstrap_mempcpy: "lea rax, [rdi + rdx]" => move_bytes;
-    bootstrap_bcopy: "xchg rdi, rsi" => move_bytes;
-    bootstrap_wmemmove: "mov rax, rdi", "shl rdx, 2" => move_bytes;
-    bootstrap_memmove_chk: check_room!(), "mov rax, rdi" => move_bytes;
-    bootstrap_mempcpy_chk: check_room!(), "lea rax, [rdi + rdx]" => move_bytes;
-    // rdi, al and rcx as `rep stosb` wants them.
-    fill_bytes: "mov r8, rdi", "rep stosb", "mov rax, r8", "ret";
-    bootstrap_memset: "mov eax, esi", "mov rcx, rdx" => fill_bytes;
-    bootstrap_bzero: "xor eax, eax", "mov rcx, rsi" => fill_bytes;
-    bootstrap_memset_chk: check_room!() => bootstrap_memset;
+    bootstrap_memset: "mov eax, esi", "mov rcx, rdx",
+        "mov r8, rdi", "rep stosb", "mov rax, r8", "ret";
     bootstrap_wmemset: "mov eax, esi", "mov rcx, rdx",
         "mov r8, rdi", "rep stosd", "mov rax, r8", "ret";
     // The kernel takes the flags behind an offset in two halves, of which with 64 bits the first is
@@ -421,11 +397,8 @@ macro_rules! found_at_once {
         /// Serves constructors of other libraries, which may read before our start-up.
         unsafe extern "C" fn $name(to: usize, size: usize, count: usize, stream: usize) -> isize {
             let found = lookup::original(Function::$function);
-            if found.is_null() {
-                return 0;
-            }
             // SAFETY: a function of these arguments.
-            unsafe { core::mem::transmute::<*mut c_void, ReadFn>(found)(to, size, count, stream, 0) }
+            unsafe { lookup::call(found, [to, size, count, stream]) }.unwrap_or(0)
         }
     )* };
 }

@@ -97,18 +97,3 @@ fn read_rights() -> u32 {
     }
     rights
 }
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mode_of_the_caller_keeps_its_loop_and_is_adopted_by_the_caller() {
-        for copy_loop in [CopyLoop::Ordinary, CopyLoop::Stream] {
-            let mode = Mode::of_caller(copy_loop) | Mode::FILL | Mode::IN_ORDER;
-            assert_eq!((mode.copy_loop(), mode.policy()), (copy_loop, memory_policy::of_caller()));
-            mode.adopt(&core::sync::atomic::AtomicU32::new(mode.policy()));
-            assert_eq!(Mode::of_caller(copy_loop), mode - Mode::FILL - Mode::IN_ORDER);
-        }
-    }
-}

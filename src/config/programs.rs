@@ -1,19 +1,17 @@
 //! Which programs are left out, by ADMA_ONLY and ADMA_NOT.
 
 use super::environment::environment;
+use crate::os::lookup::{Function, resolve_anywhere};
 use adma_record::knobs::is_list_of_programs;
 use core::ffi::{CStr, c_char};
+use memchr::memrchr;
 
-/// Whether ADMA_ONLY or ADMA_NOT leaves this program out. Asked before anything else, and without
-/// allocating: a program that is left out has nothing to do with us.
-///
-/// # Safety
-/// `called`: the program's `argv[0]`, a string that stays, or null.
-pub unsafe fn leaves_this_program_out(called: *const c_char) -> bool {
+/// Returns whether ADMA_ONLY or ADMA_NOT leaves this program out. Asked before anything else, and
+/// without allocating: a program that is left out has nothing to do with us. Only for start-up.
+pub fn leaves_this_program_out() -> bool {
     // SAFETY: reads a value the kernel has given the process.
     let raised = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
-    // SAFETY: the caller's promise.
-    !raised && leaves_out(environment(), || unsafe { names_of_program(called) })
+    !raised && leaves_out(environment(), names_of_program)
 }
 
 fn leaves_out<'a>(
@@ -31,7 +29,7 @@ fn leaves_out<'a>(
     !check && (only.is_some_and(|list| !is_among(list)) || not.is_some_and(is_among))
 }
 
-/// Whether one of a comma list of patterns is this name.
+/// Returns whether one of a comma list of patterns is this name.
 fn is_among(patterns: &[u8], name: &[u8]) -> bool {
     patterns.split(|&byte| byte == b',').any(|pattern| matches(pattern, name))
 }
@@ -39,7 +37,7 @@ fn is_among(patterns: &[u8], name: &[u8]) -> bool {
 /// `*` stands for any bytes, `?` for one. As many steps as the product of the two lengths at most.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut at, mut in_name) = (0, 0);
-    // Where to go on with the last star when something does not fit.
+    // Position of the last star, to go on from when something does not fit.
     let mut star = None;
     while in_name < name.len() {
         match pattern.get(at) {
@@ -63,18 +61,18 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
 
 /// The names of this program: of the file that was executed, which may be a script, and `argv[0]`.
 /// The file behind links would be a third, but redis-server is redis-check-rdb that way.
-///
-/// # Safety
-/// A string that stays, or null.
-unsafe fn names_of_program(called: *const c_char) -> [&'static [u8]; 2] {
+fn names_of_program() -> [&'static [u8]; 2] {
+    // The program may hold that variable itself, by a copy relocation.
+    let called = resolve_anywhere(Function::program_invocation_name).cast::<*const c_char>();
     // SAFETY: strings that the kernel has put there for good, or null.
     let [file, called] = unsafe {
         let file = libc::getauxval(libc::AT_EXECFN) as *const c_char;
+        let called = called.as_ref().map_or(core::ptr::null(), |called| *called);
         [file, called]
             .map(|name| if name.is_null() { &b""[..] } else { CStr::from_ptr(name).to_bytes() })
     };
     [file, called].map(|name| {
-        let name = name.iter().rposition(|&byte| byte == b'/').map_or(name, |at| &name[at + 1..]);
+        let name = memrchr(b'/', name).and_then(|at| name.get(at + 1..)).unwrap_or(name);
         name.strip_prefix(b"-").unwrap_or(name) // a login shell
     })
 }

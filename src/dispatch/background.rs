@@ -43,7 +43,7 @@ impl Dispatcher {
         Some(begun.cookie)
     }
 
-    /// Which engine carries them, the largest of `largest` bytes.
+    /// Returns the engine for copies of which the largest has `largest` bytes.
     fn carriers(&'static self, largest: usize) -> Result<asynchronous::By, Fallback> {
         let Some(config) = self.config() else { return Err(Fallback::Starting) };
         if self.closed.load(Ordering::Relaxed) {

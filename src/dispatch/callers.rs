@@ -13,14 +13,15 @@ const WINDOW: u64 = 1 << 22;
 /// A window is at least this many times as long as the call that ends it.
 const CALLS: u64 = 4;
 
-/// Written with every call: in a line of its own.
+/// Written with every call, so it has a cache line of its own.
 #[repr(align(64))]
 pub struct Callers {
-    /// When the window was begun, and how long the calls took that have ended in it.
+    /// Ticks at which the window was begun.
     since: AtomicU64,
+    /// Ticks of the calls that have ended in the window.
     spent: AtomicU64,
     last_end: AtomicU64,
-    /// Of the last window that is over, in halves.
+    /// Calls at once during the last window that is over, in halves.
     at_once: AtomicU64,
 }
 
@@ -28,7 +29,7 @@ pub struct Callers {
 unsafe impl Zeroed for Callers {}
 
 impl Callers {
-    /// Whether workers for all of them would not have a CPU each.
+    /// Returns whether callers have more than half of the CPUs, so that not each can have a worker.
     pub fn are_too_many_for(&self, workers: usize) -> bool {
         self.at_once.load(Relaxed) > workers as u64 + 2
     }
@@ -40,7 +41,7 @@ impl Callers {
         let last_end = self.last_end.swap(now, Relaxed);
         let idle = begun.saturating_sub(last_end);
         if idle > WINDOW {
-            // A pause of all says nothing about how many they are when they come.
+            // A pause of all threads says nothing about how many copy at once.
             self.since.fetch_add(idle, Relaxed);
         }
         let spent = self.spent.fetch_add(took, Relaxed) + took;

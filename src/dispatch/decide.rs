@@ -17,28 +17,28 @@ use core::sync::atomic::Ordering;
 pub(super) struct Decision<'a> {
     pub config: &'a Config,
     pub begun: u64,
-    /// Bytes that were done before.
+    /// Bytes that were done before the decision.
     pub done: usize,
     pub learner: &'a Learner,
-    /// It follows another large call, so workers are awake.
+    /// Set if the call follows another large one, so that workers are awake.
     pub back_to_back: bool,
     /// The engine, or why libc does it.
     pub by: Result<EngineKind, Fallback>,
-    /// What is known of such calls.
+    /// What is known of calls of this size and pace.
     pub cell: &'a Cell,
-    /// Whether the caller has real-time scheduling; `None`: it was not asked yet.
+    /// Whether the caller has real-time scheduling; `None`: not asked yet.
     real_time: Option<bool>,
-    /// Where the destination begins, if it was never written: its pages are made on the way.
+    /// Address of the destination, if it is fresh: its pages are made on the way.
     pub fresh: Option<usize>,
-    /// What measuring says; `None`: it is not asked, and not told.
+    /// Verdict of the learner; `None`: it was not asked, and is told nothing.
     pub verdict: Option<Verdict>,
     /// Bytes that the caller does alone first, by libc and timed; 0: none.
     pub first: usize,
-    /// Who makes the copy, if it may be streamed; `None`: it may not.
+    /// Copier by which the stores are chosen; `None`: the copy may not be streamed.
     pub copier: Option<Copier>,
     pub pieces: Pieces,
-    /// How often the thread was preempted before; `None`: no sample is taken.
-    pub preemptions: Option<u64>,
+    /// CPU use of the thread before the call; `None`: no sample is taken.
+    pub cpu: Option<CpuUse>,
 }
 
 impl Dispatcher {
@@ -70,7 +70,7 @@ impl Dispatcher {
             first: 0,
             copier: None,
             pieces: Pieces::All(CopyLoop::Ordinary),
-            preemptions: None,
+            cpu: None,
         };
         decision.look_for_fresh_memory(operation);
         if self.learns(config) {
@@ -81,11 +81,11 @@ impl Dispatcher {
         }
         decision.choose_first(operation);
         decision.choose_stores(operation);
-        decision.look_at_preemptions();
+        decision.look_at_cpu();
         decision
     }
 
-    /// The engine for a call, or why there is none.
+    /// Returns the engine for a call, or why there is none.
     fn engine_for(
         &self,
         config: &Config,
@@ -122,7 +122,8 @@ impl Dispatcher {
 }
 
 impl Decision<'_> {
-    /// Asked before the first thing that can wait for another thread, at most once.
+    /// Returns whether the caller has real-time scheduling: asked at most once, before the first step
+    /// that can wait for another thread.
     fn is_real_time(&mut self) -> bool {
         *self.real_time.get_or_insert_with(real_time::is_real_time)
     }
@@ -145,8 +146,8 @@ impl Decision<'_> {
         }
     }
 
-    /// Whether sharing is worth it, as far as measuring has shown, and how much is timed. The cell is
-    /// not told of calls that go by libc for another reason than its own.
+    /// Asks the learner whether sharing pays, and how many bytes are timed first. The cell is not told
+    /// of calls that go by libc for another reason than its own.
     fn ask_learner(&mut self, operation: &impl Operation) {
         if !self.by.is_ok_and(|by| by != EngineKind::Gpu) {
             return;
@@ -201,23 +202,50 @@ impl Decision<'_> {
         };
     }
 
-    fn look_at_preemptions(&mut self) {
-        let by_libc =
-            matches!(self.by, Err(Fallback::Compared | Fallback::Starting | Fallback::Learned));
+    fn look_at_cpu(&mut self) {
+        let by_libc = match self.by {
+            Err(Fallback::Compared | Fallback::Starting) => true,
+            Err(Fallback::Learned) => self.cell.is_time_to_sample(),
+            _ => false,
+        };
         let is_sample = by_libc && self.fresh.is_none() || self.by.is_ok() && self.first > 0;
         if self.config.counts() && is_sample {
-            self.preemptions = sys::NoFilter::look().and_then(sys::preemptions);
+            self.cpu = CpuUse::now();
         }
     }
 }
 
-/// Whether memory was never written: none of a few of its pages is resident. Pages are made when a
+/// CPU use of the calling thread.
+#[derive(Clone, Copy)]
+pub(super) struct CpuUse {
+    pub preemptions: u64,
+    /// Nanoseconds: the time, and how much of it the thread did not run.
+    pub at: u64,
+    pub idle: u64,
+}
+
+impl CpuUse {
+    /// Reads the clocks and the count; `None`: a seccomp filter may forbid that.
+    pub fn now() -> Option<Self> {
+        let preemptions = preemptions()?;
+        let (at, ran) = (sys::nanoseconds(), sys::nanoseconds_of(libc::CLOCK_THREAD_CPUTIME_ID));
+        Some(Self { preemptions, at, idle: at.saturating_sub(ran) })
+    }
+}
+
+/// Returns how often the thread was preempted; `None`: a seccomp filter may forbid the call.
+pub(super) fn preemptions() -> Option<u64> {
+    sys::NoFilter::look().and_then(sys::preemptions)
+}
+
+/// Returns whether memory is fresh: none of a few of its pages is resident. Pages are made when a
 /// program first writes to them, not when it asks for memory.
 fn is_fresh(dst: usize, len: usize) -> bool {
     [2, 1, 3].iter().all(|&quarter| is_absent(dst + len / 4 * quarter))
 }
 
-/// Whether the page of an address is not in memory; false where that cannot be asked.
+/// Returns whether the page of an address is not in memory; false where a seccomp filter may forbid
+/// the call.
 fn is_absent(address: usize) -> bool {
     sys::NoFilter::look().is_some_and(|allowed| !sys::is_resident(address & !(PAGE - 1), allowed))
 }

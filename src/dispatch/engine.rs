@@ -12,19 +12,24 @@ use crate::config::{Backend, Config};
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::{cpus, process, real_time, sys};
 use crate::stats::Fallback;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
-/// A call from this size on pays for starting an engine: libc takes 200 µs and more for it.
+/// Size of a call that pays for starting an engine: libc takes 200 µs and more for it.
 const START_BYTES: usize = 2 << 20;
 
 /// Ticks, about 3 ms, that smaller calls take together before an engine is started for them: a
 /// process which ends right then has lost some hundredths of its time.
 const START_TICKS: u64 = 1 << 23;
-/// As many in the child of a fork: it writes to memory that it shares with its parent, and each page
-/// that workers write to is unshared with an interrupt of all their CPUs.
+/// Like `START_TICKS`, in the child of a fork: it writes to memory that it shares with its parent, and
+/// each page that workers write to is unshared with an interrupt of all their CPUs.
 const START_TICKS_FORKED: u64 = 1 << 25;
 
-/// Where the engine is in its life.
+/// Ticks of large calls that did not pay for an engine. Not in `Dispatcher`: such calls of the child
+/// of a fork write it, and the child pays for every page that it writes.
+#[unsafe(link_section = ".data")] // a page that start-up and every child write anyhow
+static UNAIDED_TICKS: AtomicU64 = AtomicU64::new(0);
+
+/// States of the engine.
 pub mod life {
     pub const COLD: u32 = 0;
     pub const STARTING: u32 = 1;
@@ -53,7 +58,7 @@ impl Dispatcher {
         up.then_some((&self.ioat, self.how_ioat(config)))
     }
 
-    /// How many workers there are for messages, started if need be; 0: none, or no CPU for them.
+    /// Returns the number of workers for messages, started if need be; 0: none, or no CPU for them.
     pub fn helpers(&self) -> usize {
         match self.config().map(|config| self.ready(config, usize::MAX)) {
             Some(Ok(engine @ EngineKind::Threads(workers)))
@@ -65,7 +70,7 @@ impl Dispatcher {
         }
     }
 
-    /// Whether there is no CPU for workers beside the threads that copy.
+    /// Returns whether there is no CPU for workers beside the threads that copy.
     pub(super) fn is_overloaded(&self, engine: EngineKind) -> bool {
         let too_many = |workers| self.callers.are_too_many_for(workers);
         matches!(engine, EngineKind::Threads(workers) if too_many(workers))
@@ -77,8 +82,8 @@ impl Dispatcher {
         self.overload.note();
     }
 
-    /// How many CPUs the two processes of a message have, or would need for as many workers as the
-    /// user asks for; `None`: there is to be no engine. Nothing is started.
+    /// Returns how many CPUs the two processes of a message have, or would need for as many workers as
+    /// the user asks for; `None`: there is to be no engine. Nothing is started.
     pub fn cpus_for_messages(&self) -> Option<usize> {
         let config = self.config().filter(|config| self.offloads(config))?;
         Some(self.channels(config).map_or_else(|| cpus::Limits::now().cpus(), |each| 2 * each + 2))
@@ -95,7 +100,7 @@ impl Dispatcher {
             return ("gpu", gpu::CHANNELS);
         }
         match (self.ioat.channels(), self.workers()) {
-            (0, 0) if threads::caller_bytes() == 0 => ("libc", 0),
+            (0, 0) if threads::CALLER_BYTES.load(Ordering::Relaxed) == 0 => ("libc", 0),
             (0, workers) => ("threads", workers),
             (channels, _) => ("ioat", channels),
         }
@@ -141,17 +146,16 @@ impl Dispatcher {
         }
     }
 
-    /// Whether a call of `len` bytes, with those that libc has done, pays for making workers. A fixed
-    /// threshold is believed.
+    /// Returns whether a call of `len` bytes, with those that libc has done, pays for making workers. A
+    /// fixed threshold is believed.
     fn pays(&self, config: &Config, len: usize) -> bool {
-        let least = if process::is_forked() { START_TICKS_FORKED } else { START_TICKS };
-        len >= START_BYTES
-            || self.unaided_ticks.load(Ordering::Relaxed) >= least
-            || !self.learns(config)
+        let is_forked = process::FORKED.load(Ordering::Relaxed);
+        let least = if is_forked { START_TICKS_FORKED } else { START_TICKS };
+        len >= START_BYTES || UNAIDED_TICKS.load(Ordering::Relaxed) >= least || !self.learns(config)
     }
 
-    /// Whether a call of `len` bytes is libc's because no engine is up and it does not pay for one.
-    /// Known by a look at one page: the child of a fork, or a short program, pays for each that is
+    /// Returns whether a call of `len` bytes is libc's because no engine is up and it does not pay for
+    /// one. Known by a look at one page: the child of a fork, or a short program, pays for each that is
     /// touched.
     pub(super) fn is_unaided(&self, config: &Config, len: usize) -> bool {
         self.engine.load(Ordering::Relaxed) == life::COLD
@@ -160,16 +164,16 @@ impl Dispatcher {
     }
 
     /// Counts the ticks of a call that did not pay for an engine.
-    pub(super) fn note_unaided(&self, ticks: u64) {
-        let before = self.unaided_ticks.load(Ordering::Relaxed);
-        self.unaided_ticks.store(before.saturating_add(ticks), Ordering::Relaxed);
+    pub(super) fn note_unaided(ticks: u64) {
+        let before = UNAIDED_TICKS.load(Ordering::Relaxed);
+        UNAIDED_TICKS.store(before.saturating_add(ticks), Ordering::Relaxed);
     }
 
-    /// There are no workers because of a fork: making others has to pay for itself again.
-    pub fn forget_unaided(&self) {
+    /// Resets the ticks at a fork, after which there are no workers: making others has to pay again.
+    pub fn forget_unaided() {
         // A page that is written is copied for the child.
-        if self.unaided_ticks.load(Ordering::Relaxed) != 0 {
-            self.unaided_ticks.store(0, Ordering::Relaxed);
+        if UNAIDED_TICKS.load(Ordering::Relaxed) != 0 {
+            UNAIDED_TICKS.store(0, Ordering::Relaxed);
         }
     }
 
@@ -182,7 +186,7 @@ impl Dispatcher {
         let Some(_held) = SignalsHeld::all() else {
             return Err(self.switch_off(Fallback::Refused));
         };
-        // Before anything is taken, because a child of vfork may be killed at any moment.
+        // Asked before anything is taken, because a child of vfork may be killed at any moment.
         let allowed = match may_start() {
             Ok(allowed) => allowed,
             Err(Refused::NotOurs) => return Err(Fallback::Starting),
@@ -227,7 +231,7 @@ impl Dispatcher {
         true
     }
 
-    /// The workers there can be now.
+    /// Returns the workers that there can be now.
     fn threads(&self) -> Result<EngineKind, Fallback> {
         let workers = workers::workers();
         if workers == 0 {
@@ -243,9 +247,9 @@ impl Dispatcher {
         match refused {
             Refused::Busy => Fallback::Busy,
             Refused::NotOurs => Fallback::Starting,
-            // Workers are tried again after a while, see `workers::is_refused`.
+            // Workers are tried again after a while, see `workers::REFUSED`.
             Refused::System if self.engine.load(Ordering::Relaxed) == life::THREADS => {
-                workers::note_refusal();
+                workers::REFUSED.note();
                 Fallback::Refused
             }
             Refused::System => self.switch_off(Fallback::Refused),

@@ -10,8 +10,7 @@ use crate::backend::threads::{self, Seen};
 use crate::plan::{self, PAGE};
 use crate::stats::Fallback;
 
-/// What kind of operation it is. Each kind has a learner of its own, because bytes cost different
-/// times.
+/// Kind of an operation. Each has a learner of its own, because its bytes cost another time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Copies,
@@ -20,7 +19,7 @@ pub enum Kind {
     /// Comparisons where the one before has found a difference.
     Differing,
     Transfers,
-    /// Of files.
+    /// Reads of files.
     Reads,
 }
 
@@ -28,9 +27,19 @@ impl Kind {
     pub const ALL: [Kind; 6] =
         [Kind::Copies, Kind::Fills, Kind::Compares, Kind::Differing, Kind::Transfers, Kind::Reads];
 
-    /// Whether the kernel copies, by system calls that cannot be taken back from a worker.
+    /// Returns whether the kernel copies, by system calls that cannot be taken back from a worker.
     pub fn is_by_kernel(self) -> bool {
         matches!(self, Kind::Transfers | Kind::Reads)
+    }
+
+    /// Calls from this size up are always timed: that is lost in what they take. Looking at a file and
+    /// its buffer takes seven system calls, a fiftieth of a read of 1 MiB.
+    pub fn untimed_below(self) -> usize {
+        match self {
+            Kind::Copies | Kind::Fills => 1 << 20,
+            Kind::Reads => 4 << 20,
+            Kind::Compares | Kind::Differing | Kind::Transfers => 0,
+        }
     }
 
     pub fn name(self) -> &'static str {
@@ -48,13 +57,13 @@ impl Kind {
 /// One large call. Callers of its unsafe functions promise what the program has promised to the
 /// function that it called.
 pub trait Operation {
-    /// At least this many bytes the caller does alone before workers are called.
+    /// Bytes, at least, that the caller does alone before workers are called.
     const FIRST: usize = 0;
 
     fn kind(&self) -> Kind;
     fn len(&self) -> usize;
 
-    /// Whether the result is the same whatever the order in which the bytes are done.
+    /// Returns whether the result is the same whatever the order in which the bytes are done.
     fn is_in_any_order(&self) -> bool;
 
     /// Destination and source of a copy within this process, which any engine can make.
@@ -62,7 +71,7 @@ pub trait Operation {
         None
     }
 
-    /// Where the memory begins that is written whole, and may be fresh; `None`: there is none.
+    /// Returns the address of memory that is written whole, and may be fresh; `None`: there is none.
     fn written(&self) -> Option<usize> {
         None
     }
@@ -86,10 +95,11 @@ pub trait Operation {
     /// See `Operation`.
     unsafe fn by_libc(&self, from: usize, fresh: bool) -> isize;
 
-    /// Whether this answer means that all bytes were done: only then the time it took is a measure.
+    /// Returns whether this answer means that all bytes were done: only then the time it took is a
+    /// measure.
     fn is_whole(&self, answer: isize) -> bool;
 
-    /// How many bytes were done, by this answer.
+    /// Returns how many bytes were done, by this answer.
     fn bytes(&self, _answer: isize) -> usize {
         self.len()
     }
@@ -155,7 +165,7 @@ impl Operation for Task {
     }
 }
 
-/// The answer and errno are libc's.
+/// A transfer between processes; answer and errno are libc's.
 impl Operation for (&TransferCall, Transfer<'_>) {
     /// A worker may have rights that this thread lacks: the kernel checks this thread's first.
     const FIRST: usize = PAGE;

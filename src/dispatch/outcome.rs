@@ -1,15 +1,15 @@
 //! What is noted about a call that is over: for the learner, for the report, and for `ADMA_VERIFY`.
 
 use super::Dispatcher;
-use super::decide::Decision;
+use super::decide::{CpuUse, Decision};
 use super::engine::EngineKind;
 use super::operation::{Kind, Operation};
 use super::perform::Completion;
 use crate::backend::libc as original;
 use crate::backend::threads::{Cost, workers};
 use crate::functions::Op;
-use crate::learn::{Copier, class};
-use crate::os::sys;
+use crate::learn::{Copier, LARGE, SETTLING_TICKS, class};
+use crate::os::{cpus, sys};
 use crate::stats::file::Call;
 use crate::stats::samples::FRESH;
 use crate::stats::{Fallback, Path, Recorder};
@@ -20,6 +20,7 @@ use core::sync::atomic::Ordering;
 const GAIN_FROM: usize = 16 << 20;
 
 impl Dispatcher {
+    /// Tells the learner, the count of callers and the statistics about a call that is over.
     pub(super) fn learn_from(
         &self,
         decision: &Decision,
@@ -71,8 +72,13 @@ impl Dispatcher {
         if !was_shared {
             cell.note_libc(whole);
         }
+        let is_left = matches!(completion.refused, Some(Fallback::Learned | Fallback::OneCpu));
+        if is_left && decision.back_to_back && !config.counts() {
+            let below = operation.kind().untimed_below();
+            learner.leave_untimed(whole, decision.verdict.is_none(), below);
+        }
         if completion.refused == Some(Fallback::Starting) {
-            self.note_unaided(whole.ticks);
+            Self::note_unaided(whole.ticks);
         }
         if config.counts() {
             let size = if decision.fresh.is_some() { FRESH } else { class(len) };
@@ -88,52 +94,69 @@ impl Dispatcher {
                 site,
             };
             let recorder = self.recorder.record_call(&call);
-            if let Some(before) = decision.preemptions.filter(|_| is_whole && as_decided) {
+            if let Some(before) = decision.cpu.filter(|_| is_whole && as_decided) {
                 self.keep_sample(recorder, decision, completion, operation, before, whole);
+            }
+            if was_shared {
+                self.libc_ticks.store(0, Ordering::Relaxed);
+            } else {
+                self.libc_ticks.fetch_add(whole.ticks, Ordering::Relaxed);
             }
         }
     }
 
-    /// Keeps libc's time for the first bytes of a shared call, or for a whole one, unless the thread
-    /// was preempted meanwhile, which happened `before` times until the call.
+    /// Keeps libc's time for the first bytes of a shared call, or for a whole one, unless preemption has
+    /// taken part of it since `before`.
     fn keep_sample(
         &self,
         recorder: &Recorder,
         decision: &Decision,
         completion: &Completion,
         operation: &impl Operation,
-        before: u64,
+        before: CpuUse,
         whole: Cost,
     ) {
         let (samples, len) = (&recorder.samples, operation.len());
-        let Some(after) = sys::NoFilter::look().and_then(sys::preemptions) else { return };
-        samples.timed.fetch_add(whole.ticks, Ordering::Relaxed);
-        if after != before {
-            samples.preempted.fetch_add(whole.ticks, Ordering::Relaxed);
-            return;
-        }
+        let Some(after) = CpuUse::now() else { return };
+        // A caller that only waits for workers or a DMA engine is not preempted.
+        let is_preempted = after.preemptions != before.preemptions;
+        let lost = if is_preempted { after.idle.saturating_sub(before.idle) } else { 0 };
+        let passed = after.at.saturating_sub(before.at);
+        samples.timed.fetch_add(passed, Ordering::Relaxed);
+        samples.preempted.fetch_add(lost, Ordering::Relaxed);
+        let is_cached = self.is_cached(operation);
+        // After shared calls caches hold what they would not hold without us, or no longer do.
+        let is_settled = self.libc_ticks.load(Ordering::Relaxed) >= SETTLING_TICKS
+            || !is_cached && (!decision.back_to_back || len >= LARGE);
         let row = samples.row(
             operation.kind() as usize,
             if decision.fresh.is_some() { FRESH } else { class(len) },
         );
         match (completion.path, decision.by) {
-            (Path::Engine, Ok(EngineKind::Threads(workers)))
-                if decision.fresh.is_none() && self.is_hot(operation, workers) => {}
-            (Path::Engine, Ok(_)) => row.note_libc(decision.first as u64, completion.sample, false),
+            (Path::Engine, Ok(EngineKind::Threads(_))) if decision.fresh.is_none() && is_cached => {
+            }
+            (Path::Engine, Ok(_)) => {
+                completion
+                    .sample
+                    .inspect(|&ticks| row.note_libc(decision.first as u64, ticks, false));
+            }
             (Path::Engine, Err(_)) => {} // streamed by the caller, not libc's
+            (Path::Libc(_), _) if lost > passed / 16 || !is_settled => {}
             (Path::Libc(_), _) => row.note_libc(whole.bytes as u64, whole.ticks, true),
         }
     }
 
-    /// Whether the first bytes may lie in the caller's own cache only because the rest of the copy
-    /// before was made by workers: then libc alone would be slower. So it is for copies between two
-    /// places again, if each thread's part of them fits in the cache.
-    fn is_hot(&self, operation: &impl Operation, workers: usize) -> bool {
-        const OWN_CACHE: usize = 2 << 20;
-        let Some((dst, src)) = operation.as_copy() else { return false };
+    /// Returns whether a call touches the memory of the sample before it, and caches could hold that.
+    /// Then a shared call in between misleads: its workers leave lines in their own caches, and streaming
+    /// stores leave none, where libc alone would find all; or the caller's part stays in its cache, where
+    /// a whole copy would have evicted it.
+    fn is_cached(&self, operation: &impl Operation) -> bool {
+        // Comparisons write nothing and count as repeated: estimates from their samples did not hold.
+        let (dst, src) =
+            operation.as_copy().or(operation.written().map(|dst| (dst, 0))).unwrap_or((0, 0));
         let places = dst.rotate_left(32) ^ src;
         let again = self.sampled.swap(places, Ordering::Relaxed) == places;
-        again && operation.len() <= (workers + 1) * OWN_CACHE
+        again && 2 * operation.len() <= cpus::last_level_cache()
     }
 
     /// Compares one in `ADMA_VERIFY` carried copies; a difference is repaired, counted, and ends the

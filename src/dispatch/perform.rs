@@ -1,11 +1,11 @@
 //! Does a call the way that was decided.
 
 use super::Dispatcher;
-use super::decide::Decision;
+use super::decide::{Decision, preemptions};
 use super::engine::EngineKind;
 use super::operation::Operation;
 use crate::backend::copy_loop::CopyLoop;
-use crate::backend::threads::{self, Pieces, Seen};
+use crate::backend::threads::{self, Pieces, Seen, workers};
 use crate::backend::{Refused, alone, gpu};
 use crate::config::Goal;
 use crate::learn::Copier;
@@ -15,13 +15,14 @@ use crate::stats::{Fallback, Path};
 /// What came of a call.
 pub(super) struct Completion {
     pub path: Path,
-    /// Why no engine did it.
+    /// Why no engine did the call; `None`: one did.
     pub refused: Option<Fallback>,
     pub answer: isize,
-    /// When the first bytes were begun, and when they were done.
+    /// Ticks at which the first bytes were begun, and done.
     pub first: [u64; 2],
-    /// Ticks that libc took for them, without what was done to call workers.
-    pub sample: u64,
+    /// Ticks that libc took for the first bytes, without the time to wake workers; `None`: not timed, or
+    /// the thread was preempted.
+    pub sample: Option<u64>,
     pub seen: Seen,
 }
 
@@ -34,11 +35,11 @@ impl Dispatcher {
     ) -> Completion {
         let Decision { config, done, mut by, pieces, fresh, .. } = *decision;
         let fresh = fresh.is_some();
-        let (mut from, mut first, mut sample) = (done, [0; 2], 0);
+        let (mut from, mut first, mut sample) = (done, [0; 2], None);
         if decision.first > 0 {
             first[0] = sys::ticks();
             if matches!(by, Ok(EngineKind::Threads(_))) && !decision.back_to_back {
-                threads::wake_early();
+                workers::QUEUE.wake_sleepers(1); // a shared copy will come soon
             }
             let begun = sys::ticks();
             // SAFETY: part of the caller's ranges.
@@ -47,13 +48,18 @@ impl Dispatcher {
                 Err(why) => by = Err(why),
             }
             first[1] = sys::ticks();
-            sample = first[1].wrapping_sub(begun);
+            sample = decision
+                .cpu
+                .filter(|before| preemptions() == Some(before.preemptions))
+                .map(|_| first[1].wrapping_sub(begun));
         }
-        if let Some(dst) = operation.written().filter(|_| fresh && config.huge_pages)
-            && let Some(allowed) = sys::NoFilter::look()
-        {
-            huge_pages::request(dst + from, operation.len() - from, allowed);
-        }
+        let mark = |dst: usize| {
+            let allowed = sys::NoFilter::look()?;
+            huge_pages::mark(dst + from, operation.len() - from, allowed)
+        };
+        // Marks lock all mappings, which many threads that make pages wait for.
+        let may_mark = fresh && config.huge_pages && decision.by != Err(Fallback::Busy);
+        let _until_written = operation.written().filter(|_| may_mark).and_then(mark);
         let rest = operation.as_copy().map(|(dst, src)| (dst + from, src + from));
         let (share, len) = (config.cpu_share, operation.len() - from);
         // SAFETY: the rest of the caller's ranges.

@@ -5,7 +5,7 @@
 
 use crate::backend::threads::workers::{self, Dismissal};
 use crate::os::lookup::{self, Function};
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 
 macro_rules! passed_on {
     ($($why:ident: $($name:ident)*;)*) => { $($(
@@ -43,16 +43,11 @@ unsafe extern "C" fn pthread_create(
 }
 
 unsafe fn pass_on(function: Function, arguments: [usize; 4]) -> c_int {
-    type AnyFn = unsafe extern "C" fn(usize, usize, usize, usize) -> c_int;
-    let function = lookup::original(function);
-    if function.is_null() {
-        // SAFETY: the address of this thread's errno.
-        unsafe { *libc::__errno_location() = libc::ENOSYS };
-        return -1;
-    }
-    // SAFETY: a function of at most these arguments, none of them wider than a word.
+    // SAFETY: the program's own call; the address of this thread's errno.
     unsafe {
-        let [first, second, third, fourth] = arguments;
-        core::mem::transmute::<*mut c_void, AnyFn>(function)(first, second, third, fourth)
+        lookup::call(lookup::original(function), arguments).unwrap_or_else(|| {
+            *libc::__errno_location() = libc::ENOSYS;
+            -1
+        }) as c_int
     }
 }

@@ -1,6 +1,8 @@
 //! Every exported function is three instructions: compare the length, go to the slow path if it
 //! reaches the threshold, and jump to libc if not. No frame is made and no argument touched. They lie
-//! beside what every program runs at its start and end, on the same few pages.
+//! between what every program runs at its start and end (section .text.start) and what the child of
+//! a fork runs with its first large call (.text.fork): each touches a few pages side by side, which
+//! the kernel maps with one fault.
 
 use super::slow::aligned;
 use crate::backend::libc::ENTRIES;

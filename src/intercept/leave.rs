@@ -2,12 +2,14 @@
 //! fork leave by `_exit` more often than not.
 
 use crate::os::lookup::{self, Function};
-use crate::os::{signal_mask, sys};
+use crate::os::signal_mask::Action;
+use crate::os::sys;
 use crate::runtime;
 use crate::stats::live::ended;
 use core::ffi::{c_int, c_void};
 
 #[unsafe(no_mangle)]
+#[unsafe(link_section = ".text.fork")] // see `entry`
 extern "C" fn _exit(status: c_int) -> ! {
     runtime::before_leaving(ended::AT_ONCE, Some(status));
     sys::exit_group(status)
@@ -21,7 +23,7 @@ extern "C" fn _Exit(status: c_int) -> ! {
 /// A handler of the program's may jump out of abort: then the process does not end here.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn abort() -> ! {
-    if signal_mask::has_default_action(libc::SIGABRT) {
+    if Action::of(libc::SIGABRT).is_some_and(|action| action.handler == libc::SIG_DFL) {
         runtime::before_leaving(ended::ABORT, None);
     }
     let next = lookup::original(Function::abort);

@@ -7,24 +7,22 @@ use crate::backend::gpu::{GPU, NO_DRIVER, driver_function};
 use crate::backend::libc::pass_to_kernel;
 use crate::os::huge_pages;
 use crate::os::lookup::{self, Function};
-use core::ffi::{CStr, c_int, c_void};
-
-type MappingFn = unsafe extern "C" fn(usize, usize, usize, usize) -> c_int;
+use core::ffi::{CStr, c_int};
 
 /// Passes a call of the program on to the next definition after ours. Before start-up, when an
 /// allocator's constructor may call, that is the kernel's.
-unsafe fn pass_on(function: Function, [start, len, third, fourth]: [usize; 4]) -> c_int {
+unsafe fn pass_on(function: Function, arguments: [usize; 4]) -> c_int {
     let number = match function {
         Function::mprotect => libc::SYS_mprotect,
         Function::pkey_mprotect => libc::SYS_pkey_mprotect,
         _ => libc::SYS_madvise,
     };
-    // SAFETY: the program's own call, passed on; null is `None`.
+    let [start, len, third, fourth] = arguments;
+    // SAFETY: the program's own call, passed on.
     unsafe {
-        match core::mem::transmute::<*mut c_void, Option<MappingFn>>(lookup::found(function)) {
-            Some(original) => original(start, len, third, fourth),
-            None => pass_to_kernel(number, [start, len, third, fourth, 0, 0]) as c_int,
-        }
+        lookup::call(lookup::found(function), arguments)
+            .unwrap_or_else(|| pass_to_kernel(number, [start, len, third, fourth, 0, 0]))
+            as c_int
     }
 }
 
@@ -72,13 +70,10 @@ unsafe extern "C" fn madvise(start: usize, len: usize, advice: usize) -> c_int {
 /// Passes a call on to the driver, once no registration of ours is in its way.
 unsafe fn register(which: Function, name: &CStr, start: usize, len: usize, flags: usize) -> c_int {
     GPU.let_go(start, len.max(1));
-    match driver_function(which, name) {
-        // SAFETY: the program's own call, passed on.
-        Some(function) => unsafe {
-            core::mem::transmute::<*mut c_void, MappingFn>(function)(start, len, flags, 0)
-        },
-        None => NO_DRIVER,
-    }
+    let function = driver_function(which, name).unwrap_or(core::ptr::null_mut());
+    // SAFETY: the program's own call, passed on.
+    let answer = unsafe { lookup::call(function, [start, len, flags, 0]) };
+    answer.map_or(NO_DRIVER, |answer| answer as c_int)
 }
 
 #[unsafe(no_mangle)]

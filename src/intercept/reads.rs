@@ -56,7 +56,7 @@ entry! { "cmp qword ptr [rip + {entries} + {min}], -1", "jne":
     preadv64v2 Preadv2 to slow_preadv2,
 }
 
-// What is more than 64 bits counts less; libc does that too.
+// A product above 64 bits wraps, as it does in libc.
 entry! { "mov rax, rsi\nimul rax, rdx\ncmp rax, [rip + {entries} + {min}]", "jae":
     fread Fread to slow_fread,
     fread_unlocked FreadUnlocked to slow_fread_unlocked,
@@ -151,7 +151,7 @@ unsafe fn items(
     }
 }
 
-/// The upper half of a register that holds an int is anything.
+/// Returns the int in a register, whose upper half is undefined.
 fn fd_of(register: usize) -> usize {
     register as u32 as usize
 }

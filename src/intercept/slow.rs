@@ -19,6 +19,7 @@ pub mod aligned {
     macro_rules! aligned {
         ($($name:ident),* $(,)?) => { $(
             #[unsafe(naked)]
+            #[unsafe(link_section = ".text.fork")]
             pub unsafe extern "C" fn $name() {
                 naked_asm!(
                     ".cfi_startproc",
@@ -54,7 +55,7 @@ pub mod aligned {
             pub unsafe extern "C" fn $name() {
                 naked_asm!(
                     ".cfi_startproc",
-                    // Before start-up, and for a profile: everything is seen.
+                    // 0 before start-up, and for a profile: every call is seen.
                     "cmp qword ptr [rip + {entries} + {min}], 0",
                     "je {slow}",
                     "cmp rdx, 4096",
@@ -112,6 +113,7 @@ pub mod aligned {
 /// The functions by which large calls arrive, with what they answer.
 macro_rules! slow {
     ($($name:ident($a:ident, $b:ident, $c:ident, $d:ident, $site:ident) $answer:expr;)*) => { $(
+        #[unsafe(link_section = ".text.fork")] // see `entry`
         unsafe extern "C" fn $name(
             $a: usize, $b: usize, $c: usize, $d: usize, $site: usize,
         ) -> usize {

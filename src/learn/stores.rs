@@ -20,7 +20,7 @@ const MOST_AFTERWARDS: u64 = 1_000_000;
 /// Copies between two in which pieces are made by turns.
 const PIECES_EVERY: u32 = 32;
 
-/// Who makes a copy; which stores are better differs.
+/// Threads that make a copy, on which depends which stores are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copier {
     /// Caller and workers.
@@ -29,7 +29,7 @@ pub enum Copier {
     Alone,
 }
 
-/// Streaming has the place of sharing in the cell, ordinary stores that of libc.
+/// A cell in which streaming has the place of sharing, and ordinary stores that of libc.
 pub struct Stores(Cell);
 
 /// A copy that has ended; the next large call tells what came after it.
@@ -86,8 +86,8 @@ impl Stores {
         Pieces::All(if streams { CopyLoop::Stream } else { CopyLoop::Ordinary })
     }
 
-    /// Whether streaming is the better way. Untried it is believed to be: `bench/run loops` shows
-    /// no case from `STREAM_FROM` up in which several threads lose by it.
+    /// Returns whether streaming is the better way. Untried it is believed to be: `bench/run loops`
+    /// shows no case from `STREAM_FROM` up in which several threads lose by it.
     pub fn streaming_pays(&self) -> bool {
         self.pieces_pay() && self.0.is_shared()
     }
@@ -183,7 +183,7 @@ mod tests {
         let stores: Stores = zeroed();
         assert!(streamed(&stores, 2000, [2_000_000, 1_000_000]) < 20);
         assert!(!stores.streaming_pays());
-        // And taken up again when it gains.
+        // Streaming is taken up again when it gains.
         assert!(streamed(&stores, 8000, [1_000_000, 1_000_000]) > 60);
     }
 

@@ -1,11 +1,11 @@
 //! What is told about the process: the live file while it runs, the report and the log at its end.
 //!
-//! The figures are counted where things happen, in every room below; here they come together.
+//! The figures are counted where things happen, in every module below; here they come together.
 
 use super::{DISPATCHER, Process};
 use crate::backend::ioat::{helper, queues};
 use crate::backend::threads::workers;
-use crate::backend::{gpu, ioat, may_start, threads};
+use crate::backend::{gpu, may_start, threads};
 use crate::config::{Config, Level, LiveFiles};
 use crate::dispatch::operation::Kind;
 use crate::os::lock::TryLock;
@@ -14,12 +14,12 @@ use crate::os::text::{as_text, meaning, say_to};
 use crate::os::{process, sys};
 use crate::stats::Recorder;
 use crate::stats::file::Place;
-use crate::stats::live::{Control, Live, MOST_CHANNELS, word};
+use crate::stats::live::{self, Control, Live, MOST_CHANNELS, word};
 use crate::stats::modules;
 use crate::stats::report::{BUFFERS, write_all};
 use crate::stats::snapshot::{HelperCounts, Snapshot};
 use alloc::ffi::CString;
-use alloc::format;
+use alloc::fmt::format;
 use alloc::vec::Vec;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -29,18 +29,14 @@ use core::sync::atomic::{AtomicU64, Ordering};
 pub(super) fn keep_live_file(config: &Config, command: Vec<u8>) {
     modules::resolve();
     let mut folders = Vec::new();
-    let mut add = |path: Vec<u8>| folders.extend(CString::new(path)); // no zeros in there
     match &config.live {
         LiveFiles::Off => return,
-        LiveFiles::In(path) => add(path.clone()),
+        LiveFiles::In(path) => folders.extend(CString::new(path.clone())), // no zeros in there
         LiveFiles::Auto => {
-            let user = sys::geteuid();
-            if let Some(path) = &config.runtime_dir {
-                add([path, &b"/adma"[..]].concat());
-            }
-            add(format!("/run/user/{user}/adma").into());
-            add(format!("/dev/shm/adma-{user}").into());
-            add(format!("/tmp/adma-{user}").into());
+            let runtime = config.runtime_dir.as_deref().map(core::str::from_utf8);
+            live::folders(sys::geteuid() as u32, runtime.and_then(Result::ok), |path| {
+                folders.extend(CString::new(format(path)));
+            });
         }
     }
     let is_collected = matches!(config.live, LiveFiles::In(_));
@@ -64,8 +60,8 @@ fn publish(live: &'static Live) {
     facts.threshold.store(DISPATCHER.threshold().unwrap_or(0) as u64, relaxed);
     let ioat = &DISPATCHER.ioat.counts;
     let count = |count: &AtomicU64| count.load(relaxed);
-    facts.faults.store(threads::faults() + count(&ioat.faults), relaxed);
-    facts.taken_back.store(threads::taken_back(), relaxed);
+    facts.faults.store(count(&threads::FAULTS) + count(&ioat.faults), relaxed);
+    facts.taken_back.store(count(&threads::TAKEN_BACK), relaxed);
     facts.caller_bytes.store(caller_bytes(), relaxed);
     for (number, to) in facts.channel_bytes.iter().enumerate().take(channels) {
         to.store(bytes_of_channel(backend, number), relaxed);
@@ -95,6 +91,7 @@ rare! {
     fn on_exit(extern "C" fn(i32, *mut c_void), *mut c_void) -> i32;
 }
 
+/// Writes the reports that are wanted, unless nothing was counted.
 #[cold]
 pub(super) fn report(process: &Process, stderr: Option<i32>) {
     let config = &process.config;
@@ -108,10 +105,11 @@ pub(super) fn report(process: &Process, stderr: Option<i32>) {
     }
     let passed = sys::nanoseconds().saturating_sub(process.nanoseconds);
     let ticks = sys::ticks().wrapping_sub(process.ticks).max(1);
+    let nanoseconds_per_tick = passed as f64 / ticks as f64;
     // Taken only while another thread reports: then there is nothing left to tell.
     let Some(mut buffers) = BUFFERS.get_or_map().and_then(TryLock::try_take) else { return };
     let (exe, space) = buffers.parts();
-    // Of this thread: the main thread may have left, and with it /proc/self/exe.
+    // Asked of this thread: the main thread may have left, and with it /proc/self/exe.
     let exe = name_of_program(exe);
     let (started, seconds) = DISPATCHER.recorder.started();
     let (backend, channels) = DISPATCHER.backend();
@@ -130,22 +128,27 @@ pub(super) fn report(process: &Process, stderr: Option<i32>) {
         min_bytes: config.min_bytes,
         floor: DISPATCHER.floor(),
         threshold: DISPATCHER.threshold(),
-        nanoseconds_per_tick: passed as f64 / ticks as f64,
+        nanoseconds_per_tick,
         caller_bytes: caller_bytes(),
         channel_name: if matches!(backend, "ioat" | "gpu") { backend } else { "adma" },
         channel_bytes: &bytes[..used.max(channels)],
-        faults: threads::faults() + count(&ioat.faults),
-        taken_back: threads::taken_back(),
+        faults: count(&threads::FAULTS) + count(&ioat.faults),
+        taken_back: count(&threads::TAKEN_BACK),
         helper: (backend == "ioat").then(|| HelperCounts {
             held: may_start().map_or("", |allowed| queues::held(&mut room, allowed)),
-            submit_calls: count(&ioat.submits),
-            wait_calls: count(&ioat.waits),
-            system_calls: count(&ioat.submits) + count(&ioat.waits) + count(&ioat.others),
-            redone_pieces: count(&ioat.redone),
-            requests: count(&ioat.costs.requests),
-            pinned_pages: count(&ioat.costs.pinned_pages),
-            costs: costs(&ioat.costs, passed as f64 / ticks as f64),
-            // A call more, and not into a filter that came since.
+            counts: [
+                ("submit_calls", count(&ioat.submits)),
+                ("wait_calls", count(&ioat.waits)),
+                ("system_calls", count(&ioat.submits) + count(&ioat.waits) + count(&ioat.others)),
+                ("redone_pieces", count(&ioat.redone)),
+                ("requests", count(&ioat.requests)),
+                ("pinned_pages", count(&ioat.pinned_pages)),
+            ],
+            costs: core::array::from_fn(|i| {
+                let nanoseconds = count(&ioat.ticks[i]) as f64 * nanoseconds_per_tick;
+                (["submission", "engine", "completion"][i], nanoseconds as u64)
+            }),
+            // These are system calls, which a filter that has come since might kill for.
             kept: may_start().ok().and_then(|_| DISPATCHER.ioat.kept()),
             module: may_start().ok().and_then(helper::counted),
         }),
@@ -160,22 +163,11 @@ pub(super) fn report(process: &Process, stderr: Option<i32>) {
     write_all(&snapshot, space, formats, config.stats_file.as_deref(), stderr);
 }
 
-/// The program's file. Where that was replaced meanwhile, the kernel says so in its name.
+/// Returns the program's file. Where that was replaced meanwhile, the kernel says so in its name.
 fn name_of_program(room: &mut [u8]) -> &str {
     let len = sys::read_link(c"/proc/thread-self/exe", room).map_or(0, <[u8]>::len);
     let name = as_text(&mut room[..len]);
     name.strip_suffix(" (deleted)").unwrap_or(name)
-}
-
-/// Where the time of requests went, in nanoseconds.
-fn costs(costs: &ioat::counts::Costs, nanoseconds_per_tick: f64) -> [(&'static str, u64); 3] {
-    let own =
-        |count: &AtomicU64| (count.load(Ordering::Relaxed) as f64 * nanoseconds_per_tick) as u64;
-    [
-        ("submission", own(&costs.call_ticks)),
-        ("engine", own(&costs.engine_ticks)),
-        ("completion", own(&costs.completion_ticks)),
-    ]
 }
 
 /// Returns the figures of `struct adma_stats`, in its order.
@@ -191,10 +183,9 @@ pub(super) fn stats() -> [u64; 8] {
 
 /// Bytes that callers have copied themselves, beside any engine.
 fn caller_bytes() -> u64 {
-    [&DISPATCHER.ioat.counts.caller_bytes, &gpu::GPU.counts.caller_bytes]
-        .iter()
-        .map(|count| count.load(Ordering::Relaxed))
-        .fold(threads::caller_bytes(), u64::wrapping_add)
+    let [ioat, gpu] = [&DISPATCHER.ioat.counts.caller_bytes, &gpu::GPU.counts.caller_bytes];
+    let all = [&threads::CALLER_BYTES, ioat, gpu].map(|count| count.load(Ordering::Relaxed));
+    all.into_iter().fold(0, u64::wrapping_add)
 }
 
 fn bytes_of_channel(backend: &str, number: usize) -> u64 {
@@ -238,7 +229,7 @@ pub(super) fn log(process: &Process, stderr: i32) {
             count(&counts.taken_back),
         ));
     }
-    // That there is no helper is as usual as that there is no such hardware.
+    // A missing helper is as usual as missing hardware.
     let errno = DISPATCHER.ioat.why_not();
     if errno != 0 && errno != libc::ENOENT {
         say(format_args!("/dev/adma not used: {} (errno {errno})", meaning(errno)));
@@ -247,11 +238,13 @@ pub(super) fn log(process: &Process, stderr: i32) {
         return;
     }
     for kind in Kind::ALL {
-        for (size, in_a_row, cell, [series, pairs, streaming]) in DISPATCHER.learner(kind).known() {
+        for (size, back_to_back, cell, [series, pairs, streaming]) in
+            DISPATCHER.learner(kind).known()
+        {
             say(format_args!(
                 "from {size} bytes, {}: {}, {} {}; gain by series {series:.2}, by pairs \
                  {pairs:.2}, of streaming stores {streaming:.2}",
-                if in_a_row { "in a row" } else { "after a pause" },
+                if back_to_back { "back to back" } else { "after a pause" },
                 if cell.is_shared() { "shared" } else { "libc" },
                 cell.calls(),
                 kind.name(),

@@ -32,7 +32,7 @@ use once_cell::race::OnceRef;
 const LONG_FOR_EACH: u64 = 1 << 15;
 const SHORT_ONES: u32 = 64;
 
-/// Where files may be, and what stands in them from the beginning. Made at start-up.
+/// Folders for the file, and its contents from the beginning. Made at start-up.
 pub struct Place {
     /// Tried in turn.
     pub folders: Vec<CString>,
@@ -56,7 +56,7 @@ pub struct Call {
     pub size: usize,
     pub is_read: bool,
     pub bytes: usize,
-    /// In ticks.
+    /// Beginning and end, in ticks.
     pub begun: u64,
     pub ended: u64,
     /// A large call of another thread has ended meanwhile.
@@ -65,16 +65,17 @@ pub struct Call {
     pub site: usize,
 }
 
+/// All zeros until it is configured.
 pub struct Statistics {
     /// Null until there is a file.
     file: AtomicPtr<Live>,
-    /// There was an attempt to make one.
+    /// Set at the first attempt to make the file.
     tried: AtomicBool,
     /// Which of the folders it is in, and its name, ended by a byte 0.
     folder: AtomicU32,
     name: [AtomicU8; LONGEST_NAME],
     short_ones: AtomicU32,
-    /// When the process started: ticks, CLOCK_MONOTONIC, and nanoseconds since the epoch.
+    /// Start of the process: ticks, CLOCK_MONOTONIC, and nanoseconds since the epoch.
     start: [AtomicU64; 3],
     place: OnceRef<'static, Place>,
     private: Recorder,
@@ -82,38 +83,23 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// All zeros.
-    pub const fn new() -> Self {
-        Self {
-            file: AtomicPtr::new(null_mut()),
-            tried: AtomicBool::new(false),
-            folder: AtomicU32::new(0),
-            name: [const { AtomicU8::new(0) }; LONGEST_NAME],
-            short_ones: AtomicU32::new(0),
-            start: [const { AtomicU64::new(0) }; 3],
-            place: OnceRef::new(),
-            private: Recorder::ZERO,
-            private_messages: MessageCounts::ZERO,
-        }
-    }
-
-    /// Lets there be a file. Without this there is none.
+    /// Sets where the file may be. Without this there is none.
     pub fn configure(&self, place: Place) {
         let _ = self.place.set(Box::leak(Box::new(place))); // an error only means: was configured
     }
 
-    /// The process has started, or is a new one after a fork.
+    /// Notes the start of the process, or of the child of a fork.
     pub fn start(&self, ticks: u64, nanoseconds: u64, wall: f64) {
         let now = [ticks, nanoseconds, (wall * 1e9) as u64];
         self.start.iter().zip(now).for_each(|(start, now)| start.store(now, Ordering::Relaxed));
     }
 
-    /// When that was, by the time stamp counter.
+    /// Returns when the process started, by the time stamp counter.
     pub fn start_ticks(&self) -> u64 {
         self.start[0].load(Ordering::Relaxed)
     }
 
-    /// When that was, in seconds since the epoch, and how many seconds have passed since.
+    /// Returns when the process started, in seconds since the epoch, and the seconds since then.
     pub fn started(&self) -> (f64, f64) {
         let [_, nanoseconds, wall] = &self.start;
         let passed = sys::nanoseconds().saturating_sub(nanoseconds.load(Ordering::Relaxed));
@@ -180,7 +166,7 @@ impl Statistics {
         recorder
     }
 
-    /// After a copy that took this many ticks.
+    /// Publishes after a long copy, after some short ones, and when the user has changed a setting.
     #[inline]
     fn publish_at_times(&self, live: &'static Live, ticks: u64) {
         let short_ones = self.short_ones.load(Ordering::Relaxed).wrapping_add(1);
@@ -211,7 +197,7 @@ impl Statistics {
         live.map_or(&self.private, |live| &live.recorder).profile(op as usize, len);
     }
 
-    /// The file, made by the first copy.
+    /// Returns the file; the first copy makes it.
     #[inline]
     pub fn live_or_made(&self) -> Option<&'static Live> {
         match self.live() {
@@ -304,7 +290,7 @@ impl Statistics {
         head.size.store(size_of::<Live>() as u32, relaxed);
         head.pid.store(sys::getpid() as u32, relaxed);
         head.status.store(NO_STATUS, relaxed);
-        head.made.store(folder::since_boot(), relaxed);
+        head.made.store(sys::nanoseconds_of(libc::CLOCK_BOOTTIME), relaxed);
         let places = [&head.start_ticks, &head.start_nanoseconds, &head.start_wall];
         for (to, from) in places.into_iter().zip(&self.start) {
             to.store(from.load(relaxed), relaxed);
@@ -323,7 +309,7 @@ impl Statistics {
         live.messages.absorb(&self.private_messages);
     }
 
-    /// Before a report: everything in one place.
+    /// Brings all counts into one place, for a report.
     pub fn settle(&self) -> &Recorder {
         if let Some(live) = self.live() {
             // What was counted while the file was being made.
@@ -334,7 +320,7 @@ impl Statistics {
         &self.private
     }
 
-    /// The process ends, in this way; the file is removed, unless it is collected.
+    /// Notes how the process ends, and removes the file unless it is collected.
     pub fn end(&self, how: u32, status: Option<i32>) {
         let (Some(live), Some(place)) = (self.live(), self.place.get()) else { return };
         self.settle();
@@ -353,15 +339,15 @@ impl Statistics {
         }
     }
 
-    /// What exit was called with; told after everything else.
+    /// Notes the status of exit, which is known after everything else.
     pub fn note_status(&self, status: i32) {
         if let Some(live) = self.live() {
             live.head.status.store(status as u32 & 0xff, Ordering::Relaxed);
         }
     }
 
-    /// In the child of a fork: the file is the parent's. It stays mapped, with zeros of our own
-    /// instead, for a handler may have called fork in the middle of `record`.
+    /// Leaves the file to the parent, in the child of a fork. Zeros of our own are mapped in its place,
+    /// for a handler may have called fork in the middle of `record`.
     pub fn forget_after_fork(&self) {
         let file = self.file.swap(null_mut(), Ordering::Relaxed);
         if !file.is_null() {
@@ -382,85 +368,5 @@ fn push_digits(number: u64, base: u64, push: &mut impl FnMut(u8)) {
     while unit > 0 {
         push(b"0123456789abcdef"[(number / unit % base) as usize]);
         unit /= base;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::path::PathBuf;
-
-    fn statistics(name: &str) -> (Statistics, PathBuf) {
-        process::settle_in();
-        let folder = PathBuf::from(format!("/dev/shm/adma-test-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder);
-        let statistics = Statistics::new();
-        statistics.configure(Place {
-            folders: vec![CString::new(folder.to_str().unwrap()).unwrap()],
-            is_collected: true,
-            exe: b"/usr/bin/test".to_vec(),
-            command: b"prog\0word\0".to_vec(),
-            publish: |live| live.facts.channels.store(3, Ordering::Relaxed),
-            obey: |_| {},
-        });
-        (statistics, folder)
-    }
-
-    #[test]
-    fn first_large_copy_makes_the_file_and_takes_over_what_was_counted() {
-        let (statistics, folder) = statistics("first");
-        statistics.private.profile(Op::Memcpy as usize, 100);
-        assert!(statistics.live().is_none() && !folder.exists());
-        statistics.record(Path::Engine, 1 << 20, 5);
-        let live = statistics.live().unwrap();
-        assert!(live.is_valid());
-        assert_eq!(live.recorder.every_size.count(), 1);
-        assert_eq!(live.recorder.engine.sizes.count(), 1);
-        assert_eq!(live.facts.channels.load(Ordering::Relaxed), 3);
-        assert_eq!(live.head.exe.get(&mut [0; 256]), b"/usr/bin/test");
-        let files: Vec<_> = std::fs::read_dir(&folder).unwrap().flatten().collect();
-        let name = files[0].file_name().into_string().unwrap();
-        assert_eq!(files.len(), 1);
-        assert!(name.starts_with(&format!("{}-", std::process::id())), "{name}");
-        assert_eq!(files[0].metadata().unwrap().len(), Live::SIZE as u64);
-
-        statistics.forget_after_fork();
-        assert!(statistics.live().is_none());
-        // What was mapped is our own now, and the file stays as it was.
-        live.recorder.record(Path::Engine, 1 << 20, 5);
-        assert_eq!(live.head.magic.load(Ordering::Relaxed), 0);
-        // A profile that is collected needs no large copy.
-        statistics.profile(Op::Memcpy, 100);
-        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 2, "a file of its own");
-        std::fs::remove_dir_all(&folder).unwrap();
-    }
-
-    #[test]
-    fn without_a_folder_counting_goes_on_in_private_memory() {
-        let statistics = Statistics::new();
-        process::settle_in();
-        statistics.configure(Place {
-            folders: vec![c"/nowhere/at/all".to_owned(), c"/proc/self/task".to_owned()],
-            is_collected: true,
-            exe: Vec::new(),
-            command: b"prog\0word\0".to_vec(),
-            publish: |_| {},
-            obey: |_| {},
-        });
-        statistics.record(Path::Engine, 1 << 20, 5);
-        statistics.record(Path::Engine, 1 << 20, 5);
-        assert!(statistics.live().is_none());
-        assert_eq!(statistics.settle().engine.sizes.count(), 2);
-    }
-
-    #[test]
-    fn numbers_are_written_as_formatting_would() {
-        for number in [0, 7, 10, 99, 100, 4711, u64::from(u32::MAX), u64::MAX] {
-            let mut text = String::new();
-            push_digits(number, 10, &mut |byte| text.push(byte.into()));
-            text.push('-');
-            push_digits(number, 16, &mut |byte| text.push(byte.into()));
-            assert_eq!(text, format!("{number}-{number:x}"));
-        }
     }
 }

@@ -101,16 +101,8 @@ fn counted<'a>(
 }
 
 fn helper(out: &mut dyn Write, helper: &HelperCounts<'_>) -> Result {
-    let numbers = [
-        ("submit_calls", helper.submit_calls),
-        ("wait_calls", helper.wait_calls),
-        ("system_calls", helper.system_calls),
-        ("redone_pieces", helper.redone_pieces),
-        ("requests", helper.requests),
-        ("pinned_pages", helper.pinned_pages),
-    ];
     out.write_str(",\"ioat\":{")?;
-    by_name(out, numbers)?;
+    by_name(out, helper.counts)?;
     out.write_str(",\"channels\":{")?;
     list(out, channels(helper.held), |out, (name, driver)| write!(out, "\"{name}\":\"{driver}\""))?;
     out.write_str("},\"costs_ns\":{")?;
@@ -240,65 +232,4 @@ fn string(out: &mut dyn Write, text: &str) -> Result {
         }
     }
     out.write_char('"')
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::snapshot::tests::{REGISTRATIONS, rendered, rendered_with_helper};
-
-    #[test]
-    fn json_parses_and_holds_what_is_promised() {
-        let json: serde_json::Value = serde_json::from_str(&rendered(true, super::write)).unwrap();
-        assert_eq!(json["exe"], "/usr/bin/od\"d");
-        assert_eq!(json["min_bytes"], "auto");
-        assert_eq!(json["paths"]["engine"]["calls"], 100);
-        assert_eq!(json["paths"]["libc"]["bytes"], 170_000);
-        assert_eq!(json["reads"]["engine"]["bytes"], 1 << 20);
-        assert_eq!(json["fallbacks"]["overlap"], 1);
-        assert_eq!(json["command"], serde_json::json!(["od\"d", "-c", "two words"]));
-        let saved = &json["saved"];
-        assert!(saved["seconds"].is_null() && saved["low"].is_null() && saved["high"].is_null());
-        assert_eq!(saved["reason"], "too few of its calls were timed by libc");
-        let site = serde_json::json!({
-            "module": "/lib/\"a\".so", "offset": 0x234, "calls": 2, "bytes": 300, "ns": 1000
-        });
-        assert_eq!(json["sites"][0], site);
-        assert_eq!(json["paths"]["libc"]["by_size"], serde_json::json!([[16, 170_000, 6000]]));
-        assert_eq!(json["timeline"]["engine"], serde_json::json!([0, 4096]));
-        assert_eq!(json["timeline"]["libc"], serde_json::json!([70_000, 0]));
-        assert_eq!(json["fallbacks"]["fault"], 0);
-        assert_eq!(json["channel_bytes"]["adma-1"], 10);
-        assert_eq!(json["profile"]["functions"]["memcpy"]["calls"], 7);
-        for (name, value) in REGISTRATIONS {
-            assert_eq!(json["gpu"]["registrations"][name], value, "{name}");
-        }
-        assert_eq!(json["messages"]["received"]["bytes"], 700);
-        assert_eq!(json["messages"]["regimes"]["two_ended"]["messages"], 2);
-        assert_eq!(json["messages"]["copied_bytes"]["shared_memory"], 40_000);
-    }
-
-    #[test]
-    fn json_tells_what_the_kernel_helper_was_asked() {
-        let parse = |text: String| serde_json::from_str::<serde_json::Value>(&text).unwrap();
-        let json = parse(rendered_with_helper(super::write));
-        for (pointer, value) in [
-            ("/submit_calls", 1_000_000),
-            ("/wait_calls", 17),
-            ("/system_calls", 1_000_317),
-            ("/redone_pieces", 3),
-            ("/requests", 1000),
-            ("/pinned_pages", 512),
-            ("/costs_ns/submission", 40_000_000),
-            ("/costs_ns/completion", 999),
-            ("/module/errors", 26),
-            ("/lines/hits", 1_000_003),
-            ("/lines/invalidations", 11),
-        ] {
-            assert_eq!(json["ioat"].pointer(pointer), Some(&value.into()), "{pointer}");
-        }
-        assert_eq!(json["ioat"]["channels"]["dma0chan1"], "idxd");
-        assert_eq!(json["channel_bytes"]["ioat-1"], 10);
-        let without = parse(rendered(false, super::write));
-        assert!(without.get("ioat").is_none() && without.get("gpu").is_none());
-    }
 }

@@ -1,5 +1,5 @@
-//! One record per copy, lock-free and without allocation, where others can read it while the
-//! process runs; reports are made at exit. Layout, words and tables are those of the crate
+//! Counters of large calls, added to without locks or allocation, where others can read them while
+//! the process runs; reports are made at exit. Layout, words and tables are those of the crate
 //! `adma-record`, which the command has too.
 
 pub mod file;

@@ -26,7 +26,7 @@ pub struct ReportBuffers {
     exe: [u8; 4096],
 }
 
-/// Where the text of a report goes, and the name of its file.
+/// Room for the text of a report, and for the name of its file.
 type Space<'a> = (&'a mut [u8], &'a mut [u8]);
 
 impl ReportBuffers {
@@ -38,8 +38,8 @@ impl ReportBuffers {
 
 type Format = fn(&Snapshot<'_>, &mut dyn Write) -> fmt::Result;
 
-/// `file`: the pattern of ADMA_STATS_FILE, or `None` for `stderr`, which is the standard
-/// error the program started with, if it is still open.
+/// Writes each format to `file`, the pattern of ADMA_STATS_FILE, or where that is `None` to `stderr`,
+/// the standard error that the program started with, if it is still open.
 pub fn write_all(
     snapshot: &Snapshot<'_>,
     (report, path): Space<'_>,
@@ -73,7 +73,7 @@ pub fn write_all(
     }
 }
 
-/// The errno of what failed, or 0.
+/// Writes one report; returns the errno of what failed, or 0.
 fn send(fd: i32, snapshot: &Snapshot<'_>, report: &mut [u8], format: Format) -> i32 {
     let mut report = Text::over(report);
     match format(snapshot, &mut report) {
@@ -91,11 +91,11 @@ fn write_file(path: &Text<'_>, snapshot: &Snapshot<'_>, report: &mut [u8], forma
         return -fd as i32;
     }
     let failed = send(fd as i32, snapshot, report, format);
-    let closed = -sys::close_file(fd as i32) as i32;
+    let closed = -sys::close(fd as i32) as i32;
     if failed == 0 { closed } else { failed }
 }
 
-/// %p: process number, %e: program, %%: a percent sign; anything else stays as it is. Ends
+/// Expands %p (process number), %e (program) and %% in a path; anything else stays as it is. Ends
 /// with a byte 0, unless it is too long.
 fn expand<'a>(
     mut path: Text<'a>,
@@ -126,25 +126,4 @@ fn expand<'a>(
     }
     path.push(b"\0");
     path
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::snapshot::tests::with_snapshot;
-    use super::*;
-
-    #[test]
-    fn file_pattern_is_expanded_and_unknown_codes_kept() {
-        with_snapshot(false, None, |snapshot| {
-            let expand = |pattern: &str, suffix| {
-                let mut room = [0; 4096];
-                let path = expand(Text::over(&mut room), pattern.as_bytes(), suffix, snapshot);
-                String::from_utf8(path.as_bytes().to_vec()).unwrap()
-            };
-            assert_eq!(expand("/tmp/%e.%p", None), "/tmp/od\"d.4711\0");
-            assert_eq!(expand("100%%-%x-%", Some("json")), "100%-%x-%.json\0");
-            assert_eq!(expand("", None), "\0");
-            assert_eq!(expand(&"x".repeat(5000), None).len(), 4096);
-        });
-    }
 }

@@ -25,16 +25,16 @@ pub struct Snapshot<'a> {
     pub faults: u64,
     /// Copies whose pieces were taken back from workers that did not run.
     pub taken_back: u64,
-    /// Only with the kernel helper.
+    /// Counts of the kernel helper, if that is the engine.
     pub helper: Option<HelperCounts<'a>>,
-    /// Only with a graphics card: what has become of memory that was registered with it.
+    /// Counts of memory registered with a graphics card, if that is the engine.
     pub registrations: Option<[(&'static str, u64); 7]>,
-    /// Only where there were some.
+    /// Messages between processes, if there were any.
     pub messages: Option<Messages>,
     pub profile: bool,
     /// The words of the command line, each with a zero behind it.
     pub command: &'a [u8],
-    /// When the process started, by the time stamp counter.
+    /// Start of the process, by the time stamp counter.
     pub start_ticks: u64,
     /// Seconds since the epoch when the process started.
     pub started: f64,
@@ -45,17 +45,11 @@ pub struct Snapshot<'a> {
 pub struct HelperCounts<'a> {
     /// Its channels, as `queues::held` has them.
     pub held: &'a str,
-    pub submit_calls: u64,
-    /// For copies whose words did not come, or came late.
-    pub wait_calls: u64,
-    /// All that a copy needs, those two included.
-    pub system_calls: u64,
-    /// Pieces that were refused or failed and that the caller has copied.
-    pub redone_pieces: u64,
-    pub requests: u64,
-    /// For these requests; a page that was pinned already does not count.
-    pub pinned_pages: u64,
-    /// Where their time went, in nanoseconds.
+    /// Calls to submit and to wait, where words did not come or came late, and all that copies need;
+    /// pieces that were refused or failed and that the caller has copied; requests, and the pages
+    /// pinned for them.
+    pub counts: [(&'static str, u64); 6],
+    /// Where the time of the requests went, in nanoseconds.
     pub costs: [(&'static str, u64); 3],
     /// Ranges of 64 pages: found pinned, not found, let go.
     pub kept: Option<[(&'static str, u64); 4]>,
@@ -74,122 +68,113 @@ impl Snapshot<'_> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::super::sites::Origin;
-    use super::super::{Fallback, Path};
+    use super::super::{Fallback, Path, json, text};
     use super::*;
-    use crate::functions::Op;
     use adma_record::Counters;
-    use std::fmt::{self, Write};
 
-    /// As long as they get.
-    pub const MESSAGES: Messages = Messages {
-        directions: [("sent", 1_000_000_000, 1 << 50), ("received", 7, 700)],
-        regimes: [
-            ("eager", 1_000_000_000, 40_000),
-            ("one_copy", 3, 30_000),
-            ("two_ended", 2, 1 << 50),
-            ("chunks", 0, 0),
-        ],
-        copied: [
-            ("helper", 7),
-            ("mapped", 3 << 20),
-            ("process_vm", 1 << 49),
-            ("process_vm_workers", 1 << 40),
-            ("shared_memory", 40_000),
-        ],
-    };
-
-    pub const REGISTRATIONS: [(&str, u64); 7] = [
-        ("hits", 1_000_000_000),
-        ("misses", 1_000_000_001),
-        ("made", 1_000_000_002),
-        ("most_bytes", 1 << 42),
-        ("evictions", 1_000_000_003),
-        ("invalidations", 1_000_000_004),
-        ("refused", 1_000_000_005),
-    ];
-
-    /// What the software channels tell, or the kernel helper's.
-    pub fn with_snapshot<T>(
-        profile: bool,
-        helper: Option<HelperCounts<'_>>,
-        use_it: impl FnOnce(&Snapshot<'_>) -> T,
-    ) -> T {
+    /// A report that only a machine with the kernel helper makes, of a program with odd names.
+    #[test]
+    fn helper_and_odd_names_are_told_as_json_and_as_text_of_eighty_columns() {
         let recorder = Recorder::ZERO;
-        for i in 0..100u64 {
-            recorder.record(Path::Engine, (1 << 20) + i as usize * 1000, 50_000 + i * 10);
-        }
+        (0..100).for_each(|i| recorder.record(Path::Engine, (1 << 20) + i * 1000, 50_000));
         recorder.record(Path::Libc(Fallback::Overlap), 100_000, 9000);
         recorder.record(Path::Libc(Fallback::Learned), 70_000, 3000);
-        recorder.note_read(Path::Engine, 1 << 20);
         for bytes in [100, 200] {
             let origin = || Some(Origin { base: 0x1000, name: b"/lib/\"a\".so" });
             recorder.sites.note(0x1234, bytes, 1000, origin);
         }
         recorder.timeline.note(1, 2, true, 70_000);
         recorder.timeline.note(1_500_000, 1_600_000, false, 4096);
-        if profile {
-            for size in [1usize, 8, 8, 8, 100, 5000, 1 << 20] {
-                recorder.profile(Op::Memcpy as usize, size);
-            }
-        }
-        use_it(&Snapshot {
+        let snapshot = Snapshot {
             recorder: &recorder,
             pid: 4711,
             exe: "/usr/bin/od\"d",
-            backend: "threads",
+            backend: "ioat",
             channels: 2,
             min_bytes: None,
             floor: 128 << 10,
             threshold: Some(1 << 20),
             nanoseconds_per_tick: 0.5,
             caller_bytes: 60,
-            channel_name: if helper.is_some() { "ioat" } else { "adma" },
+            channel_name: "ioat",
             channel_bytes: &[30, 10],
             faults: 0,
             taken_back: 0,
-            helper,
-            registrations: profile.then_some(REGISTRATIONS),
-            messages: profile.then_some(MESSAGES),
-            profile,
+            helper: Some(HelperCounts {
+                held: "dma0chan0 idxd 0000:00:04.0 up\ndma0chan1 idxd 0000:00:04.0 up\n",
+                counts: [
+                    ("submit_calls", 1_000_000),
+                    ("wait_calls", 17),
+                    ("system_calls", 1_000_317),
+                    ("redone_pieces", 3),
+                    ("requests", 1000),
+                    ("pinned_pages", 512),
+                ],
+                costs: [("submission", 40_000_000), ("engine", 62_000_000_000), ("completion", 9)],
+                kept: Some([
+                    ("hits", 103),
+                    ("misses", 17),
+                    ("evictions", 10),
+                    ("invalidations", 11),
+                ]),
+                module: Some([("copies", 21), ("errors", 26)]),
+            }),
+            registrations: None,
+            messages: None,
+            profile: false,
             command: b"od\"d\0-c\0two words\0",
             start_ticks: 0,
             started: 1_700_000_000.25,
             seconds: 1.5,
-        })
-    }
-
-    pub fn rendered(
-        profile: bool,
-        write: fn(&Snapshot<'_>, &mut dyn Write) -> fmt::Result,
-    ) -> String {
-        let mut out = String::new();
-        with_snapshot(profile, None, |snapshot| write(snapshot, &mut out)).unwrap();
-        out
-    }
-
-    /// What the kernel helper's channels tell.
-    pub fn rendered_with_helper(write: fn(&Snapshot<'_>, &mut dyn Write) -> fmt::Result) -> String {
-        let helper = HelperCounts {
-            held: "dma0chan0 idxd 0000:00:04.0 up\ndma0chan1 idxd 0000:00:04.0 up\n",
-            submit_calls: 1_000_000,
-            wait_calls: 17,
-            system_calls: 1_000_317,
-            redone_pieces: 3,
-            requests: 1000,
-            pinned_pages: 512,
-            costs: [("submission", 40_000_000), ("engine", 62_000_000_000), ("completion", 999)],
-            kept: Some([
-                ("hits", 1_000_003),
-                ("misses", 17),
-                ("evictions", 10),
-                ("invalidations", 11),
-            ]),
-            module: Some([("copies", 21), ("errors", 26)]),
         };
         let mut out = String::new();
-        with_snapshot(false, Some(helper), |snapshot| write(snapshot, &mut out)).unwrap();
-        out
+        json::write(&snapshot, &mut out).unwrap();
+        let found: serde_json::Value = serde_json::from_str(&out).unwrap();
+        let expected = serde_json::json!([
+            ["/exe", "/usr/bin/od\"d"],
+            ["/command", ["od\"d", "-c", "two words"]],
+            ["/saved/seconds", null],
+            ["/saved/reason", "too few of its calls were timed by libc"],
+            ["/sites/0", {
+                "module": "/lib/\"a\".so", "offset": 0x234, "calls": 2, "bytes": 300, "ns": 1000
+            }],
+            ["/paths/libc/by_size", [[16, 170_000, 6000]]],
+            ["/timeline/engine", [0, 4096]],
+            ["/timeline/libc", [70_000, 0]],
+            ["/channel_bytes/ioat-1", 10],
+            ["/ioat/submit_calls", 1_000_000],
+            ["/ioat/wait_calls", 17],
+            ["/ioat/system_calls", 1_000_317],
+            ["/ioat/redone_pieces", 3],
+            ["/ioat/requests", 1000],
+            ["/ioat/pinned_pages", 512],
+            ["/ioat/channels/dma0chan1", "idxd"],
+            ["/ioat/costs_ns/submission", 40_000_000],
+            ["/ioat/module/errors", 26],
+            ["/ioat/lines/hits", 103],
+        ]);
+        for row in expected.as_array().unwrap() {
+            let pointer = row[0].as_str().unwrap();
+            assert_eq!(found.pointer(pointer), Some(&row[1]), "{pointer}: {out}");
+        }
+        out.clear();
+        text::write(&snapshot, &mut out).unwrap();
+        for line in out.lines() {
+            assert!(line.chars().count() <= 80, "{} columns: {line}", line.chars().count());
+        }
+        for part in [
+            "1000317 system calls, 17 to wait",
+            "3 pieces done again",
+            "ioat-1 10 %",
+            "17 not;",
+            "2 channels of idxd: dma0chan0 to dma0chan1",
+            "26 transfers failed or were too late",
+            "11 changed",
+            "submission 40",
+        ] {
+            assert!(out.contains(part), "{part} is missing:\n{out}");
+        }
     }
 }

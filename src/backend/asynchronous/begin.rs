@@ -149,7 +149,7 @@ unsafe fn touch_pages(dst: usize, src: usize, len: usize) {
 
 /// Whether this process may hand copies on now.
 fn may_hand_on_to(by: &By, now: u64) -> Result<(), Refused> {
-    if workers::is_refused() {
+    if workers::REFUSED.is_recent() {
         return Err(Refused::System);
     }
     let ours = match by {

@@ -14,11 +14,12 @@ use crate::backend::threads::queue::{End, Posted};
 use crate::backend::threads::workers::{self, PENDING, SPIN_TICKS};
 use crate::backend::threads::{watch, worker};
 use crate::backend::{ioat, libc as original, signals};
+use crate::os::once::Once;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::sync::{Woken, pause};
 use crate::os::sys;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The caller holds signals while it works on pieces: a handler that waited for the same copy would
 /// wait for ever. So it copies at most this many bytes in one go.
@@ -27,26 +28,17 @@ const CHUNK: usize = 16 << 20;
 /// How long a worker looks at one request of an engine before it looks at the others.
 const WATCH_NANOS: u64 = 1_000_000;
 
-/// Called for every end, if set; by any thread of ours.
-static AT_END: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+/// Called with bytes and starting time of what workers and engines have carried, if set; by any
+/// thread of ours.
+pub static AT_END: Once<fn(usize, u64)> = Once::new();
 
-/// Called with each part of a cookie that is told of, if set: to compare it.
-static VERIFY: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+/// Called with destination, source and length of what was carried, if set, when its end is told by a
+/// call: afterwards the program may change both sides.
+pub static VERIFY: Once<unsafe fn(usize, usize, usize)> = Once::new();
 
-/// At start-up, and again in the child of a fork.
+/// At start-up.
 pub fn init() {
-    worker::attend_with(attend);
-}
-
-/// Has `record` called with bytes and starting time of what workers and engines have carried.
-pub fn record_with(record: fn(usize, u64)) {
-    AT_END.store((record as *const ()).cast_mut(), Ordering::Release);
-}
-
-/// Has `verify` called with destination, source and length of what was carried, when its end is told
-/// by a call: afterwards the program may change both sides.
-pub fn verify_with(verify: unsafe fn(usize, usize, usize)) {
-    VERIFY.store((verify as *const ()).cast_mut(), Ordering::Release);
+    worker::ATTEND.set(attend);
 }
 
 /// What a worker does with a part that it has found.
@@ -75,7 +67,7 @@ fn help(owner: &Entry) -> bool {
             if held.is_none() {
                 held = SignalsHeld::while_copying();
                 if held.as_ref().is_some_and(watch::ask_for) {
-                    worker::summon(1, 1);
+                    worker::summon(1);
                 }
             }
             // Workers come from the front, so that the start of a copy is in place first.
@@ -166,10 +158,7 @@ fn is_over(part: &Entry, nanos: u64) -> bool {
 
 /// All copies of an owner have ended.
 pub(super) fn tell(ended: Ended) {
-    let record = AT_END.load(Ordering::Acquire);
-    if !record.is_null() && ended.bytes > 0 {
-        // SAFETY: what `record_with` has put there.
-        let record = unsafe { core::mem::transmute::<*mut (), fn(usize, u64)>(record) };
+    if let Some(record) = AT_END.get().filter(|_| ended.bytes > 0) {
         record(ended.bytes, ended.begun);
     }
     if let Some(fd) = poll().filter(|&fd| is_our_poll(fd)) {
@@ -255,7 +244,7 @@ pub unsafe fn wait(cookie: Cookie) -> CopyStatus {
         // Threads that wait for an engine may only look at it, and wake no other.
         let most = if owner.needs_help() { WATCH_NANOS } else { 0 };
         if PENDING.sleep(owner, cookie, most) == Woken::Refused {
-            workers::note_refusal();
+            workers::REFUSED.note();
             sys::yield_now();
         }
     }
@@ -272,7 +261,7 @@ unsafe fn report(owner: &Entry, cookie: Cookie) -> CopyStatus {
         PENDING.free(owner);
         return CopyStatus::Over;
     }
-    threads::note_fault();
+    threads::FAULTS.fetch_add(1, Ordering::Relaxed);
     let mut left = PENDING.parts(owner).filter_map(failure).fuse();
     // Neither cleared nor moved: compilers do that with memset and memcpy, which is us.
     let mut some = [const { MaybeUninit::<Copy>::uninit() }; 16];
@@ -302,12 +291,7 @@ unsafe fn report(owner: &Entry, cookie: Cookie) -> CopyStatus {
 }
 
 fn verify(owner: &Entry) {
-    let verify = VERIFY.load(Ordering::Acquire);
-    if verify.is_null() {
-        return;
-    }
-    // SAFETY: what `verify_with` has put there.
-    let verify = unsafe { core::mem::transmute::<*mut (), unsafe fn(usize, usize, usize)>(verify) };
+    let Some(verify) = VERIFY.get() else { return };
     for part in PENDING.parts(owner) {
         let Posted { dst, src, cut, .. } = part.slot.posted();
         // SAFETY: just copied, and the caller was not told yet.

@@ -15,11 +15,13 @@ mod tests;
 use crate::backend::threads::workers::{PENDING, QUEUE};
 use crate::os::process;
 
-pub use crate::backend::threads::cookies::{Cookie, Notice};
-pub use begin::{By, FLOOR, Wanted, begin};
-pub use end::{CopyStatus, check, init, wait};
+pub use crate::backend::threads::cookies::Cookie;
 #[cfg(not(test))]
-pub use end::{copied, record_with, verify_with};
+pub use crate::backend::threads::cookies::Notice;
+pub use begin::{By, FLOOR, Wanted, begin};
+#[cfg(not(test))]
+pub use end::{AT_END, VERIFY, copied};
+pub use end::{CopyStatus, check, init, wait};
 #[cfg(not(test))]
 pub use per_process::{pack, poll_fd, unpack};
 
@@ -34,14 +36,13 @@ pub struct Copy {
 
 /// In the child of a fork: what was under way is the parent's.
 pub fn forget_after_fork() {
-    if per_process::forget_after_fork() {
+    if process::Own::get().is_some() {
         PENDING.forget_everything();
     }
 }
 
 /// Fetches what `begin` will change, while the caller decides.
 pub fn prefetch() {
-    per_process::prefetch();
     process::prefetch();
     PENDING.prefetch();
     QUEUE.prefetch();

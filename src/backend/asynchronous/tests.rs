@@ -1,4 +1,5 @@
-//! Copies that go on by themselves, on both engines, against one oracle.
+//! Copies that the kernel helper carries while their caller does something else; those of workers are
+//! tested by `tests/api.rs`.
 
 use super::*;
 use crate::backend::copy_loop::CopyLoop;
@@ -7,26 +8,16 @@ use crate::backend::ioat::{self, ASK_AGAIN, LOST_AFTER};
 use crate::backend::libc as original;
 use crate::backend::threads::workers;
 use crate::os::sys;
-use std::sync::atomic::{AtomicU32, AtomicU64 as Word, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-fn ready() {
+fn helper(fake: &'static Fake) -> Option<By> {
     original::resolve();
     workers::init();
     init();
-}
-
-fn workers() -> Option<By> {
-    ready();
-    workers::start(3);
-    Some(By::Workers { workers: 3, copy_loop: CopyLoop::Ordinary, stream_from: 1 << 20 })
-}
-
-fn helper(fake: &'static Fake) -> Option<By> {
-    ready();
     let engine: &'static ioat::Engine = Box::leak(Box::new(ioat::Engine::new()));
     engine.helper.set_fake(fake);
-    assert!(engine.start(crate::os::sys::NoNewFilter::look().unwrap()));
+    assert!(engine.start(sys::NoNewFilter::look().unwrap()));
     workers::start(3);
     let how = ioat::Options { channels: None, share: None, spins: false };
     Some(By::Helper(engine, how, CopyLoop::Ordinary))
@@ -90,31 +81,22 @@ fn wait_for(cookie: Cookie) {
     assert_eq!(look(cookie), CopyStatus::Unknown);
 }
 
-fn everything(by: impl Fn() -> Option<By>) {
+#[test]
+fn every_size_and_batch_is_right_by_the_helper() {
+    let fake = Fake::new(3);
+    let by = helper(fake);
     for (round, len) in SIZES.into_iter().enumerate() {
-        let pair = Pair::new(len, round);
-        wait_for(start(&[pair.copy], by()));
-        pair.check();
-
-        let pair = Pair::new(len, round);
-        wait_by_looking(start(&[pair.copy], by()));
-        pair.check();
+        for ends in [wait_for, wait_by_looking] {
+            let pair = Pair::new(len, round);
+            ends(start(&[pair.copy], by));
+            pair.check();
+        }
     }
     let pairs: Vec<_> = SIZES.into_iter().map(|len| Pair::new(len, 3)).collect();
     let copies: Vec<_> = pairs.iter().map(|pair| pair.copy).collect();
-    wait_for(start(&copies, by()));
+    wait_for(start(&copies, by));
     pairs.iter().for_each(Pair::check);
-    wait_for(start(&[], by()));
-}
-
-#[test]
-fn every_size_and_batch_is_right_by_whatever_carries_it() {
-    ready();
-    everything(|| None);
-    everything(workers);
-    let fake = Fake::new(3);
-    let by = helper(fake);
-    everything(|| by);
+    wait_for(start(&[], by));
     assert!(fake.submits.load(Ordering::Relaxed) > 5);
     assert_eq!(fake.under_way(), 0);
 }
@@ -141,12 +123,8 @@ fn helper_in_every_trouble_leaves_the_right_bytes() {
             let by = helper(fake);
             fake.make([trouble]);
             let pair = Pair::new(1_000_003, number);
-            let cookie = start(&[pair.copy], by);
-            if looks {
-                wait_by_looking(cookie)
-            } else {
-                wait_for(cookie)
-            }
+            let ends = if looks { wait_by_looking } else { wait_for };
+            ends(start(&[pair.copy], by));
             pair.check();
             assert_eq!(fake.under_way(), 0, "trouble {number}");
         }
@@ -217,69 +195,4 @@ fn failure_that_one_thread_was_told_of_is_known_to_all() {
         other.join().unwrap();
         pair.check();
     });
-}
-
-#[test]
-fn signals_come_while_the_helper_is_waited_for() {
-    static CAME: AtomicU32 = AtomicU32::new(0);
-    extern "C" fn come(_: i32) {
-        CAME.store(1, Ordering::Relaxed);
-    }
-    let fake = Fake::new(2);
-    let by = helper(fake);
-    // SAFETY: the handler only stores to an atomic.
-    unsafe { libc::signal(libc::SIGUSR2, come as *const () as usize) };
-    let (early, was_early) = std::sync::mpsc::channel();
-    // The copy ends when the signal has come, and if it does not come, all the same.
-    fake.at_end(move || {
-        let begun = std::time::Instant::now();
-        while CAME.load(Ordering::Relaxed) == 0 && begun.elapsed() < Duration::from_secs(20) {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        early.send(CAME.load(Ordering::Relaxed)).unwrap();
-    });
-    fake.make([Trouble { late: Duration::from_millis(1), ..Default::default() }]);
-    let pair = Pair::new(100_000, 0);
-    let cookie = start(&[pair.copy], by);
-    // SAFETY: a thread of ours that lives.
-    let waiter = unsafe { libc::pthread_self() };
-    let ringer = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(100));
-        // SAFETY: as above.
-        unsafe { libc::pthread_kill(waiter, libc::SIGUSR2) };
-    });
-    wait_for(cookie);
-    pair.check();
-    ringer.join().unwrap();
-    assert_eq!(was_early.recv(), Ok(1));
-}
-
-#[test]
-fn more_requests_than_the_helper_takes_are_done_all_the_same() {
-    let fake = Fake::new(2);
-    let by = helper(fake);
-    fake.make([Trouble { late: Duration::from_millis(20), ..Default::default() }; 100]);
-    let pairs: Vec<_> = (0..100).map(|i| Pair::new(100_000 + i, i)).collect();
-    let cookies: Vec<_> = pairs.iter().map(|pair| start(&[pair.copy], by)).collect();
-    cookies.into_iter().for_each(wait_for);
-    pairs.iter().for_each(Pair::check);
-}
-
-#[test]
-fn notice_comes_after_the_bytes() {
-    let fake = Fake::new(2);
-    for by in [None, workers(), helper(fake)] {
-        for round in 1..100u64 {
-            let pair = Pair::new(100_000 + round as usize * 1000, 0);
-            let word = Word::new(0);
-            let notice = Some(Notice { word: &raw const word as usize, value: round });
-            let wanted = Wanted { notice, detached: true };
-            // SAFETY: the pair and the word outlive the waiting.
-            assert!(unsafe { begin(&[pair.copy], by, wanted) }.is_some());
-            while word.load(Ordering::Acquire) != round {
-                std::thread::yield_now();
-            }
-            pair.check();
-        }
-    }
 }

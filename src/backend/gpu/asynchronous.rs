@@ -1,6 +1,6 @@
 //! Copies that go on while their caller does something else.
 
-use super::copy::Slept;
+use super::copy::Waiting;
 use super::slots::SlotState;
 use super::{Engine, SLOTS};
 use crate::backend::Refused;
@@ -48,29 +48,16 @@ impl Engine {
     /// Whether a request is over; waits up to `nanos` for it.
     pub fn is_over(&self, request: &Request, nanos: u64) -> bool {
         let id = request.id.load(Acquire);
-        let (index, number) = ((id & 0xff) as usize % SLOTS, (id >> 8) as u32);
-        let slot = &self.slots[index];
-        let bytes = request.taken.load(Relaxed);
-        let (begun, expected) = (sys::ticks(), self.times.expected(bytes));
-        let mut slept = Slept::NotYet;
-        let mut looked = false;
-        loop {
-            // Another copy has the slot: the thread that claimed this one has finished it.
-            if slot.number.load(Acquire) != number {
-                return true;
-            }
-            let waited = sys::ticks().wrapping_sub(request.since.load(Relaxed));
-            match self.look_again(index, bytes, waited, LONG_PATIENCE, slept, looked) {
-                SlotState::Done | SlotState::Undone => return true,
-                _ => looked = true,
-            }
-            let passed = self.clock.nanoseconds(sys::ticks().wrapping_sub(begun));
-            if passed >= nanos {
-                return false;
-            }
-            let naps = self.spare_cpus.load(Relaxed) != 0;
-            self.pass_time(expected, waited, nanos - passed, naps, &mut slept);
-        }
+        let waiting = Waiting {
+            index: (id & 0xff) as usize % SLOTS,
+            number: (id >> 8) as u32,
+            bytes: request.taken.load(Relaxed),
+            since: request.since.load(Relaxed),
+            patience: LONG_PATIENCE,
+            naps: self.spare_cpus.load(Relaxed) != 0,
+            spins: false,
+        };
+        self.wait(&waiting, nanos, false) != SlotState::UnderWay
     }
 
     /// Ends a request that is over, and calls `copy` with what the card has not copied of it.

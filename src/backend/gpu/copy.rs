@@ -7,7 +7,7 @@ use crate::backend::stretch::Stretch;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::sync::pause;
 use crate::os::{process, sys};
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// Most bytes of one request: bounds how long signals are held.
 const STRETCH: usize = 256 << 20;
@@ -20,9 +20,21 @@ const PATIENCE: u64 = 500_000;
 /// Sleeping less than this, about 10 us, costs as much as it spares.
 const NAP: u64 = 25_000;
 
+/// A copy that is waited for.
+pub(super) struct Waiting {
+    pub index: usize,
+    pub number: u32,
+    pub bytes: usize,
+    /// When it was posted, and after how many ticks it is taken back if it was not begun.
+    pub since: u64,
+    pub patience: u64,
+    pub naps: bool,
+    pub spins: bool,
+}
+
 /// What a thread that waits has done last.
 #[derive(Clone, Copy)]
-pub(super) enum Slept {
+enum Slept {
     NotYet,
     Now,
     /// And has been awake since this moment.
@@ -71,7 +83,7 @@ impl Engine {
         }
         let held = SignalsHeld::handled().ok_or(Refused::Busy)?;
         let index = self.take().ok_or(Refused::Busy)?;
-        self.post(index, dst + own, src + own, len - own);
+        let number = self.post(index, dst + own, src + own, len - own);
         let since = sys::ticks();
         // SAFETY: the caller's ranges, outside of what the card writes. They are registered, so
         // no page of them is bad.
@@ -81,7 +93,14 @@ impl Engine {
             self.share.note(done == SlotState::Done);
         }
         if done != SlotState::Done {
-            done = self.wait(index, len - own, since, how);
+            let bytes = len - own;
+            // As long again as the card would take is not too long to wait for it; nor is as long as
+            // the CPU would, where that is to be spared.
+            let patience = PATIENCE + self.times.expected(bytes);
+            let patience = if how.spare_cpus { 10 * patience } else { patience };
+            let (naps, spins) = (how.spare_cpus, how.spins);
+            let waiting = Waiting { index, number, bytes, since, patience, naps, spins };
+            done = self.wait(&waiting, u64::MAX, true);
         }
         self.release(index);
         drop(held);
@@ -94,58 +113,45 @@ impl Engine {
         }
     }
 
-    /// Waits for the end of a copy, or takes it back. There is no giving up once it is under
-    /// way: the service thread sees to lost words and lost devices.
-    fn wait(&self, index: usize, bytes: usize, since: u64, how: &Options) -> SlotState {
-        let expected = self.times.expected(bytes);
-        // As long again as the card would take is not too long to wait for it; nor is as long as
-        // the CPU would, where that is to be spared.
-        let patience =
-            if how.spare_cpus { 10 * (PATIENCE + expected) } else { PATIENCE + expected };
+    /// Waits for the end of a copy for `nanos` at most, or takes it back; `Done` also where another
+    /// copy has the slot, because the thread that claimed this one has finished it. Once it is under
+    /// way the service thread sees to lost words and lost devices. `seen`: it was seen under way, so
+    /// the moment of its end tells how long it took.
+    pub(super) fn wait(&self, copy: &Waiting, nanos: u64, mut seen: bool) -> SlotState {
+        let &Waiting { index, number, bytes, since, patience, naps, spins } = copy;
+        let (begun, expected) = (sys::ticks(), self.times.expected(bytes));
         let mut slept = Slept::NotYet;
         loop {
+            if self.slots[index].number.load(Acquire) != number {
+                return SlotState::Done;
+            }
             let waited = sys::ticks().wrapping_sub(since);
-            match self.look_again(index, bytes, waited, patience, slept, true) {
-                state @ (SlotState::Done | SlotState::Undone) => return state,
-                _ if how.spins => pause(),
-                _ => self.pass_time(expected, waited, u64::MAX, how.spare_cpus, &mut slept),
+            match self.look(index) {
+                SlotState::Done if seen => {
+                    self.note_end(bytes, waited, slept);
+                    return SlotState::Done;
+                }
+                SlotState::Posted if waited > patience && self.take_back(index) => {
+                    return SlotState::Undone;
+                }
+                over @ (SlotState::Done | SlotState::Undone) => return over,
+                _ => seen = true,
+            }
+            let passed = self.clock.nanoseconds(sys::ticks().wrapping_sub(begun));
+            if passed >= nanos {
+                return SlotState::UnderWay;
+            }
+            match spins {
+                true => pause(),
+                false => self.pass_time(expected, waited, nanos - passed, naps, &mut slept),
             }
         }
-    }
-
-    /// Looks at a copy that is waited for. One that the service thread has not taken after `patience`
-    /// ticks is taken back. `timed`: how long it took is known.
-    pub(super) fn look_again(
-        &self,
-        index: usize,
-        bytes: usize,
-        waited: u64,
-        patience: u64,
-        slept: Slept,
-        timed: bool,
-    ) -> SlotState {
-        let state = self.look(index);
-        match state {
-            SlotState::Done if timed => self.note_end(bytes, waited, slept),
-            SlotState::Posted if waited > patience && self.take_back(index) => {
-                return SlotState::Undone;
-            }
-            _ => {}
-        }
-        state
     }
 
     /// Passes a little of the time until the expected end, at most `most` nanoseconds. A caller
     /// that naps sleeps as long as it can. Others sleep only if there is much time, and wake up too
     /// early rather than too late.
-    pub(super) fn pass_time(
-        &self,
-        expected: u64,
-        waited: u64,
-        most: u64,
-        naps: bool,
-        slept: &mut Slept,
-    ) {
+    fn pass_time(&self, expected: u64, waited: u64, most: u64, naps: bool, slept: &mut Slept) {
         let rest = expected.saturating_sub(waited);
         let lead = self.lead.get() + if naps { 0 } else { PATIENCE / 2 };
         if let Slept::Now = slept {

@@ -39,7 +39,7 @@ const PORTABLE_AND_MAPPED: c_uint = 1 | 2;
 const LIBRARY: &CStr = c"libcuda.so.1";
 
 /// To, from, bytes, how many; attributes, the copies they begin with, how many; which failed.
-type Batch = unsafe extern "C" fn(
+pub type Batch = unsafe extern "C" fn(
     *const Address,
     *const Address,
     *const usize,
@@ -53,7 +53,7 @@ type Batch = unsafe extern "C" fn(
 
 /// Of the copies of a batch.
 #[repr(C)]
-struct BatchAttributes {
+pub struct BatchAttributes {
     order: u32,
     /// Kind and number of where source and destination are; 0: the driver finds out.
     from: [i32; 2],
@@ -190,8 +190,8 @@ fn done(answer: CuResult) -> Result<(), CuResult> {
 /// current in this thread and in no other because of us.
 pub struct Card {
     functions: Functions,
-    /// Since version 12.8.
-    batch: Option<Batch>,
+    /// What `straight` calls, since version 12.8.
+    pub batch: Option<Batch>,
     device: Device,
 }
 
@@ -288,11 +288,6 @@ impl Card {
             ) => Ok(false),
             Err(answer) => Err(answer),
         }
-    }
-
-    /// Whether there is `straight`.
-    pub fn has_straight(&self) -> bool {
-        self.batch.is_some()
     }
 
     /// Copies between registered memory: one engine reads and writes, with nothing between. Only

@@ -45,12 +45,13 @@ mod wishes;
 
 use crate::backend::tuning::{CallerShare, Clock, CopyTimes, Lead};
 use crate::os::mapped::{Zeroed, zeroed};
+use crate::os::once::Once;
 use crate::os::signal_mask::SignalsHeld;
-use crate::os::{process, sys, text};
+use crate::os::{process, sys};
 use crate::plan::PAGE;
-use core::ffi::c_int;
+use core::ffi::{CStr, c_int};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use counts::Counts;
 use registrations::Registrations;
 #[cfg(not(test))]
@@ -109,11 +110,10 @@ mod state {
 
 pub struct Engine {
     state: AtomicU32,
-    /// The process ends: set once, for the service thread.
-    closing: AtomicU32,
+    /// The service thread has given everything back.
     closed: AtomicU32,
-    /// Kind << 32 | number: see `why_not`.
-    why: AtomicU64,
+    /// What went wrong first.
+    why: Once<Unavailable>,
     /// The service thread sleeps on this.
     bell: AtomicU32,
     asleep: AtomicU32,
@@ -137,15 +137,15 @@ pub struct Engine {
     times: CopyTimes,
     lead: Lead,
     share: CallerShare<128, 2>,
-    /// Of the card, and how many copy engines it has.
-    name: [AtomicU8; 64],
+    /// Of the card, ended by a byte 0, and how many copy engines it has.
+    name: Once<[u8; 64]>,
     engines: AtomicU32,
     /// Copies go by buffers on the card.
-    buffers: AtomicU32,
+    pub buffers: AtomicBool,
     pub counts: Counts,
 }
 
-// SAFETY: atomic numbers; zeros are `state::OFF` and empty tables.
+// SAFETY: atomic numbers and values that are not set; zeros are `state::OFF` and empty tables.
 unsafe impl Zeroed for Engine {}
 #[cfg(test)]
 // SAFETY: as of the engine that has them.
@@ -169,18 +169,15 @@ impl Engine {
         !matches!(self.state.load(Acquire), state::COLD | state::STARTING)
     }
 
-    /// The card's name, into a buffer, and how many copy engines it has.
-    pub fn card<'a>(&self, room: &'a mut [u8; 64]) -> (&'a str, usize) {
-        for (byte, from) in room.iter_mut().zip(&self.name) {
-            *byte = from.load(Relaxed);
-        }
-        let len = room.iter().position(|&byte| byte == 0).unwrap_or(room.len());
-        (text::as_text(&mut room[..len]), self.engines.load(Relaxed) as usize)
+    /// The card's name, as far as it is text, and how many copy engines it has.
+    pub fn card(&self) -> (&str, usize) {
+        let name = self.name.get().and_then(|name| CStr::from_bytes_until_nul(name).ok());
+        let name = name.and_then(|name| name.to_str().ok()).unwrap_or_default();
+        (name, self.engines.load(Relaxed) as usize)
     }
 
-    /// Whether copies go by buffers on the card.
-    pub fn has_buffers(&self) -> bool {
-        self.buffers.load(Relaxed) != 0
+    pub fn why_not(&self) -> Unavailable {
+        self.why.get().copied().unwrap_or(Unavailable::Nothing)
     }
 
     /// Has the driver opened, because a large copy has come. Does not wait.

@@ -1,26 +1,22 @@
-//! Which memory of the program's the card may reach: registered registrations, found by lines.
+//! Which memory of the program's the card may reach: registrations of a start, an end and a state.
 //!
 //! ```text
-//! address -> line (2 MiB) -> set of 4 -> registration: start, end, state
 //! empty -> filling -> live -> stale -> empty
 //! ```
 //!
-//! The table is that of the papers' translation caches: set-associative, a small request fills
-//! a whole line, what was used least recently goes first. The hook only reads it, the service
-//! thread fills and empties it, and a thread that learns that memory goes away marks registrations
-//! stale: from then on no copy begins with them.
+//! As in the papers' translation caches a small request registers a whole line of 2 MiB, and what was
+//! used least recently goes first. The hook only reads the table, the service thread fills and empties
+//! it, and a thread that learns that memory goes away marks registrations stale: from then on no copy
+//! begins with them. All are looked through, because most programs have a few of them.
 //!
 //! Addresses are numbers here and are never dereferenced.
 #![forbid(unsafe_code)]
 
-use crate::plan::PAGE;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
+/// What a small request registers.
 pub const LINE: usize = 2 << 20;
-const PAGES: usize = LINE / PAGE;
-const SETS: usize = 1024;
-const WAYS: usize = 4;
 pub const MOST: usize = 512;
 
 mod state {
@@ -64,33 +60,9 @@ impl Registration {
     }
 }
 
-/// The part of a line that belongs to a registration, in one word: line 36 bits | number of the
-/// registration + 1, 10 bits | first page 9 bits | last page 9 bits. 0: nothing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Line(u64);
-
-impl Line {
-    fn new(number: usize, registration: usize, first: usize, last: usize) -> Self {
-        Self(
-            (number as u64) << 28
-                | (registration as u64 + 1) << 18
-                | (first as u64) << 9
-                | last as u64,
-        )
-    }
-
-    fn registration(self) -> Option<usize> {
-        ((self.0 >> 18 & 0x3ff) as usize).checked_sub(1)
-    }
-
-    fn holds(self, number: usize, page: usize) -> bool {
-        let (first, last) = ((self.0 >> 9 & 0x1ff) as usize, (self.0 & 0x1ff) as usize);
-        self.0 >> 28 == number as u64 && self.0 != 0 && (first..=last).contains(&page)
-    }
-}
-
 pub struct Registrations {
-    lines: [[AtomicU64; WAYS]; SETS],
+    /// Places that were ever used: all behind them are empty.
+    places: AtomicUsize,
     registrations: [Registration; MOST],
 }
 
@@ -100,22 +72,24 @@ impl Registrations {
     }
 
     pub fn all(&self) -> impl Iterator<Item = (usize, &Registration)> {
-        self.registrations.iter().enumerate()
+        self.registrations[..self.places.load(Acquire)].iter().enumerate()
     }
 
-    fn set(&self, number: usize) -> &[AtomicU64; WAYS] {
-        &self.lines[(number ^ (number / SETS)) % SETS]
+    fn used(&self) -> impl Iterator<Item = &Registration> {
+        self.all().map(|(_, registration)| registration)
+    }
+
+    /// Whether there is no place for another one.
+    pub fn is_full(&self) -> bool {
+        !self.registrations.iter().any(Registration::is_empty)
     }
 
     /// The live registration that an address lies in.
     pub fn find(&self, address: usize) -> Option<usize> {
-        let (number, page) = (address / LINE, address / PAGE % PAGES);
-        let line = self.set(number).iter().map(|way| Line(way.load(Acquire)));
-        let index = line.filter(|line| line.holds(number, page)).find_map(Line::registration)?;
-        let registration = self.registrations.get(index)?;
-        // The line may be that of a registration which has just gone, and its place another's.
-        (registration.is_live() && (registration.start()..registration.end()).contains(&address))
-            .then_some(index)
+        let holds = |registration: &Registration| {
+            registration.is_live() && (registration.start()..registration.end()).contains(&address)
+        };
+        self.all().find(|(_, registration)| holds(registration)).map(|(index, _)| index)
     }
 
     /// Whether all of a range lies in live registrations; else the first address that does not.
@@ -133,7 +107,7 @@ impl Registrations {
     /// were registrations in it.
     pub fn mark_stale(&self, start: usize, end: usize) -> bool {
         let mut marked = false;
-        for registration in &self.registrations {
+        for registration in self.used() {
             let now = registration.state.load(Acquire);
             if matches!(now, state::LIVE | state::FILLING)
                 && registration.start() < end
@@ -153,18 +127,15 @@ impl Registrations {
 
     /// Whether a registration of ours, in whatever state, lies in a range.
     pub fn touches(&self, start: usize, end: usize) -> bool {
-        self.registrations.iter().any(|registration| {
+        self.used().any(|registration| {
             !registration.is_empty() && registration.start() < end && start < registration.end()
         })
     }
 
     /// The lowest address from `at` on, and below `end`, at which a registration begins.
     pub fn next_start(&self, at: usize, end: usize) -> usize {
-        let starts = self
-            .registrations
-            .iter()
-            .filter(|registration| !registration.is_empty())
-            .map(Registration::start);
+        let there = self.used().filter(|registration| !registration.is_empty());
+        let starts = there.map(Registration::start);
         starts.filter(|start| (at..end).contains(start)).min().unwrap_or(end)
     }
 
@@ -176,29 +147,8 @@ impl Registrations {
         registration.end.store(end, Relaxed);
         registration.used.store(now, Relaxed);
         registration.state.store(state::FILLING, Release);
+        self.places.fetch_max(index + 1, Release);
         Some(index)
-    }
-
-    /// Puts the lines of a registration into the table. `Err`: a set is full of these.
-    pub fn fill(&self, index: usize) -> Result<(), [usize; WAYS]> {
-        let (start, end) = (self.registrations[index].start(), self.registrations[index].end());
-        for number in start / LINE..=(end - 1) / LINE {
-            let first = start.saturating_sub(number * LINE) / PAGE;
-            let last = (end - 1 - number * LINE).min(LINE - 1) / PAGE;
-            let (line, set) = (Line::new(number, index, first, last), self.set(number));
-            if set.iter().any(|way| way.load(Relaxed) == line.0) {
-                continue; // an earlier attempt got so far
-            }
-            match set.iter().find(|way| way.load(Relaxed) == 0) {
-                Some(way) => way.store(line.0, Release),
-                None => {
-                    let registration =
-                        |way: &AtomicU64| Line(way.load(Relaxed)).registration().unwrap_or(0);
-                    return Err(set.each_ref().map(registration));
-                }
-            }
-        }
-        Ok(())
     }
 
     /// From now on copies may use it; false: it went stale while it was filled.
@@ -214,23 +164,12 @@ impl Registrations {
 
     /// Takes it out of the table.
     pub fn remove(&self, index: usize) {
-        let registration = &self.registrations[index];
-        for number in registration.start() / LINE..=(registration.end() - 1) / LINE {
-            for way in self.set(number) {
-                if Line(way.load(Relaxed)).registration() == Some(index) {
-                    way.store(0, Release);
-                }
-            }
-        }
-        registration.state.store(state::EMPTY, Release);
+        self.registrations[index].state.store(state::EMPTY, Release);
     }
 
     /// In the child of a fork: nothing is registered.
     pub fn forget_everything(&self) {
-        self.registrations
-            .iter()
-            .for_each(|registration| registration.state.store(state::EMPTY, Relaxed));
-        self.lines.iter().flatten().for_each(|way| way.store(0, Relaxed));
+        self.used().for_each(|registration| registration.state.store(state::EMPTY, Relaxed));
     }
 }
 
@@ -238,6 +177,7 @@ impl Registrations {
 mod tests {
     use super::*;
     use crate::os::mapped::zeroed;
+    use crate::plan::PAGE;
 
     const MIB: usize = 1 << 20;
 
@@ -245,7 +185,6 @@ mod tests {
         let registrations = Box::new(zeroed::<Registrations>());
         for &(start, end) in ranges {
             let index = registrations.begin(start, end, 1).unwrap();
-            registrations.fill(index).unwrap();
             assert!(registrations.publish(index));
         }
         registrations
@@ -286,19 +225,5 @@ mod tests {
         assert!(registrations.mark_stale(LINE, LINE + PAGE));
         assert!(!registrations.publish(index));
         assert!(registrations.find(LINE).is_none());
-    }
-
-    #[test]
-    fn full_set_names_who_is_in_it_and_has_room_when_one_has_gone() {
-        // One set: numbers that differ by what the hash folds together.
-        let alike = |i: usize| (i * SETS + i) * LINE;
-        let registrations = with(&[0, 1, 2, 3].map(|i| (alike(i + 1), alike(i + 1) + LINE)));
-        let index = registrations.begin(alike(9), alike(9) + LINE, 1).unwrap();
-        let mut there = registrations.fill(index).unwrap_err();
-        there.sort_unstable();
-        assert_eq!(there, [0, 1, 2, 3]);
-        registrations.remove(2);
-        assert_eq!(registrations.fill(index), Ok(()));
-        assert!(registrations.publish(index) && registrations.find(alike(9)) == Some(index));
     }
 }

@@ -36,7 +36,7 @@ pub fn start(settings: &Settings) {
     GPU.spare_cpus.store(settings.spare_cpus.into(), Relaxed);
     GPU.state.store(state::COLD, Relaxed);
     if let Err(errno) = thread::spawn(STACK, serve) {
-        GPU.note_why(Unavailable::Thread(errno));
+        GPU.why.set(Unavailable::Thread(errno));
         GPU.state.store(state::ENDED, Release);
     }
 }
@@ -62,7 +62,7 @@ fn serve() {
     let mut service = match Service::open(&GPU) {
         Ok(service) => service,
         Err(why) => {
-            GPU.note_why(why);
+            GPU.why.set(why);
             GPU.state.store(state::ENDED, Release);
             return;
         }
@@ -98,7 +98,6 @@ extern "C" fn at_exit(_: *mut c_void) {
         return;
     }
     GPU.state.store(state::ENDED, SeqCst);
-    GPU.closing.store(1, SeqCst);
     GPU.bell.fetch_add(1, SeqCst);
     sys::futex_wake(GPU.bell.as_ptr(), 1);
     let end = sys::nanoseconds() + EXIT_NANOS;
@@ -136,17 +135,12 @@ struct Service {
     /// Where the card sees the words.
     words: Address,
     flights: Vec<Flight>,
-    /// The registrations there are: the table is too long to be looked through for every copy.
-    there: Vec<usize>,
-    /// How many flights use a registration.
-    users: Vec<u32>,
     /// How many copies have used a registration since it was registered.
     uses: Vec<u32>,
     /// Bytes.
     registered: usize,
     /// The channel of the next copy.
     turn: usize,
-    failed: bool,
     /// How many calls of `straight` in a row took the CPU as long as a copy; NEVER: it is not to
     /// be used.
     slow_calls: u32,
@@ -167,12 +161,9 @@ impl Service {
             channels: Vec::new(),
             words: 0,
             flights: Vec::new(),
-            there: Vec::new(),
-            users: vec![0; super::registrations::MOST],
             uses: vec![0; super::registrations::MOST],
             registered: 0,
             turn: 0,
-            failed: false,
             slow_calls: 0,
             looked: sys::nanoseconds(),
         };
@@ -187,7 +178,7 @@ impl Service {
         }
         let mut name = [0; 64];
         let engines = service.card.describe(&mut name).max(1);
-        gpu.name.iter().zip(name).for_each(|(to, byte)| to.store(byte, Relaxed));
+        gpu.name.set(name);
         gpu.engines.store(engines as u32, Relaxed);
         gpu.clock.measure();
         Ok(service)
@@ -198,7 +189,7 @@ impl Service {
             let stream = self.card.new_stream()?;
             self.channels.push(Channel { stream, buffer: 0 });
         }
-        if !self.card.has_straight() {
+        if self.card.batch.is_none() {
             self.slow_calls = NEVER;
             self.furnish_buffers()?;
         }
@@ -214,18 +205,18 @@ impl Service {
         for channel in self.channels.iter_mut().filter(|channel| channel.buffer == 0) {
             channel.buffer = self.card.new_memory(BUFFER)?;
         }
-        self.gpu.buffers.store(1, Relaxed);
+        self.gpu.buffers.store(true, Relaxed);
         Ok(())
     }
 
     fn run(&mut self) {
-        while self.gpu.closing.load(SeqCst) == 0 && !self.failed {
+        while self.gpu.is_up() {
             let heard = self.gpu.bell.load(SeqCst);
             self.submit_all();
             self.reap();
             self.evict_unused();
             self.grant();
-            if self.failed || self.gpu.posted.load(SeqCst) != 0 {
+            if self.gpu.posted.load(SeqCst) != 0 {
                 continue;
             }
             if self.gpu.spare_cpus.load(Relaxed) == 0 && self.work_comes_soon() {
@@ -250,12 +241,9 @@ impl Service {
         let gpu = self.gpu;
         gpu.asleep.store(1, SeqCst);
         let nothing = gpu.posted.load(SeqCst) == 0
-            && gpu.closing.load(SeqCst) == 0
+            && gpu.state.load(SeqCst) == state::READY
             && !gpu.wishes.iter().any(|wish| wish.state.load(Relaxed) == 2)
-            && !self
-                .there
-                .iter()
-                .any(|&i| self.users[i] == 0 && gpu.registrations.get(i).is_stale());
+            && !gpu.registrations.all().any(|(i, one)| one.is_stale() && !self.is_used(i));
         if nothing {
             let nanos = match (self.flights.is_empty(), self.registered) {
                 (false, _) => LOOK_NANOS,
@@ -276,54 +264,49 @@ impl Service {
             if state.compare_exchange(slot::POSTED, slot::RUNNING, Acquire, Relaxed).is_err() {
                 continue; // taken back
             }
-            if self.failed {
+            if self.gpu.is_up() {
+                self.submit(index);
+            } else {
                 state.store(slot::REFUSED, Release);
-                continue;
             }
-            self.submit(index);
         }
     }
 
     /// Lets go of flights that are over, and looks after those that are overdue.
     fn reap(&mut self) {
-        let (gpu, now) = (self.gpu, sys::ticks());
-        let mut left = Vec::with_capacity(self.flights.len());
-        let mut lost = None;
-        for flight in core::mem::take(&mut self.flights) {
+        let (gpu, now, mut lost) = (self.gpu, sys::ticks(), None);
+        let mut flights = core::mem::take(&mut self.flights);
+        flights.retain(|flight| {
             let slot = &gpu.slots[flight.index];
-            let over = slot.number.load(Acquire) != flight.number
+            if slot.number.load(Acquire) != flight.number
                 || slot.state.load(Acquire) == slot::FREE
-                || gpu.look(flight.index) != SlotState::UnderWay;
+                || gpu.look(flight.index) != SlotState::UnderWay
+            {
+                return false;
+            }
             let patience = 10 * gpu.clock.ticks_per_ms() + 8 * gpu.times.expected(flight.bytes);
-            if !over && now.wrapping_sub(flight.since) > patience {
-                match self.streams_are_done(&flight) {
-                    Ok(false) => {}
-                    Ok(true) => {
-                        if gpu.finish(flight.index, slot::OVER) {
-                            gpu.counts.lost.fetch_add(1, Relaxed);
-                        }
-                        self.let_go(&flight);
-                        continue;
-                    }
-                    Err(answer) => lost = Some(answer),
+            let is_late = now.wrapping_sub(flight.since) > patience;
+            match if is_late { self.streams_are_done(flight) } else { Ok(false) } {
+                Ok(true) if gpu.finish(flight.index, slot::OVER) => {
+                    gpu.counts.lost.fetch_add(1, Relaxed);
+                    false
+                }
+                Ok(done) => !done,
+                Err(answer) => {
+                    lost = Some(answer);
+                    true
                 }
             }
-            if over {
-                self.let_go(&flight);
-            } else {
-                left.push(flight);
-            }
-        }
-        self.flights = left;
+        });
+        self.flights = flights;
         if let Some(answer) = lost {
             self.end(Unavailable::Driver(answer));
         }
     }
 
-    fn let_go(&mut self, flight: &Flight) {
-        for &registration in &flight.registrations {
-            self.users[registration] -= 1;
-        }
+    /// Whether a flight uses a registration.
+    fn is_used(&self, registration: usize) -> bool {
+        self.flights.iter().any(|flight| flight.registrations.contains(&registration))
     }
 
     fn streams_are_done(&self, flight: &Flight) -> Result<bool, CuResult> {
@@ -337,43 +320,36 @@ impl Service {
         Ok(true)
     }
 
-    /// Something went wrong: no more copies by the card. Those under way are over, one way or the
-    /// other, when it is certain that the card writes no more.
+    /// Something went wrong.
     fn end(&mut self, why: Unavailable) {
-        self.gpu.note_why(why);
+        self.gpu.why.set(why);
+        self.stop();
+    }
+
+    /// No more copies by the card. Those under way are over, one way or the other, when it is certain
+    /// that the card writes no more.
+    fn stop(&mut self) {
         self.gpu.state.store(state::ENDED, SeqCst);
-        self.failed = true;
+        for slot in &self.gpu.slots {
+            let (posted, refused) = (slot::POSTED, slot::REFUSED);
+            let _ = slot.state.compare_exchange(posted, refused, Release, Relaxed);
+        }
         self.card.drain(self.channels.iter().map(|channel| channel.stream));
         for flight in core::mem::take(&mut self.flights) {
             if self.gpu.slots[flight.index].number.load(Acquire) == flight.number {
                 self.gpu.finish(flight.index, slot::FAILED);
             }
-            self.let_go(&flight);
         }
     }
 
     /// Waits for the copies under way and gives everything back.
     fn close(mut self) {
-        self.gpu.state.store(state::ENDED, SeqCst);
-        let end = sys::nanoseconds() + EXIT_NANOS / 2;
-        loop {
-            for slot in &self.gpu.slots {
-                let (posted, refused) = (slot::POSTED, slot::REFUSED);
-                let _ = slot.state.compare_exchange(posted, refused, Release, Relaxed);
-            }
-            self.reap();
-            if self.flights.is_empty() || sys::nanoseconds() > end {
-                break;
-            }
-            sys::sleep(100_000);
+        self.stop();
+        let gpu = self.gpu;
+        for (index, _) in gpu.registrations.all().filter(|(_, one)| !one.is_empty()) {
+            gpu.registrations.retire(index);
+            self.drop_registration(index);
         }
-        for index in self.there.clone() {
-            if self.users[index] == 0 {
-                self.gpu.registrations.retire(index);
-                self.drop_registration(index);
-            }
-        }
-        self.card.drain(self.channels.iter().map(|channel| channel.stream));
         // SAFETY: ours; drained, so the card does not use them any more.
         unsafe {
             if self.words != 0 {

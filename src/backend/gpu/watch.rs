@@ -31,6 +31,7 @@ use super::registrations::Registrations;
 use crate::os::sys;
 use crate::plan::PAGE;
 use alloc::vec;
+use core::ops::Range;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize};
 
@@ -194,16 +195,9 @@ impl Watch {
     }
 }
 
-/// A mapping, as /proc/self/maps tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Vma {
-    pub start: usize,
-    pub end: usize,
-}
-
 /// The mapping at an address, if it is private memory of no file, to be read and written: the
 /// kind of which every change is told.
-pub fn anonymous(address: usize) -> Option<Vma> {
+pub fn anonymous(address: usize) -> Option<Range<usize>> {
     let mut maps = vec![0; 64 << 10];
     let len = loop {
         let len = sys::read_file(c"/proc/self/maps", &mut maps, sys::NoNewFilter::look()?)?.len();
@@ -215,7 +209,7 @@ pub fn anonymous(address: usize) -> Option<Vma> {
     find_anonymous(core::str::from_utf8(&maps[..len]).ok()?, address)
 }
 
-fn find_anonymous(maps: &str, address: usize) -> Option<Vma> {
+fn find_anonymous(maps: &str, address: usize) -> Option<Range<usize>> {
     for line in maps.lines() {
         let mut words = line.split_ascii_whitespace();
         let (start, end) = words.next()?.split_once('-')?;
@@ -228,7 +222,7 @@ fn find_anonymous(maps: &str, address: usize) -> Option<Vma> {
         let (inode, name) = (words.next()?, words.next().unwrap_or(""));
         let plain = name.is_empty() || name == "[heap]" || name.starts_with("[anon");
         let fits = rights.starts_with("rw") && rights.ends_with('p') && inode == "0" && plain;
-        return fits.then_some(Vma { start, end });
+        return fits.then_some(start..end);
     }
     None
 }

@@ -35,8 +35,6 @@ pub struct Kernel {
     pub seen: Mutex<Vec<abi::Piece>>,
     pub submits: AtomicU64,
     pub waits: AtomicU64,
-    /// Pages that may stay pinned.
-    pub keeps: AtomicU64,
     /// Called when a request ends, before its words are written.
     at_end: Mutex<Option<Box<dyn Fn() + Send>>>,
     /// Called once, when a status call has found a request over and before it says so.
@@ -86,7 +84,6 @@ impl Kernel {
             seen: Mutex::default(),
             submits: AtomicU64::new(0),
             waits: AtomicU64::new(0),
-            keeps: AtomicU64::new(u64::MAX),
             at_end: Mutex::default(),
             at_answer: Mutex::default(),
         }))
@@ -123,10 +120,7 @@ impl Kernel {
                 abi::IOC_INFO => {
                     let info = &mut *(argument as *mut abi::Info);
                     assert_eq!(info.size as usize, size_of::<abi::Info>());
-                    match info.flags {
-                        abi::INFO_KEEP => self.keeps.store(info.keep_pages, Ordering::Relaxed),
-                        flags => assert_eq!(flags, 0),
-                    }
+                    assert!(matches!(info.flags, 0 | abi::INFO_KEEP));
                     *info = self.info;
                     0
                 }
@@ -147,7 +141,7 @@ impl Kernel {
         assert!((1..=abi::MAX_PIECES).contains(&count));
         // SAFETY: the caller's list, which it leaves alone until this returns.
         let pieces =
-            unsafe { core::slice::from_raw_parts_mut(submit.pieces as *mut abi::Piece, count) };
+            unsafe { core::slice::from_raw_parts(submit.pieces as *const abi::Piece, count) };
         let (errno, taken) = trouble.refuse.unwrap_or((0, count));
         let taken = taken.min(count);
         if taken == 0 {
@@ -159,11 +153,7 @@ impl Kernel {
             return libc::EAGAIN;
         };
         let mut channels = 0;
-        for (number, piece) in pieces[..taken].iter_mut().enumerate() {
-            if piece.channel == abi::CHANNEL_ANY {
-                assert!(self.info.features & abi::FEATURE_NODES != 0, "{piece:?}");
-                piece.channel = number as u32 % (self.info.channels / 2);
-            }
+        for piece in &pieces[..taken] {
             assert!(piece.dst.is_multiple_of(abi::ALIGN as u64), "{piece:?}");
             assert!(piece.len.is_multiple_of(abi::ALIGN as u64) && piece.len > 0, "{piece:?}");
             assert!(piece.src.is_multiple_of(self.info.src_align.into()), "{piece:?}");

@@ -7,7 +7,6 @@
 //! part is copied by loops that survive a bad page, with our handler of faults in front of the
 //! program's; what is little is copied before anything is under way.
 
-pub mod abi;
 mod across;
 mod asynchronous;
 pub mod counts;
@@ -20,12 +19,14 @@ pub mod queues;
 mod tests;
 mod words;
 
+pub use adma_record::abi;
+
 use crate::backend::copy_loop::{Copied, CopyLoop};
 use crate::backend::stretch::Stretch;
 use crate::backend::threads::workers;
 use crate::backend::tuning::{CallerShare, Clock, CopyTimes, Limit};
 use crate::backend::{Refused, signals};
-use crate::os::mapped::{Zeroed, zeroed};
+use crate::os::mapped::Zeroed;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::{process, sys};
 use crate::plan::{Cut, PAGE, Split};
@@ -94,8 +95,9 @@ pub struct Engine {
 unsafe impl Zeroed for Engine {}
 
 impl Engine {
+    #[cfg(test)]
     pub const fn new() -> Self {
-        zeroed()
+        crate::os::mapped::zeroed()
     }
 
     /// Opens the helper. By one thread at a time, with signals held: a handler that jumped
@@ -307,7 +309,7 @@ impl Engine {
             }
             whole.by_libc(body + begun, end);
         }
-        self.counts.costs.note(&request, [begun_at, submitted, over, sys::ticks()]);
+        self.counts.note(&request, [begun_at, submitted, over, sys::ticks()]);
         Ok(())
     }
 

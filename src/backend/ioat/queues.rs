@@ -49,16 +49,11 @@ pub fn drivers(held: &str) -> impl Iterator<Item = (&str, usize, &str, &str)> {
 /// Writes a line, for `adma check`, for each run of DSA queues that the helper cannot have for one
 /// reason; nothing where there is no DSA.
 pub fn write_unusable(out: &mut dyn Write) -> Result {
-    write_unusable_in(DSA, out)
-}
-
-fn write_unusable_in(folder: &str, out: &mut dyn Write) -> Result {
     let mut run: Option<(String, String, &str)> = None;
     // Numbers are shared with other accelerators, and need not be without gaps.
     for (dsa, queue) in (0..32).flat_map(|dsa| (0..16).map(move |queue| (dsa, queue))) {
-        let why = read(folder, &format!("dsa{dsa}/state"))
-            .and_then(|_| why_not(folder, &format!("wq{dsa}.{queue}")));
         let name = format!("wq{dsa}.{queue}");
+        let why = read(&format!("dsa{dsa}/state")).and_then(|_| why_not(&name));
         if let (Some((_, last, same)), Some(why)) = (&mut run, why)
             && *same == why
         {
@@ -84,9 +79,9 @@ fn write_run(run: Option<(String, String, &str)>, out: &mut dyn Write) -> Result
 }
 
 /// Why the helper cannot have a queue; `None`: it can, or there is no such queue.
-fn why_not(folder: &str, name: &str) -> Option<&'static str> {
-    let state = read(folder, &format!("{name}/state"))?;
-    let kind = read(folder, &format!("{name}/type"))?;
+fn why_not(name: &str) -> Option<&'static str> {
+    let state = read(&format!("{name}/state"))?;
+    let kind = read(&format!("{name}/type"))?;
     match (&*state, &*kind) {
         ("enabled", "kernel") => None,
         (_, "user") => Some("of type user, adma wants kernel (kmod-c/README.md)"),
@@ -94,8 +89,8 @@ fn why_not(folder: &str, name: &str) -> Option<&'static str> {
     }
 }
 
-fn read(folder: &str, name: &str) -> Option<String> {
-    let path = CString::new(format!("{folder}/{name}")).ok()?;
+fn read(name: &str) -> Option<String> {
+    let path = CString::new(format!("{DSA}/{name}")).ok()?;
     let mut room = [0; 32];
     let found = sys::read_file(&path, &mut room, sys::NoNewFilter::look()?)?;
     let text = core::str::from_utf8(found).ok()?;
@@ -114,37 +109,5 @@ mod tests {
         let one = ("ioatdma", 1, "dma0chan0", "dma0chan0");
         assert_eq!(found, [one, ("idxd", 2, "dma2chan0", "dma2chan1")]);
         assert_eq!(drivers("").count(), 0);
-    }
-
-    #[test]
-    fn queues_that_cannot_be_used_are_told_with_the_reason() {
-        let folder = std::env::temp_dir().join(format!("adma-queues-{}", std::process::id()));
-        let queue = |dsa: u32, queue: u32, state: &str, kind: &str| {
-            let of = |name: &str| folder.join(name);
-            let name = format!("wq{dsa}.{queue}");
-            for (file, text) in [("state", state), ("type", kind)] {
-                std::fs::create_dir_all(of(&name)).unwrap();
-                std::fs::write(of(&format!("{name}/{file}")), format!("{text}\n")).unwrap();
-            }
-        };
-        for dsa in [0, 2] {
-            std::fs::create_dir_all(folder.join(format!("dsa{dsa}"))).unwrap();
-            std::fs::write(folder.join(format!("dsa{dsa}/state")), "enabled\n").unwrap();
-        }
-        queue(0, 0, "enabled", "kernel");
-        queue(0, 1, "disabled", "none");
-        queue(0, 2, "disabled", "none");
-        queue(0, 3, "enabled", "user");
-        queue(1, 0, "disabled", "none"); // of another accelerator
-        queue(2, 0, "disabled", "none");
-        let mut out = String::new();
-        write_unusable_in(folder.to_str().unwrap(), &mut out).unwrap();
-        std::fs::remove_dir_all(&folder).unwrap();
-        assert_eq!(
-            out,
-            "  DSA         wq0.1 to wq0.2: not configured (kmod-c/README.md)\n  \
-               DSA         wq0.3: of type user, adma wants kernel (kmod-c/README.md)\n  \
-               DSA         wq2.0: not configured (kmod-c/README.md)\n"
-        );
     }
 }

@@ -161,33 +161,6 @@ fn one_copy_spreads_over_channels_that_follow_from_its_place() {
 }
 
 #[test]
-fn channels_on_several_nodes_are_left_to_the_kernel() {
-    let info = Kernel::new(4).info();
-    let info = abi::Info { features: info.features | abi::FEATURE_NODES, ..info };
-    let engine = engine_on(Kernel::with(info), []);
-    copy_at(&engine, (0, 0), 64 << 10, &HOW).unwrap();
-    // The fake one says that the first half is near.
-    assert_eq!(seen(&engine, |piece| piece.channel), [0, 1, 0, 1]);
-    // A caller that wants fewer names them itself.
-    copy_at(&engine, (0, 0), 64 << 10, &Options { channels: Some(2), ..HOW }).unwrap();
-    let named = &seen(&engine, |piece| piece.channel)[4..];
-    assert!(matches!(named, [one, next] if *next == (one + 1) % 4), "{named:?}");
-}
-
-#[test]
-fn pieces_begin_at_destination_pages_and_are_not_small() {
-    let engine = engine(4, []);
-    copy_at(&engine, (100, 3), 500_000, &HOW).unwrap();
-    let pieces = seen(&engine, |piece| *piece);
-    assert_eq!(pieces.len(), 4);
-    assert!(pieces[1..].iter().all(|piece| piece.dst.is_multiple_of(PAGE as u64)));
-    assert!(pieces[..pieces.len() - 1].iter().all(|piece| piece.len >= 16 << 10));
-    let (first, last) = (&pieces[0], pieces.last().unwrap());
-    assert!(pieces.windows(2).all(|two| two[0].dst + two[0].len == two[1].dst));
-    assert!(last.dst + last.len - first.dst > 500_000 - 128, "only the edges are the caller's");
-}
-
-#[test]
 fn requests_respect_the_limits_of_the_file() {
     let limited = |max_bytes, max_pages| {
         let info = abi::Info { max_bytes, max_pages, ..Kernel::new(2).info() };
@@ -199,18 +172,6 @@ fn requests_respect_the_limits_of_the_file() {
     assert!(limited(1 << 30, 1024) <= (512 - 64) * PAGE as u64, "on both sides, in pages");
     assert_eq!(limited(1 << 30, 1 << 20), 9_000_000);
     assert!(limited(0, 0) > 0, "whatever the helper says");
-}
-
-#[test]
-fn share_of_the_caller_grows_while_it_waits_and_shrinks_while_it_does_not() {
-    // Words that never come: the caller has to wait however slow it is itself.
-    let engine = engine(2, [Trouble { lost: !0, ..FINE }; 12]);
-    let how = Options { share: None, ..HOW };
-    (0..12).for_each(|_| copy_at(&engine, (0, 0), 1 << 20, &how).unwrap());
-    let grown = engine.share.of(1 << 20);
-    assert!(grown > 100_000, "{grown}");
-    (0..8).for_each(|_| copy_at(&engine, (0, 0), 1 << 20, &how).unwrap());
-    assert!(engine.share.of(1 << 20) < grown);
 }
 
 #[test]
@@ -364,38 +325,4 @@ fn helper_that_makes_no_sense_is_not_used() {
         let engine = Engine::new();
         assert!(!start(&engine) && engine.why_not() == libc::ENOENT);
     }
-}
-
-#[test]
-fn what_stays_pinned_is_told_in_pages_and_asked_for_in_lines() {
-    let info = abi::Info { hits: 5, invalidations: 7, ..Kernel::new(2).info() };
-    let engine = engine_on(Kernel::with(info), []);
-    let keeps = || count(&kernel(&engine).keeps);
-    let fork = |pages| {
-        engine.let_go();
-        assert_eq!(keeps(), 0, "while the program forks");
-        engine.keep_again();
-        assert_eq!(keeps(), pages, "afterwards");
-    };
-    assert_eq!(keeps(), u64::MAX, "nothing was said");
-    fork(u64::MAX);
-    for (bytes, pages) in [(64 << 20, 16384), (PAGE, 1), (PAGE - 1, 0), (0, 0)] {
-        engine.keep(bytes);
-        assert_eq!(keeps(), pages, "{bytes} bytes");
-        fork(pages);
-    }
-    let kept = engine.kept().unwrap();
-    assert_eq!((kept[0], kept[3]), (("hits", 5), ("invalidations", 7)));
-}
-
-#[test]
-fn forgotten_engine_has_no_channels_and_starts_anew() {
-    let engine = engine(2, []);
-    copy(&engine, 100_000).unwrap();
-    std::mem::forget(engine.lists.take());
-    engine.forget_after_fork();
-    assert_eq!((engine.channels(), count(&engine.counts.submits)), (0, 0));
-    assert!(engine.words.iter().all(|words| words.load(Ordering::Relaxed) == 0));
-    assert!(start(&engine));
-    assert_eq!(copy(&engine, 100_000), Ok(()));
 }

@@ -4,30 +4,23 @@
 //! work for any signal, so that only one original has to be found at start-up. Calls of it for
 //! other signals are passed on.
 
-use super::{Action, DispositionLock, EVER, RESETHAND, SIGINFO, SignalChain};
+use super::{DISPOSITIONS, EVER, RESETHAND, SIGINFO, SignalChain};
 use crate::os::lookup::{self, Function};
-use crate::os::signal_mask::{self, SignalsHeld, signal_set};
-use crate::os::{process, sys};
-use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use crate::os::process;
+use crate::os::signal_mask::{self, Action, SignalsHeld, signal_set};
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU64, Ordering};
 
-/// The original sigaction, which all others come down to.
-pub static ORIGINAL: AtomicPtr<c_void> =
-    AtomicPtr::new((bare_sigaction as *const ()).cast_mut().cast());
-
-/// Takes note of the original, once `lookup` has found it.
-pub fn set_original() {
-    let found = lookup::found(Function::sigaction);
-    if !found.is_null() {
-        ORIGINAL.store(found, Ordering::Release);
-    }
-}
-
-type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
-
-fn next() -> Sigaction {
-    // SAFETY: only ever a sigaction: ours below, or what was found by that name.
-    unsafe { core::mem::transmute(ORIGINAL.load(Ordering::Acquire)) }
+/// The original, which all others come down to. Constructors of other libraries may call before our
+/// start-up: that is still the moment to look for it.
+///
+/// # Safety
+/// As sigaction.
+unsafe fn original(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    let arguments = [signal as usize, new as usize, old as usize, 0];
+    // SAFETY: what was found by that name; the caller's promise.
+    let answer = unsafe { lookup::call(lookup::original(Function::sigaction), arguments) };
+    answer.map_or_else(|| fail(libc::ENOSYS), |answer| answer as c_int)
 }
 
 /// sigaction(2).
@@ -45,11 +38,11 @@ pub unsafe extern "C" fn sigaction(
     };
     if !EVER.load(Ordering::SeqCst) {
         // SAFETY: the program's own call, passed on.
-        let answer = unsafe { next()(signal, new, old) };
+        let answer = unsafe { original(signal, new, old) };
         // Another thread's copy may just have become the first that is shared.
         if EVER.load(Ordering::SeqCst) && process::is_ours() {
             let _held = SignalsHeld::all();
-            let _lock = DispositionLock::take();
+            let _lock = DISPOSITIONS.lock();
             let _ = chain.install(); // else the next copy tries again
         }
         return answer;
@@ -79,7 +72,7 @@ unsafe fn pass_on_and_note(
         signal_mask::note_handler(signal);
     }
     // SAFETY: the program's own call.
-    let answer = unsafe { next()(signal, new, old) };
+    let answer = unsafe { original(signal, new, old) };
     if is_function {
         signal_mask::note_handler(signal);
     } else if handler.is_some() && is_valid(signal) && process::is_ours() {
@@ -93,7 +86,7 @@ fn set(chain: &SignalChain, new: Option<&libc::sigaction>, old: &mut libc::sigac
     let pass_on = |new: Option<&libc::sigaction>, old: *mut libc::sigaction| {
         let new = new.map_or(core::ptr::null(), |new| new);
         // SAFETY: null, or memory of our own.
-        unsafe { next()(chain.signal, new, old) }
+        unsafe { original(chain.signal, new, old) }
     };
     if !process::is_ours() {
         // A child with a table of its own. What it inherited may be ours.
@@ -104,7 +97,7 @@ fn set(chain: &SignalChain, new: Option<&libc::sigaction>, old: &mut libc::sigac
         return answer;
     }
     let _held = SignalsHeld::all();
-    let _lock = DispositionLock::take();
+    let _lock = DISPOSITIONS.lock();
     let Some(slot) = Action::of(chain.signal).and_then(|now| chain.slot(now.handler)) else {
         return pass_on(new, old);
     };
@@ -171,40 +164,6 @@ fn set_of(signals: u64) -> libc::sigset_t {
 fn first_word(set: &libc::sigset_t) -> u64 {
     // SAFETY: 128 bytes.
     unsafe { (&raw const *set).cast::<u64>().read() }
-}
-
-/// sigaction without the C library, until it is found: constructors of other libraries run
-/// before ours.
-unsafe extern "C" fn bare_sigaction(
-    signal: c_int,
-    new: *const libc::sigaction,
-    old: *mut libc::sigaction,
-) -> c_int {
-    let exchange = |new: &libc::sigaction| {
-        let action = Action {
-            handler: new.sa_sigaction,
-            flags: new.sa_flags as u32 as usize | super::RESTORER,
-            restorer: super::handler::restorer(),
-            mask: first_word(&new.sa_mask),
-        };
-        action.exchange(signal)
-    };
-    // SAFETY: null, or the program's promise.
-    let answer = match unsafe { new.as_ref() } {
-        // The C library's own, for cancellation and setuid.
-        _ if matches!(signal, 32 | 33) => Err(-libc::EINVAL as sys::SysResult),
-        Some(new) => exchange(new),
-        None => Action::of(signal).ok_or(-libc::EINVAL as sys::SysResult),
-    };
-    match answer {
-        Ok(before) if !old.is_null() => {
-            // SAFETY: the program's promise.
-            unsafe { old.write(shown(&before)) };
-            0
-        }
-        Ok(_) => 0,
-        Err(answer) => fail(-answer as c_int),
-    }
 }
 
 fn fail(errno: c_int) -> c_int {

@@ -7,10 +7,10 @@
 //! stack: the function cannot tell, it returns to the restorer, and an unwinder sees the frames it
 //! knows. It uses no stack, for an alternate stack may be small.
 
-use super::{BUS, DispositionLock, HandlerSlot, RESETHAND, SEGV, SLOTS, SignalChain};
+use super::{BUS, DISPOSITIONS, HandlerSlot, RESETHAND, SEGV, SLOTS, SignalChain, exchange};
 use crate::backend::copy_loop;
 use crate::backend::threads::workers;
-use crate::os::put_off::{self, To};
+use crate::os::deferred;
 use crate::os::signal_mask::{OF_THE_C_LIBRARY, SignalsHeld, block_signal, signal_set};
 use crate::os::{holders, process};
 use core::arch::{global_asm, naked_asm};
@@ -180,7 +180,7 @@ unsafe extern "C" fn decide(
         if holders::is_interrupt(info) {
             interrupt(context);
         } else {
-            put_off(signal, info, context);
+            deferred(signal, info, context);
         }
         return 0;
     }
@@ -196,7 +196,7 @@ fn function_to_run(chain: &SignalChain, slot: usize) -> Option<usize> {
     // A handler that interrupted the holder of the lock could wait for it for ever.
     let _held = SignalsHeld::all();
     let is_ours = process::is_ours();
-    let _lock = is_ours.then(DispositionLock::take);
+    let _lock = is_ours.then(|| DISPOSITIONS.lock());
     let slot = chain.slots.get(slot)?;
     let program = slot.program();
     let mut reset = program;
@@ -205,7 +205,7 @@ fn function_to_run(chain: &SignalChain, slot: usize) -> Option<usize> {
         if is_ours {
             workers::let_pieces_end();
         }
-        let _ = reset.exchange(chain.signal);
+        let _ = exchange(chain.signal, &reset);
         return None;
     }
     // As the kernel, which does so before it calls the handler: of two threads that fault at
@@ -213,7 +213,7 @@ fn function_to_run(chain: &SignalChain, slot: usize) -> Option<usize> {
     if program.flags & RESETHAND != 0 && is_ours {
         slot.note(&reset);
     } else if program.flags & RESETHAND != 0 {
-        let _ = reset.exchange(chain.signal); // in a child: the table of its own
+        let _ = exchange(chain.signal, &reset); // in a child: the table of its own
     }
     Some(program.handler)
 }
@@ -244,26 +244,24 @@ fn interrupt(context: &mut Ucontext) {
 
 /// A signal that was sent while its thread shares a copy. The program's handler could jump out
 /// of the copy while others write, so the signal has to wait as all others do then.
-fn put_off(signal: i32, info: &libc::siginfo_t, context: &mut Ucontext) {
+fn deferred(signal: i32, info: &libc::siginfo_t, context: &mut Ucontext) {
     let is_worker = workers::is_worker_stack(context.registers[RSP]);
-    let to = if is_worker { To::Process } else { To::Thread };
     if is_worker {
         // Sent to the process, and no thread of the program's wanted it: it goes back when this
         // worker blocks it.
         workers::send_away();
     }
-    if !put_off::note(signal, info, to) {
+    if !deferred::note(signal, info) {
         // No room. Blocked it waits in the kernel, and bad pages cannot be heard of.
         context.mask |= signal_set(signal);
         if let Some(ip) = copy_loop::recover(context.registers[RIP]) {
             context.registers[RIP] = ip;
         }
-        match to {
-            To::Thread => send_to_oneself(signal, info),
-            To::Process => {
-                block_signal(signal);
-                put_off::send_to_process(signal, info);
-            }
+        if is_worker {
+            block_signal(signal);
+            deferred::send_to_process(signal, info);
+        } else {
+            send_to_oneself(signal, info);
         }
     }
 }
@@ -271,7 +269,7 @@ fn put_off(signal: i32, info: &libc::siginfo_t, context: &mut Ucontext) {
 /// Comes when this handler has returned, or when the mask that it returns to lets it.
 fn send_to_oneself(signal: i32, info: &libc::siginfo_t) {
     block_signal(signal); // with SA_NODEFER it would come at once
-    put_off::send_to_oneself(signal, info);
+    deferred::send_to_oneself(signal, info);
 }
 
 /// Where handlers return to if the program's action says nothing: unwinders and debuggers know such

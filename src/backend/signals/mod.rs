@@ -33,21 +33,11 @@ mod handler;
 mod tests;
 
 use super::Refused;
-use crate::os::signal_mask::SignalsHeld;
-use crate::os::sync::pause;
-use crate::os::sys;
-use crate::os::{holders, process, put_off};
+use crate::os::lock::Lock;
+use crate::os::signal_mask::{Action, SignalsHeld};
+use crate::os::sys::syscall;
+use crate::os::{deferred, holders, process};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-
-/// The kernel's struct sigaction.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Action {
-    handler: usize,
-    flags: usize,
-    restorer: usize,
-    mask: u64,
-}
 
 /// libc's SA_RESETHAND and its like are of type int, and this one is negative.
 const RESETHAND: usize = 0x8000_0000;
@@ -55,33 +45,14 @@ const SIGINFO: usize = libc::SA_SIGINFO as usize;
 /// Not in libc: without it the kernel on x86-64 delivers nothing.
 const RESTORER: usize = 0x0400_0000;
 
-impl Action {
-    const NONE: Self = Self { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
-
-    /// What the kernel has for a signal.
-    fn of(signal: i32) -> Option<Self> {
-        let mut action = Self::NONE;
-        let at = &raw mut action as usize;
-        // SAFETY: without a new action the kernel only writes the old one, 32 bytes.
-        let answer =
-            unsafe { sys::syscall(libc::SYS_rt_sigaction, [signal as usize, 0, at, 8, 0, 0]) };
-        (answer == 0).then_some(action)
-    }
-
-    /// Gives the kernel this one and returns the one before.
-    fn exchange(&self, signal: i32) -> Result<Self, sys::SysResult> {
-        let mut before = Self::NONE;
-        let (new, old) = (&raw const *self as usize, &raw mut before as usize);
-        // SAFETY: both live through the call. What is installed is the program's own action, or
-        // ours in front of it.
-        let answer =
-            unsafe { sys::syscall(libc::SYS_rt_sigaction, [signal as usize, new, old, 8, 0, 0]) };
-        if answer == 0 { Ok(before) } else { Err(answer) }
-    }
-
-    fn is_function(&self) -> bool {
-        self.handler > libc::SIG_IGN
-    }
+/// Gives the kernel an action and returns the one before.
+fn exchange(signal: i32, new: &Action) -> Result<Action, Refused> {
+    let mut before = Action::NONE;
+    let (new, old) = (&raw const *new, &raw mut before);
+    // SAFETY: both live through the call. What is installed is the program's own action, or ours in
+    // front of it.
+    let answer = unsafe { syscall!(SYS_rt_sigaction, signal, new, old, 8) };
+    if answer == 0 { Ok(before) } else { Err(Refused::System) }
 }
 
 /// The handlers of ours for one of the two signals, and the program's behind them.
@@ -129,6 +100,10 @@ impl Disposition {
 static SEGV: SignalChain = SignalChain::new(libc::SIGSEGV, handler::ON_SIGSEGV);
 static BUS: SignalChain = SignalChain::new(libc::SIGBUS, handler::ON_SIGBUS);
 
+/// Held while what is noted of the program changes: with all signals blocked, and only in the process
+/// whose memory this is. The hook only tries it.
+static DISPOSITIONS: Lock<()> = Lock::new(());
+
 /// Whether ours was ever put in front, or is just being put there.
 #[unsafe(link_section = ".data")] // a page that start-up touches anyhow, and every fork reads
 static EVER: AtomicBool = AtomicBool::new(false);
@@ -145,7 +120,7 @@ pub fn install_handlers() -> Result<(), Refused> {
             return Err(Refused::NotOurs);
         }
         let _held = SignalsHeld::all().ok_or(Refused::System)?;
-        let _lock = DispositionLock::attempt().ok_or(Refused::Busy)?;
+        let _lock = DISPOSITIONS.try_lock().ok_or(Refused::Busy)?;
         chain.install()?;
     }
     Ok(())
@@ -170,8 +145,8 @@ pub fn handlers_are_installed() -> bool {
 /// In the child of a fork: the thread that held the lock is not here.
 pub fn forget_after_fork() {
     if EVER.load(Ordering::Relaxed) {
-        LOCKED.store(false, Ordering::Release);
-        put_off::forget_after_fork();
+        DISPOSITIONS.renew();
+        deferred::forget_after_fork();
         holders::forget_after_fork();
     }
 }
@@ -211,13 +186,12 @@ impl SignalChain {
         // Again only if a thread has set something past us in between.
         for _ in 0..8 {
             let slot = self.slot_for(&now);
-            let before = slot.in_front_of(&now).exchange(self.signal);
-            let before = before.map_err(|_| Refused::System)?;
+            let before = exchange(self.signal, &slot.in_front_of(&now))?;
             if before == now || self.slot(before.handler).is_some() {
                 return Ok(());
             }
             if before.handler == libc::SIG_IGN {
-                return before.exchange(self.signal).map(drop).map_err(|_| Refused::System);
+                return exchange(self.signal, &before).map(drop);
             }
             now = before;
         }
@@ -282,39 +256,5 @@ impl HandlerSlot {
             action.restorer = handler::restorer();
         }
         action
-    }
-}
-
-static LOCKED: AtomicBool = AtomicBool::new(false);
-
-/// The right to change what is noted of the program. Taken with all signals blocked, and only in
-/// the process whose memory this is.
-struct DispositionLock;
-
-impl DispositionLock {
-    fn attempt() -> Option<Self> {
-        (!LOCKED.swap(true, Ordering::Acquire)).then_some(Self)
-    }
-
-    /// Held for a few system calls at most. Not for the hook.
-    fn take() -> Self {
-        for turn in 0.. {
-            if let Some(lock) = Self::attempt() {
-                return lock;
-            }
-            if turn < 100 {
-                pause();
-            } else {
-                // Sleeps, so that a holder of lower priority gets a CPU.
-                sys::sleep(50_000);
-            }
-        }
-        unreachable!()
-    }
-}
-
-impl Drop for DispositionLock {
-    fn drop(&mut self) {
-        LOCKED.store(false, Ordering::Release);
     }
 }

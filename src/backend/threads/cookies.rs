@@ -545,6 +545,9 @@ impl Table {
 
     /// For the child of a fork: the parent's cookies are not ours, and its copies not under way here.
     pub fn forget_everything(&self) {
+        if self.entries().is_empty() {
+            return; // a page that is written is copied for the child
+        }
         for (word, used) in self.used.iter().enumerate() {
             let mut left = used.load(Ordering::Relaxed);
             while left != 0 {

@@ -24,20 +24,6 @@ fn is_over(table: &Table, cookie: Cookie) -> bool {
 }
 
 #[test]
-fn cookie_of_another_process_or_none_is_not_unpacked() {
-    let cookie = Cookie { index: ENTRIES - 1, generation: u32::MAX };
-    for tag in [0, 1, 77, u32::MAX] {
-        let packed = cookie.pack(tag);
-        assert!(packed > 0);
-        assert_eq!(Cookie::unpack(packed, tag), Some(cookie));
-        assert_eq!(Cookie::unpack(packed, tag ^ 1), None);
-        assert_eq!(Cookie::unpack(-packed, tag), None);
-    }
-    assert_eq!(Cookie::unpack(i64::MIN, 0), None);
-    assert_eq!(Cookie::unpack(-libc::EAGAIN as i64, 0), None);
-}
-
-#[test]
 fn cookie_is_over_after_its_last_piece_and_retired_once() {
     let table = zeroed::<Table>();
     let (owner, cookie) = single(&table, 3);
@@ -77,24 +63,6 @@ fn owner_of_several_parts_ends_with_the_last_one() {
     assert!(table.close(owner).is_some());
     assert!(is_over(&table, cookie) && table.has_failed(owner) && table.retire(cookie));
     table.free(owner);
-    assert!(table.used.iter().all(|word| word.load(Ordering::Relaxed) == 0));
-}
-
-#[test]
-fn detached_owner_writes_its_word_and_gets_free() {
-    let table = zeroed::<Table>();
-    let word = AtomicU64::new(0);
-    let owner = table.take().unwrap();
-    let notice = Notice { word: &raw const word as usize, value: 99 };
-    table.start(owner, Some(notice), true, 0);
-    let cookie = table.cookie(owner);
-    table.add(owner, owner, &copy_of(1), true);
-    assert_eq!(table.close(owner), None);
-    assert!(matches!(table.look(cookie), CookieState::Unknown));
-    let (_, index) = table.claim(owner, End::Back).unwrap();
-    assert_eq!(word.load(Ordering::Relaxed), 0);
-    assert!(table.finish(owner, index, true).is_some());
-    assert_eq!(word.load(Ordering::Relaxed), 99);
     assert!(table.used.iter().all(|word| word.load(Ordering::Relaxed) == 0));
 }
 

@@ -60,7 +60,7 @@ pub fn share(
     QUEUE.post(shared, &Posted { dst: 0, src: &raw const function as usize, cut, mode });
     match cut.count().clamp(1, helpers) as u32 {
         count if mode.contains(Mode::ALL_CALLED) => summon_all(count),
-        count => summon(count, 1),
+        count => summon(count),
     }
     let mut seen = Seen::default();
     let (own, _) = work(shared, &mut seen, &WaitMode::UntilDone, true);

@@ -8,7 +8,7 @@
 use super::piece::PieceFn;
 use super::queue::{ClaimedPiece, End, Posted, piece_is};
 use super::share::{WaitMode, take_slot, wait};
-use super::worker::summon;
+use super::worker::summon_all;
 use super::workers::{self, QUEUE, SPIN_TICKS};
 use crate::backend::Refused;
 use crate::backend::copy_loop::CopyLoop;
@@ -48,7 +48,7 @@ pub fn run(workers: usize, helpers: usize, work: ParallelFn<'_>) -> Result<Took,
         true
     };
     QUEUE.post(shared, &Posted { dst: 0, src: &raw const part as usize, cut, mode });
-    summon(helpers as u32, helpers as u32);
+    summon_all(helpers as u32);
     let begun = sys::ticks();
     work(0);
     let done = sys::ticks();

@@ -24,6 +24,10 @@
 //!   no more.
 //! - Workers may have another table of descriptors than the caller (unshare). They look whether
 //!   the number stands for the same file.
+//! - The kernel reads on from the file that it has begun with when another thread closes or replaces
+//!   the descriptor. A duplicate of ours would keep the file, but closing it would drop the
+//!   program's locks (fcntl). So the answer is shorter then: what was read while the number was seen
+//!   to be the file's.
 
 use super::kernel_work::{self, Claims};
 use super::segments::{
@@ -143,6 +147,8 @@ pub struct FileRead<'a> {
     uses_position: bool,
     /// Some of it was not cached, so that the time it took says nothing about sharing.
     went_on_alone: AtomicBool,
+    /// The descriptor was seen to be another file's, or closed.
+    was_replaced: AtomicBool,
 }
 
 impl<'a> FileRead<'a> {
@@ -176,8 +182,17 @@ impl<'a> FileRead<'a> {
     ) -> Option<Self> {
         let file = RegularFile::of(fd, allowed)?;
         let len = asked.min(file.size.checked_sub(start)?);
-        let (start, went_on_alone) = (AtomicUsize::new(start), AtomicBool::new(false));
-        Some(Self { fd, file, list, start, len, asked, uses_position: false, went_on_alone })
+        Some(Self {
+            fd,
+            file,
+            list,
+            start: AtomicUsize::new(start),
+            len,
+            asked,
+            uses_position: false,
+            went_on_alone: AtomicBool::new(false),
+            was_replaced: AtomicBool::new(false),
+        })
     }
 
     /// Shortens the request.
@@ -197,6 +212,17 @@ impl<'a> FileRead<'a> {
 
     pub fn went_on_alone(&self) -> bool {
         self.went_on_alone.load(Ordering::Relaxed)
+    }
+
+    /// Looks whether the descriptor has been the file's so far.
+    fn is_still_here(&self) -> bool {
+        let is_here = || NoFilter::look().is_none_or(|allowed| self.file.is_here(self.fd, allowed));
+        let here = !self.was_replaced.load(Ordering::Relaxed) && is_here();
+        if !here {
+            self.was_replaced.store(true, Ordering::Relaxed);
+            self.went_on_alone.store(true, Ordering::Relaxed);
+        }
+        here
     }
 
     /// Reads bytes from number `from` on, without waiting for a disk. Returns how many.
@@ -294,6 +320,9 @@ impl<'a> FileRead<'a> {
             match kernel_work::share(cut, how.workers, how.workers, Claims::InOrder, claim, &part) {
                 Ok((short, measured)) => {
                     seen.add(&measured);
+                    if !self.is_still_here() {
+                        break;
+                    }
                     if at == from
                         && self.start.load(Ordering::Relaxed) != began_at
                         && self.read_cached(0, from) < from
@@ -316,12 +345,19 @@ impl<'a> FileRead<'a> {
     /// the answer.
     pub fn share(&self, from: usize, how: &Options) -> Result<(isize, Seen), Refused> {
         let (mut done, seen) = self.share_cached(from, how)?;
+        if self.was_replaced.load(Ordering::Relaxed) {
+            return Ok((done as isize, seen));
+        }
         // SAFETY: the address of this thread's errno.
         let errno = unsafe { &mut *libc::__errno_location() };
         let (before, mut answer) = (*errno, 0);
         if done < self.len {
             let more;
             (more, answer) = self.read_by_libc(done, self.len - done);
+            if done > 0 && !self.is_still_here() {
+                *errno = before;
+                return Ok((done as isize, seen));
+            }
             done += more;
             if done < self.len && self.uses_position {
                 file::seek_by(self.fd, done as isize - self.len as isize);
@@ -342,7 +378,10 @@ impl<'a> FileRead<'a> {
     fn read_grown(&self) -> usize {
         let more = self.read_by_libc(self.len, self.asked - self.len).0;
         self.went_on_alone.store(more > 0, Ordering::Relaxed);
-        if more == 0 || !self.uses_position {
+        if more == 0 || !self.is_still_here() {
+            return 0;
+        }
+        if !self.uses_position {
             return more;
         }
         // It is ours if no other thread or process has read it meanwhile.
@@ -356,6 +395,10 @@ impl<'a> FileRead<'a> {
 
     fn claim_position(&self) {
         let end = file::seek_by(self.fd, self.len as isize);
+        if !self.is_still_here() {
+            file::seek_by(self.fd, -(self.len as isize));
+            return;
+        }
         if let Some(start) = usize::try_from(end).ok().and_then(|end| end.checked_sub(self.len)) {
             self.start.store(start, Ordering::Relaxed);
         }

@@ -102,33 +102,17 @@ const NAP_AFTER_TICKS: u64 = 2_000_000;
 const NAPS: u32 = 50;
 
 /// Bytes copied by callers in copies that were shared.
-static CALLER_BYTES: AtomicU64 = AtomicU64::new(0);
-/// Copies in which the caller did pieces again because of a bad page.
-static FAULTS: AtomicU64 = AtomicU64::new(0);
-
+pub static CALLER_BYTES: AtomicU64 = AtomicU64::new(0);
+/// Copies in which a bad page was left to the caller.
+pub static FAULTS: AtomicU64 = AtomicU64::new(0);
 /// Copies whose begun pieces were taken back from workers that did not run.
-static TAKEN_BACK: AtomicU64 = AtomicU64::new(0);
+pub static TAKEN_BACK: AtomicU64 = AtomicU64::new(0);
 
 /// For the child of a fork: nothing has been copied yet.
 pub(super) fn forget_counts() {
-    CALLER_BYTES.store(0, Ordering::Relaxed);
-    FAULTS.store(0, Ordering::Relaxed);
-    TAKEN_BACK.store(0, Ordering::Relaxed);
-}
-
-/// Copies of which pieces were taken back from workers.
-pub fn taken_back() -> u64 {
-    TAKEN_BACK.load(Ordering::Relaxed)
-}
-
-/// Bytes of shared copies that callers did themselves.
-pub fn caller_bytes() -> u64 {
-    CALLER_BYTES.load(Ordering::Relaxed)
-}
-
-/// Copies in which a bad page was left to the caller.
-pub fn faults() -> u64 {
-    FAULTS.load(Ordering::Relaxed)
+    for count in [&CALLER_BYTES, &FAULTS, &TAKEN_BACK] {
+        count.store(0, Ordering::Relaxed);
+    }
 }
 
 /// Counts bytes that a caller has copied itself in a copy shared with others.
@@ -136,11 +120,6 @@ pub fn note_caller_bytes(bytes: usize) {
     if bytes > 0 {
         CALLER_BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
     }
-}
-
-/// Counts a copy in which a bad page was left to the caller.
-pub fn note_fault() {
-    FAULTS.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Shares one task; the ranges of a copy do not overlap. Returns the task's answer, and what was
@@ -210,7 +189,7 @@ unsafe fn share_chunk(
         QUEUE.post(shared, &Posted { dst: rest.dst, src: rest.src, cut, mode });
         watch::ask_for(&held);
         // Each worker that arrives calls two more, but a short copy is over before they all have.
-        summon((task.len / CALL_EACH).clamp(1, how.workers) as u32, 1);
+        summon((task.len / CALL_EACH).clamp(1, how.workers) as u32);
     }
     // SAFETY: the caller's ranges; our handler stands in front.
     let done_alone = unsafe { own.run(copy_loop, None) };
@@ -237,7 +216,7 @@ unsafe fn share_chunk(
     QUEUE.release(shared);
     note_caller_bytes(own.len + claimed);
     if failed && !held.must_end() {
-        note_fault();
+        FAULTS.fetch_add(1, Ordering::Relaxed);
     }
 
     // No thread writes any more, and signals arrive again: what could not be copied faults now, in
@@ -392,11 +371,6 @@ fn nap(naps: &mut u32, must_end: bool) {
         workers::interrupt_pieces();
     }
     sys::sleep(NAP_NANOS);
-}
-
-/// Wakes a worker early, because a shared copy will come soon.
-pub fn wake_early() {
-    QUEUE.wake_sleepers(1);
 }
 
 #[cfg(test)]

@@ -82,6 +82,7 @@ impl Task {
     ///
     /// # Safety
     /// The program's promise.
+    #[unsafe(link_section = ".text.fork")] // see `intercept::entry`
     pub unsafe fn alone(&self) -> isize {
         let Task { work, dst, src, len } = *self;
         // SAFETY: the caller's promise.

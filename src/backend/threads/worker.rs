@@ -19,12 +19,13 @@ use super::workers::{
 };
 use crate::backend::mode::Mode;
 use crate::backend::{Refused, may_start};
+use crate::os::once::Once;
 use crate::os::signal_mask::{FaultsHeard, SignalsHeld};
 use crate::os::sync::{Woken, pause};
 use crate::os::sys::{self, NoFilter, NoNewFilter};
 use crate::os::{cpus, memory_policy, process};
 use core::arch::{asm, naked_asm};
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// An idle worker ends after this. Until then it counts against the program's limits (RLIMIT_NPROC,
 /// pids.max), and keeps the nice value it was made with. Making one anew takes 50 µs.
@@ -33,40 +34,37 @@ const IDLE_NANOS: u64 = 100_000_000;
 /// How often an idle worker looks whether the main thread has ended.
 const LOOK_AT_MAIN_NANOS: u64 = 10_000_000;
 
-/// What a worker does with a part of an asynchronous copy: see `attend_with`.
+/// Called by workers with every part of a pending copy that they find, where they count the bytes
+/// they copy, and the memory policy that they have. Set before the first is offered.
 #[unsafe(link_section = ".data")]
-static ATTEND: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
-
-/// Workers call `attend` with every part of a pending copy that they find, where they count the
-/// bytes they copy, and the memory policy that they have. Set before the first is offered.
-pub fn attend_with(attend: fn(&'static Entry, &AtomicU64, &AtomicU32)) {
-    ATTEND.store((attend as *const ()).cast_mut(), Ordering::Release);
-}
+pub static ATTEND: Once<fn(&'static Entry, &AtomicU64, &AtomicU32)> = Once::new();
 
 /// Wakes up to `count` workers. False: none sleeps.
 fn wake(count: u32) -> bool {
     let woken = QUEUE.wake_sleepers(count);
     if woken == Some(false) {
-        workers::note_refusal();
+        workers::REFUSED.note();
     }
     woken.is_some()
 }
 
-/// Calls more workers: wakes up to `count` of those that sleep, or makes up to `made` if none does.
-/// Each worker that comes calls two again, so that many are up soon and the caller pays for one:
-/// making one takes 30 µs.
-pub fn summon(count: u32, made: u32) {
+/// Calls more workers: wakes up to `count` of those that sleep, or makes one if none does. Each worker
+/// that comes calls two again, so that many are up soon and the caller pays for one: making one takes
+/// 30 µs.
+pub fn summon(count: u32) {
     if !wake(count) && workers::lacks_workers() && cpus::may_make_workers() {
-        make(made, GENERATION.load(Ordering::Relaxed));
+        make(1, GENERATION.load(Ordering::Relaxed));
     }
 }
 
-/// Calls exactly `count` workers, and makes those that are missing.
+/// Calls `count` workers that call no others, and makes those that are missing. One that is awake has
+/// heard of the work without being called.
 pub fn summon_all(count: u32) {
-    summon(count, count);
+    wake(count);
     let alive = headcount::alive(ALIVE.load(Ordering::Relaxed));
-    if alive < count && cpus::may_make_workers() {
-        make(count - alive, GENERATION.load(Ordering::Relaxed));
+    let missing = count.saturating_sub(alive.saturating_sub(watch::workers()));
+    if missing > 0 && cpus::may_make_workers() {
+        make(missing, GENERATION.load(Ordering::Relaxed));
     }
 }
 
@@ -81,7 +79,7 @@ fn summon_others(count: u32, me: &Worker) {
 fn make(count: u32, generation: u32) {
     for _ in 0..count {
         // Refused once, clone is not called again for a while.
-        if workers::lacks_workers() && !workers::is_refused() {
+        if workers::lacks_workers() && !workers::REFUSED.is_recent() {
             spawn(generation);
         }
     }
@@ -107,7 +105,7 @@ fn spawn(generation: u32) -> bool {
         Ok(allowed) => allowed,
         Err(refused) => {
             if refused == Refused::System {
-                workers::note_refusal();
+                workers::REFUSED.note();
             }
             return false;
         }
@@ -133,7 +131,7 @@ fn spawn(generation: u32) -> bool {
         WORKERS[number].alive.store(0, Ordering::Release);
         ALIVE.fetch_sub(to_come, Ordering::Relaxed);
         // What the others can do without another one they may.
-        if before == 0 { workers::note_refusal() } else { GROW_REFUSED.note() }
+        if before == 0 { workers::REFUSED.note() } else { GROW_REFUSED.note() }
     } else {
         ALIVE.fetch_sub(headcount::ONE_TO_COME, Ordering::Relaxed);
     }
@@ -213,7 +211,7 @@ extern "C" fn work(number: usize) -> ! {
                 break;
             }
         }
-        faults_heard = None; // what was put off goes back to the process
+        faults_heard = None; // deferred signals go back to the process
         if PENDING.count_out(&ALIVE) {
             leave();
         }
@@ -271,7 +269,7 @@ fn take_turn(number: usize, last: &mut usize, faults_heard: &mut Option<FaultsHe
         Woken::TimedOut if QUEUE.count_out(&ALIVE, heard) => leave(),
         Woken::TimedOut | Woken::LookAgain => {}
         Woken::Refused => {
-            workers::note_refusal();
+            workers::REFUSED.note();
             return false;
         }
     }
@@ -283,7 +281,7 @@ fn hear_faults(heard: &mut Option<FaultsHeard>) -> bool {
     if heard.is_none() {
         *heard = FaultsHeard::now();
         if heard.is_none() {
-            workers::note_refusal();
+            workers::REFUSED.note();
         }
     }
     heard.is_some()
@@ -328,14 +326,7 @@ fn help(shared: &Shared, me: &Worker) {
 
 /// Works on one part of a pending copy, until something else comes up.
 fn attend_to(part: &'static Entry, me: &Worker) {
-    let attend = ATTEND.load(Ordering::Acquire);
-    if attend.is_null() {
-        return;
-    }
-    // SAFETY: what `attend_with` has put there.
-    let attend = unsafe {
-        core::mem::transmute::<*mut (), fn(&'static Entry, &AtomicU64, &AtomicU32)>(attend)
-    };
+    let Some(attend) = ATTEND.get() else { return };
     let heard = QUEUE.bell();
     while part.slot.unclaimed() > 0 {
         attend(part, &me.bytes, &me.policy);

@@ -64,7 +64,7 @@ const CLASS_BELIEVED_TICKS: u64 = 1 << 25;
 #[unsafe(link_section = ".data")] // a page that start-up touches anyhow, and every fork reads
 pub(super) static EVER: AtomicBool = AtomicBool::new(false);
 /// The system refused something we need.
-static REFUSED: Refusal = Refusal::new();
+pub static REFUSED: Refusal = Refusal::new();
 /// clone() failed although workers exist: make no more for a while.
 pub(super) static GROW_REFUSED: Refusal = Refusal::new();
 /// Workers of an earlier generation end at once: they have rights the program has given up.
@@ -333,19 +333,10 @@ pub fn bytes_of_worker(number: usize) -> u64 {
     WORKERS.get(number).map_or(0, |worker| worker.bytes.load(Ordering::Relaxed))
 }
 
-/// Whether the system has refused something that we need, a short while ago.
-pub fn is_refused() -> bool {
-    REFUSED.is_recent()
-}
-
-pub fn note_refusal() {
-    REFUSED.note();
-}
-
 /// Whether this thread's copy may be posted. A child of vfork posts nothing: it may be killed
 /// at any moment, and what it had taken in our memory would stay taken.
 pub fn may_post() -> Result<(), Refused> {
-    if is_refused() {
+    if REFUSED.is_recent() {
         return Err(Refused::System);
     }
     if !process::is_ours() {
@@ -373,7 +364,7 @@ pub(super) fn limit() -> u32 {
 
 /// Whether workers that are called will come. One that another thread is just making may not.
 pub fn any_running() -> bool {
-    !is_refused() && headcount::any_running(ALIVE.load(Ordering::Acquire))
+    !REFUSED.is_recent() && headcount::any_running(ALIVE.load(Ordering::Acquire))
 }
 
 /// Workers serve the user under whose number they were made. When another user comes, and the first
@@ -444,7 +435,7 @@ pub fn dismiss(why: Dismissal) -> bool {
     match why {
         Dismissal::Alone if !idle => return false,
         Dismissal::ThreadLimit if !WORKERS.iter().any(Worker::is_alive) => return false,
-        Dismissal::ThreadLimit => note_refusal(),
+        Dismissal::ThreadLimit => REFUSED.note(),
         _ => {}
     }
     send_away();

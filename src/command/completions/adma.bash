@@ -13,7 +13,10 @@ _adma() {
 			mapfile -t COMPREPLY < <(compgen -f -- "$current")
 		fi
 		;;
-	:files) mapfile -t COMPREPLY < <(compgen -f -- "$current") ;;
+	:files)
+		current=${current#=}
+		mapfile -t COMPREPLY < <(compgen -f -- "$current")
+		;;
 	esac
 }
 

@@ -8,7 +8,9 @@ function __adma_complete
             set -l at (string replace ':command ' '' -- $reply[1])
             complete -C (string join ' ' -- (string escape -- $words[(math $at + 1)..-1]))
         case :files
-            __fish_complete_path (commandline -ct)
+            set -l option (string match -r -- '^--[^=]*=' (commandline -ct))
+            set -l paths (__fish_complete_path (string replace -- "$option" '' (commandline -ct)))
+            printf '%s\n' "$option"$paths
         case '*'
             printf '%s\n' $reply
     end

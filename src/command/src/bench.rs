@@ -106,9 +106,7 @@ pub fn command(options: Options) -> i32 {
     if options.runs == Some(0) {
         fail(FAILED, "--runs 0: want a number from 1 up");
     }
-    let found = program::find(&options.words[0]).unwrap_or_else(|(status, why)| {
-        fail(status, printable(&format!("{}: {why}", options.words[0].display())))
-    });
+    let found = program::named(&options.words[0], &[]);
     if let Some(obstacle) = obstacle::of(&found) {
         fail(FAILED, obstacle);
     }
@@ -123,30 +121,39 @@ pub fn command(options: Options) -> i32 {
     let signals = Signals::held();
     let bench = Bench { options: &options, program: &found, signals: &signals };
     let stopped = bench.rounds(&mut result).err();
-    let cleaned = bench.shell(options.cleanup.as_ref(), "cleanup");
-    let report =
-        if options.json { tell::json(&result) } else { say::in_locale(tell::text(&result)) };
-    let interrupted = match stopped.or(cleaned.err()) {
-        Some(Stop::Signal(signal)) => Some(signal),
-        Some(Stop::Failed(why)) => {
-            progress("");
-            say(why);
-            return 1;
+    progress("");
+    let cleaned = bench.shell(options.cleanup.as_ref(), "cleanup").err();
+    if !result.rounds.is_empty() && !matches!(stopped, Some(Stop::Failed(_))) {
+        tell(&result, &options);
+    }
+    let fails = !result.is_alike() || (result.fails() && !options.ignore_failure);
+    let (mut status, mut interrupted) = (i32::from(fails), None);
+    for stop in stopped.into_iter().chain(cleaned) {
+        match stop {
+            Stop::Signal(signal) => interrupted = Some(signal),
+            Stop::Failed(why) => {
+                say(why);
+                status = 1;
+            }
         }
-        None => None,
-    };
-    if !result.rounds.is_empty() {
-        if let Some(path) = &options.html
-            && let Err(error) = std::fs::write(path, tell::page(&result))
-        {
-            fail(1, format_args!("{}: {}", path.display(), say::reason(&error)));
-        }
-        say::out(format_args!("{report}"));
     }
     if let Some(signal) = interrupted {
+        if result.rounds.is_empty() {
+            say("interrupted before a round was complete");
+        }
         signals.end_as(End::Signal(signal));
     }
-    i32::from(!result.is_alike() || (result.fails() && !options.ignore_failure))
+    status
+}
+
+fn tell(result: &Measured, options: &Options) {
+    let report = if options.json { tell::json(result) } else { say::in_locale(tell::text(result)) };
+    say::out(format_args!("{report}"));
+    if let Some(path) = &options.html
+        && let Err(error) = std::fs::write(path, tell::page(result))
+    {
+        fail(1, say::about(path, &error));
+    }
 }
 
 struct Bench<'a> {
@@ -163,7 +170,7 @@ impl Bench<'_> {
             progress(&format!("warm-up {} of {}", round + 1, options.warmup));
             for (at, arm) in result.arms.iter().enumerate() {
                 // The first arm with adma tells what it copies.
-                let tree = live::make_tree().filter(|_| at == 1 && round == 0);
+                let tree = if at == 1 && round == 0 { live::make_tree() } else { None };
                 let run = self.one(arm, tree.as_deref());
                 if let Some(tree) = tree {
                     result.copies = Some(arm::copies(&tree));
@@ -196,7 +203,6 @@ impl Bench<'_> {
             }
             result.rounds.push(runs);
         }
-        progress("");
         result.is_complete = true;
         Ok(())
     }
@@ -209,6 +215,9 @@ impl Bench<'_> {
     }
 
     fn one(&self, arm: &Arm, tree: Option<&Path>) -> Result<Run, Stop> {
+        if let Some(signal) = self.signals.interrupt() {
+            return Err(Stop::Signal(signal));
+        }
         self.shell(self.options.prepare.as_ref(), "prepare")?;
         let invocation = measure::Invocation {
             program: self.program,

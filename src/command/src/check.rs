@@ -6,6 +6,7 @@
 use crate::library;
 use crate::say::{self, FAILED, fail};
 use adma_record::units::Bytes;
+use rustix::process::{Resource, getrlimit};
 use serde_json::{Map, Value};
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -76,21 +77,15 @@ fn of_system() -> Vec<(&'static str, String)> {
     let chosen = huge.split(['[', ']']).nth(1).unwrap_or("not known");
     let reserved = word("/proc/sys/vm/nr_hugepages").unwrap_or("0".to_owned());
     let unlimited = || "unlimited".to_owned();
-    let threads = limit(libc::RLIMIT_NPROC).map_or_else(unlimited, |number| number.to_string());
-    let pinned = limit(libc::RLIMIT_MEMLOCK).map_or_else(unlimited, |n| Bytes(n).to_string());
+    let limit = |which| getrlimit(which).current;
+    let threads = limit(Resource::Nproc).map_or_else(unlimited, |number| number.to_string());
+    let pinned = limit(Resource::Memlock).map_or_else(unlimited, |n| Bytes(n).to_string());
     vec![
         ("kernel", kernel),
         ("NUMA", format!("{nodes} node{plural}")),
         ("huge pages", format!("transparent: {chosen}; {reserved} reserved")),
         ("limits", format!("{threads} threads (RLIMIT_NPROC), {pinned} pinned (RLIMIT_MEMLOCK)")),
     ]
-}
-
-fn limit(which: libc::__rlimit_resource_t) -> Option<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a place for the answer.
-    unsafe { libc::getrlimit(which, &mut limit) };
-    (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
 /// One key for each line, its name in small letters; what a line goes on with belongs to it.

@@ -4,30 +4,12 @@
 //! the shell: `:files`, or `:command N` for the words of a program that begins at word N.
 
 use crate::options::{self, Options};
-use crate::{bench, check, live, report, say, top};
+use crate::{SUBCOMMANDS, live, say};
 use adma_record::knobs;
 use clap::{Arg, Command, ValueHint};
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::os::unix::fs::PermissionsExt;
-
-const SUBCOMMANDS: [(&str, &str); 4] = [
-    ("bench", "with and without adma in turn"),
-    ("check", "what this machine offers"),
-    ("report", "reports in JSON, as text and page"),
-    ("top", "what processes copy right now"),
-];
-
-/// What clap knows of a subcommand; of another word, that of `adma program`.
-fn command_of(word: &str) -> Option<Command> {
-    Some(match word {
-        "bench" => options::command::<bench::Options>(),
-        "check" => options::command::<check::Options>(),
-        "report" => options::command::<report::Options>(),
-        "top" => options::command::<top::Wish>(),
-        _ => return None,
-    })
-}
 
 pub fn command(words: &[OsString]) {
     let words: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -36,11 +18,12 @@ pub fn command(words: &[OsString]) {
 }
 
 fn answer(before: &[String], current: &str) -> String {
-    let subcommand = before.first().and_then(|word| command_of(word));
+    let subcommand =
+        SUBCOMMANDS.iter().find(|known| before.first().is_some_and(|w| w == known.name));
     let from = usize::from(subcommand.is_some());
-    let command = subcommand.unwrap_or_else(options::command::<Options>);
-    let takes_program =
-        command.get_positionals().any(|arg| hint(arg) == ValueHint::CommandWithArguments);
+    let command = subcommand.map_or_else(options::command::<Options>, |known| (known.options)());
+    let is_program = |arg: &Arg| arg.get_value_hint() == ValueHint::CommandWithArguments;
+    let takes_program = command.get_positionals().any(is_program);
     let mut at = from;
     // The option whose value is being written.
     let mut open: Option<&Arg> = None;
@@ -64,18 +47,26 @@ fn answer(before: &[String], current: &str) -> String {
             open = option(&command, word).filter(|arg| arg.get_action().takes_values());
         }
     }
+    // bash makes a word of =, the other shells leave it where it is.
+    let (mut before_value, mut current) = ("", current);
+    if let (None, false, Some(at)) = (open, options_end, current.find('=')) {
+        open = option(&command, &current[..at]);
+        (before_value, current) = current.split_at(at + 1);
+    } else if open.is_some() && current == "=" {
+        current = "";
+    }
     let mut out = String::new();
     let mut offer = |word: &str, about: &str| {
         if word.starts_with(current) {
-            let _ = writeln!(out, "{word}\t{about}"); // a `String` takes everything
+            let about = if about.is_empty() { String::new() } else { format!("\t{about}") };
+            let _ = writeln!(out, "{before_value}{word}{about}"); // a `String` takes everything
         }
     };
     if let Some(arg) = open {
-        let current = if current == "=" { "" } else { current };
-        if matches!(hint(arg), ValueHint::FilePath | ValueHint::DirPath) {
+        if matches!(arg.get_value_hint(), ValueHint::FilePath | ValueHint::DirPath) {
             return ":files\n".to_owned();
         }
-        values(arg).iter().filter(|value| value.starts_with(current)).for_each(|v| offer(v, ""));
+        values(arg).into_iter().for_each(|value| offer(value, ""));
     } else if current.starts_with('-') && !options_end {
         for arg in command.get_arguments().filter(|arg| !arg.is_positional()) {
             let about = arg.get_help().map_or(String::new(), ToString::to_string);
@@ -85,7 +76,7 @@ fn answer(before: &[String], current: &str) -> String {
         }
     } else if takes_program {
         if before.is_empty() {
-            SUBCOMMANDS.iter().for_each(|(word, about)| offer(word, about));
+            SUBCOMMANDS.iter().for_each(|known| offer(known.name, known.about));
         }
         if current.contains('/') {
             return ":files\n".to_owned();
@@ -99,10 +90,6 @@ fn answer(before: &[String], current: &str) -> String {
         return ":files\n".to_owned();
     }
     out
-}
-
-fn hint(arg: &Arg) -> ValueHint {
-    arg.get_value_hint()
 }
 
 /// The option that a word stands for, unless it brings its value along.

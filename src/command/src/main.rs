@@ -45,6 +45,42 @@ use options::Options;
 use std::ffi::OsString;
 use std::io::Write;
 
+/// A word that is no program where it comes first.
+pub struct Subcommand {
+    name: &'static str,
+    about: &'static str,
+    /// What clap knows of its options.
+    options: fn() -> clap::Command,
+    run: fn(&[OsString]) -> i32,
+}
+
+const SUBCOMMANDS: [Subcommand; 4] = [
+    Subcommand {
+        name: "bench",
+        about: "with and without adma in turn",
+        options: options::command::<bench::Options>,
+        run: |words| bench::command(options::parse("bench", words)),
+    },
+    Subcommand {
+        name: "check",
+        about: "what this machine offers",
+        options: options::command::<check::Options>,
+        run: |words| options::parse::<check::Options>("check", words).command(),
+    },
+    Subcommand {
+        name: "report",
+        about: "reports in JSON, as text and page",
+        options: options::command::<report::Options>,
+        run: |words| report::command(options::parse("report", words)),
+    },
+    Subcommand {
+        name: "top",
+        about: "what processes copy right now",
+        options: options::command::<top::Wish>,
+        run: |words| top::command(options::parse("top", words)),
+    },
+];
+
 #[cfg(not(test))]
 #[unsafe(no_mangle)]
 extern "C" fn main() -> i32 {
@@ -54,37 +90,33 @@ extern "C" fn main() -> i32 {
 
 fn command(arguments: Vec<OsString>) -> i32 {
     // A subcommand is the first word; after an option or `--` that word is a program.
-    let rest = arguments.get(1..).unwrap_or_default();
-    match arguments.first().and_then(|word| word.to_str()) {
-        Some("bench") => bench::command(options::parse("bench", rest)),
-        Some("check") => options::parse::<check::Options>("check", rest).command(),
-        Some("--complete") => {
-            complete::command(rest);
-            0
+    if let [first, rest @ ..] = &arguments[..] {
+        if let Some(subcommand) = SUBCOMMANDS.iter().find(|known| first == known.name) {
+            return (subcommand.run)(rest);
         }
-        Some("report") => report::command(options::parse("report", rest)),
-        Some("top") => top::command(options::parse("top", rest)),
-        _ => {
-            let options: Options = options::parse("", &arguments);
-            if options.list_knobs {
-                say::out(format_args!("{}", options::list_of_knobs()));
-            } else if options.version {
-                say::out(format_args!("adma {}\n", env!("CARGO_PKG_VERSION")));
-            } else if options.libpath {
-                say::out(format_args!("{}\n", library::find().display()));
-            } else if options.check {
-                options.set();
-                options::check_environment();
-                return check::command(false);
-            } else if options.words.is_empty() {
-                // A failure cannot be told anywhere.
-                let _ = std::io::stderr().write_all(options::help().as_bytes());
-                return say::FAILED;
-            } else {
-                options.set();
-                run::run(options);
-            }
-            0
+        if first == "--complete" {
+            complete::command(rest);
+            return 0;
         }
     }
+    let options: Options = options::parse("", &arguments);
+    if options.list_knobs {
+        say::out(format_args!("{}", options::list_of_knobs()));
+    } else if options.version {
+        say::out(format_args!("adma {}\n", env!("CARGO_PKG_VERSION")));
+    } else if options.libpath {
+        say::out(format_args!("{}\n", library::find().display()));
+    } else if options.check {
+        options.set();
+        options::check_environment();
+        return check::command(false);
+    } else if options.words.is_empty() {
+        // A failure cannot be told anywhere.
+        let _ = std::io::stderr().write_all(options::help().as_bytes());
+        return say::FAILED;
+    } else {
+        options.set();
+        run::run(options);
+    }
+    0
 }

@@ -4,7 +4,12 @@
 
 use crate::program;
 use crate::say::printable;
-use std::ffi::{CString, OsStr};
+use memchr::memchr;
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endian, Endianness, FileKind, ReadCache, elf, elf::FileHeader64};
+use rustix::fs::StatVfsMountFlags;
+use rustix::process::{getgid, getuid};
+use std::ffi::OsStr;
 use std::fmt::{Display, Formatter, Result as Written};
 use std::fs::{File, Metadata};
 use std::os::unix::ffi::OsStrExt;
@@ -69,7 +74,7 @@ pub fn of(program: &Path) -> Option<Obstacle> {
             file = next;
             continue;
         }
-        let why = rights(&file).or_else(|| contents(&opened?, &file, start))?;
+        let why = rights(&file).or_else(|| contents(&opened?, &file))?;
         let interpreter = (depth > 0).then_some(file);
         return Some(Obstacle { program: program.to_owned(), interpreter, why });
     }
@@ -78,7 +83,8 @@ pub fn of(program: &Path) -> Option<Obstacle> {
 
 /// What a script names in its first line; with `env`, the program that this would find.
 fn interpreter(start: &[u8]) -> Option<PathBuf> {
-    let line = start.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
+    let line = start.strip_prefix(b"#!")?;
+    let line = &line[..memchr(b'\n', line).unwrap_or(line.len())];
     let mut words = line.split(|byte| b" \t\r".contains(byte)).filter(|word| !word.is_empty());
     let first = Path::new(OsStr::from_bytes(words.next()?));
     if first.file_name() != Some("env".as_ref()) {
@@ -91,27 +97,18 @@ fn interpreter(start: &[u8]) -> Option<PathBuf> {
 /// A program that gets rights which its caller lacks is started by the loader without us.
 fn rights(file: &Path) -> Option<Why> {
     let found = file.metadata().ok()?;
-    let path = CString::new(file.as_os_str().as_bytes()).ok()?;
-    // SAFETY: all zeros is a valid `statvfs`, which the call fills for a terminated path; the
-    // others ask for numbers.
-    let (is_honoured, is_confined, user, group) = unsafe {
-        let mut system: libc::statvfs = core::mem::zeroed();
-        let failed = libc::statvfs(path.as_ptr(), &mut system) != 0;
-        let confined = libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1;
-        (!failed && system.f_flag & libc::ST_NOSUID == 0, confined, libc::getuid(), libc::getgid())
-    };
+    let is_confined = rustix::thread::no_new_privs().unwrap_or(false);
+    let system = rustix::fs::statvfs(file);
+    let is_honoured = system.is_ok_and(|s| !s.f_flag.contains(StatVfsMountFlags::NOSUID));
+    let (user, group) = (getuid().as_raw(), getgid().as_raw());
     if is_confined || !is_honoured {
         return None; // its rights are not given
     }
     if changes_user(&found, user, group) {
         return Some(Why::SetUserId);
     }
-    // SAFETY: terminated strings; no room, so that only the length is told.
-    let length = unsafe {
-        let name = c"security.capability".as_ptr();
-        libc::getxattr(path.as_ptr(), name, core::ptr::null_mut(), 0)
-    };
-    (length > 0 && user != 0).then_some(Why::Capabilities)
+    let length = rustix::fs::getxattr(file, c"security.capability", &mut [0; 64]);
+    (length.is_ok_and(|length| length > 0) && user != 0).then_some(Why::Capabilities)
 }
 
 fn changes_user(found: &Metadata, user: u32, group: u32) -> bool {
@@ -122,31 +119,24 @@ fn changes_user(found: &Metadata, user: u32, group: u32) -> bool {
 }
 
 /// What the file's headers tell.
-fn contents(opened: &File, file: &Path, start: &[u8]) -> Option<Why> {
-    const BITS: usize = 4;
-    const ORDER: usize = 5;
-    if !start.starts_with(b"\x7fELF") || start.len() < 64 {
-        return None;
+fn contents(opened: &File, file: &Path) -> Option<Why> {
+    let data = &ReadCache::new(opened);
+    match FileKind::parse(data).ok()? {
+        FileKind::Elf32 => return Some(Why::Bits32),
+        FileKind::Elf64 => {}
+        _ => return None,
     }
-    if start[BITS] == 1 {
-        return Some(Why::Bits32);
-    }
-    let (kind, machine) = (number(start, 16, 2), number(start, 18, 2));
-    if start[ORDER] != 1 || machine != u64::from(libc::EM_X86_64) {
+    let header = FileHeader64::<Endianness>::parse(data).ok()?;
+    let endian = header.endian().ok()?;
+    if endian.is_big_endian() || header.e_machine(endian) != elf::EM_X86_64 {
         return Some(Why::OtherProcessor);
     }
-    let (table, size, count) =
-        (number(start, 32, 8), number(start, 54, 2), number(start, 56, 2).min(512));
-    if size < 56 || !matches!(kind, 2 | 3) {
+    if ![elf::ET_EXEC, elf::ET_DYN].contains(&header.e_type(endian)) {
         return None;
     }
-    for index in 0..count {
-        let mut header = [0; 56];
-        opened.read_exact_at(&mut header, table.checked_add(index * size)?).ok()?;
-        if number(&header, 0, 4) == u64::from(libc::PT_INTERP) {
-            let mut name = vec![0; number(&header, 32, 8).min(4096) as usize];
-            opened.read_exact_at(&mut name, number(&header, 8, 8)).ok()?;
-            let name = String::from_utf8_lossy(name.split(|&byte| byte == 0).next()?).into_owned();
+    for segment in header.program_headers(endian, data).ok()? {
+        if let Some(name) = segment.interpreter(endian, data).ok()? {
+            let name = String::from_utf8_lossy(name).into_owned();
             return (!is_glibc(&name)).then_some(Why::OtherLibc(name));
         }
     }
@@ -159,9 +149,4 @@ fn contents(opened: &File, file: &Path, start: &[u8]) -> Option<Why> {
 fn is_glibc(loader: &str) -> bool {
     let name = loader.rsplit('/').next().unwrap_or(loader);
     name == "ld-linux-x86-64.so.2" || name.starts_with("ld-2.") || name == "ld.so"
-}
-
-/// Little-endian, at `at`; callers look inside what they have.
-fn number(bytes: &[u8], at: usize, size: usize) -> u64 {
-    bytes[at..at + size].iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
 }

@@ -7,7 +7,7 @@ use adma_record::knobs::{self, Form, KNOBS};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Args, CommandFactory, Parser, ValueHint};
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 const TEMPLATE: &str = "usage: {usage}\n\n{about-with-newline}\n{options}{after-help}\n";
@@ -35,7 +35,7 @@ pub struct Options {
     pub each: bool,
     #[command(flatten)]
     pub knobs: KnobOptions,
-    /// report as text, json, hlog (a comma list)
+    /// report as text, json (a comma list)
     #[arg(long, value_name = "FORMATS", value_parser = of_knob("ADMA_STATS"))]
     stats: Option<String>,
     /// also make a page for a browser, of all processes
@@ -75,7 +75,7 @@ pub struct KnobOptions {
     /// channels one copy may use; default: all there are
     #[arg(short, long, value_name = "N", value_parser = of_knob("ADMA_CHANNELS"))]
     channels: Option<String>,
-    /// auto, ioat, gpu, threads, libc
+    /// auto, dma, gpu, threads, libc
     #[arg(short, long, value_name = "NAME", value_parser = of_knob("ADMA_BACKEND"))]
     backend: Option<String>,
 }
@@ -267,9 +267,4 @@ pub fn set(name: &str, value: &OsStr) {
     debug_assert!(!value.as_bytes().contains(&0));
     // SAFETY: this process has one thread.
     unsafe { std::env::set_var(name, value) }
-}
-
-/// `first` and `second` with `between`.
-pub fn joined(first: &OsStr, between: &str, second: &OsStr) -> OsString {
-    OsString::from_vec([first.as_bytes(), between.as_bytes(), second.as_bytes()].concat())
 }

@@ -1,10 +1,21 @@
 //! A program: where it is, and becoming it.
 
+use crate::options;
 use crate::say::{self, FAILED, NOT_EXECUTABLE, NOT_FOUND, fail};
 use std::ffi::{CString, OsStr, OsString};
 use std::io::Error;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+
+/// The file of a program that was named, or the end of this process. `words`: what the name could
+/// have been meant for.
+pub fn named(name: &OsStr, words: &[&str]) -> PathBuf {
+    find(name).unwrap_or_else(|(status, why)| {
+        let name = say::printable(&name.to_string_lossy());
+        let like = options::did_you_mean(&name, words.iter().copied());
+        fail(status, format_args!("{name}: {why}{}", like.trim_end_matches(';')))
+    })
+}
 
 /// As a shell does it: a bare name is looked for in PATH only.
 pub fn find(name: &OsStr) -> Result<PathBuf, (i32, &'static str)> {
@@ -38,39 +49,27 @@ pub fn find(name: &OsStr) -> Result<PathBuf, (i32, &'static str)> {
 }
 
 fn is_executable(path: &Path) -> bool {
-    let Ok(terminated) = CString::new(path.as_os_str().as_bytes()) else { return false };
-    // SAFETY: a terminated string.
-    path.is_file() && unsafe { libc::access(terminated.as_ptr(), libc::X_OK) } == 0
+    path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
-/// Not by `std::process::Command`, which changes the signals that the program would inherit.
+/// Becomes the program. `words`: its name for itself, and its arguments. Not by
+/// `std::process::Command`, which changes the signals that the program would inherit.
 pub fn become_program(program: &Path, words: Vec<OsString>) -> ! {
-    let error = execute(program, words);
-    let status = match error.raw_os_error() {
-        Some(libc::ENOENT) => NOT_FOUND, // an interpreter that is not there
-        Some(libc::E2BIG) => FAILED,
-        _ => NOT_EXECUTABLE,
-    };
-    let name = say::printable(&program.to_string_lossy());
-    if status == NOT_FOUND {
-        fail(status, format_args!("{name}: the interpreter that it names is not there"));
-    }
-    fail(status, format_args!("{name}: {}", say::reason(&error)))
-}
-
-/// Returns only if that failed. `words`: the program's name for itself, and its arguments.
-pub fn execute(program: &Path, words: Vec<OsString>) -> Error {
-    let terminated = |text: OsString| CString::new(text.into_vec());
-    let (Ok(program), Ok(words)) = (
-        terminated(program.as_os_str().to_owned()),
-        words.into_iter().map(terminated).collect::<Result<Vec<_>, _>>(),
-    ) else {
-        return Error::from_raw_os_error(libc::EINVAL);
-    };
+    let terminated = |text: OsString| CString::new(text.into_vec()).expect("came from the system");
+    let file = terminated(program.into());
+    let words: Vec<_> = words.into_iter().map(terminated).collect();
     let mut pointers: Vec<_> = words.iter().map(|word| word.as_ptr()).collect();
     pointers.push(std::ptr::null());
     // SAFETY: terminated strings, and a list of them that ends with null. execvp, because it
     // hands scripts without an interpreter's name to the shell.
-    unsafe { libc::execvp(program.as_ptr(), pointers.as_ptr()) };
-    Error::last_os_error()
+    unsafe { libc::execvp(file.as_ptr(), pointers.as_ptr()) };
+    let error = Error::last_os_error();
+    let name = say::printable(&program.to_string_lossy());
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => {
+            fail(NOT_FOUND, format_args!("{name}: the interpreter that it names is not there"))
+        }
+        Some(libc::E2BIG) => fail(FAILED, say::about(program, &error)),
+        _ => fail(NOT_EXECUTABLE, say::about(program, &error)),
+    }
 }

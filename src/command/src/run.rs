@@ -6,8 +6,8 @@
 
 use crate::options::{self, Options};
 use crate::say::{self, FAILED, fail};
-use crate::{library, obstacle, program, tree};
-use std::ffi::OsString;
+use crate::{SUBCOMMANDS, library, obstacle, program, tree};
+use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
@@ -17,10 +17,7 @@ const REPORT: &str = "text";
 
 pub fn run(options: Options) -> ! {
     options::check_environment();
-    let found = program::find(&options.words[0]).unwrap_or_else(|(status, why)| {
-        let name = say::printable(&options.words[0].to_string_lossy());
-        fail(status, format_args!("{name}: {why}"))
-    });
+    let found = program::named(&options.words[0], &SUBCOMMANDS.map(|known| known.name));
     let obstacle = obstacle::of(&found);
     if let Some(obstacle) = &obstacle
         && !options.quiet
@@ -87,7 +84,7 @@ pub fn preload_with(library: &Path) -> OsString {
     }
     match before.is_empty() {
         true => library.as_os_str().to_owned(),
-        false => options::joined(&before, ":", library.as_os_str()),
+        false => [&*before, library.as_os_str()].join(OsStr::new(":")),
     }
 }
 

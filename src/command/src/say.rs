@@ -34,6 +34,11 @@ pub fn reason(error: &std::io::Error) -> String {
     text.split(" (os error ").next().unwrap_or(&text).to_owned()
 }
 
+/// What is wrong with a file.
+pub fn about(file: &Path, error: &std::io::Error) -> String {
+    format!("{}: {}", printable(&file.to_string_lossy()), reason(error))
+}
+
 /// To standard output; a full disk is no success.
 pub fn out(what: Arguments<'_>) {
     let mut stdout = std::io::stdout().lock();

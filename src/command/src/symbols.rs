@@ -1,15 +1,14 @@
 //! Names of functions, from the symbol tables of the files that programs are made of: untrusted
-//! input, of which every number is checked before it is used.
+//! input, which `object` reads with every number checked.
 
+use object::read::elf::ElfFile64;
+use object::{Endianness, Object, ObjectSymbol, SymbolKind};
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
 /// Larger files are not looked at.
 const LARGEST: u64 = 1 << 30;
-const SYMTAB: u32 = 2;
-const DYNSYM: u32 = 11;
-const FUNCTION: u8 = 2;
 
 /// Functions of the files that were asked about: where each begins and ends, and its name.
 #[derive(Default)]
@@ -50,45 +49,20 @@ fn functions(path: &Path) -> Option<Vec<(u64, u64, String)>> {
 }
 
 fn of_file(file: &[u8]) -> Option<Vec<(u64, u64, String)>> {
-    if file.get(..6)? != b"\x7fELF\x02\x01" {
-        return None;
-    }
-    let (table, size, count) = (word(file, 40, 8)?, word(file, 58, 2)?, word(file, 60, 2)?);
-    let section = |number: u64| {
-        let at = table.checked_add(number.checked_mul(size)?)? as usize;
-        file.get(at..)?.get(..64)
-    };
-    let content = |header: &[u8]| {
-        let (from, len) = (word(header, 24, 8)? as usize, word(header, 32, 8)? as usize);
-        file.get(from..from.checked_add(len)?)
-    };
-    let mut functions = Vec::new();
-    for header in (0..count).filter_map(section) {
-        if ![SYMTAB, DYNSYM].contains(&(word(header, 4, 4)? as u32)) {
-            continue;
-        }
-        let names = section(word(header, 40, 4)?).and_then(content);
-        let (Some(symbols), Some(names)) = (content(header), names) else { continue };
-        for symbol in symbols.chunks_exact(24) {
-            let (start, len) = (word(symbol, 8, 8)?, word(symbol, 16, 8)?);
-            if symbol[4] & 0xf != FUNCTION || word(symbol, 6, 2)? == 0 || len == 0 {
-                continue;
-            }
-            let Some(name) = names.get(word(symbol, 0, 4)? as usize..) else { continue };
-            let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
-            let name = crate::say::printable(&String::from_utf8_lossy(name));
-            functions.push((start, start.saturating_add(len), name));
-        }
-    }
+    let file = ElfFile64::<Endianness>::parse(file).ok()?;
+    let symbols = file.symbols().chain(file.dynamic_symbols());
+    let functions = symbols.filter(|symbol| {
+        symbol.kind() == SymbolKind::Text && symbol.is_definition() && symbol.size() > 0
+    });
+    let described = functions.map(|symbol| {
+        let name = String::from_utf8_lossy(symbol.name_bytes().unwrap_or_default());
+        let (start, size) = (symbol.address(), symbol.size());
+        (start, start.saturating_add(size), crate::say::printable(&name))
+    });
+    let mut functions: Vec<_> = described.collect();
     functions.sort_unstable();
     functions.dedup_by_key(|function| function.0);
     Some(functions)
-}
-
-/// A number of `len` bytes at a place.
-fn word(bytes: &[u8], at: usize, len: usize) -> Option<u64> {
-    let bytes = bytes.get(at..at.checked_add(len)?)?;
-    Some(bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)))
 }
 
 #[cfg(test)]

@@ -92,6 +92,7 @@ struct Row {
     copies_per_second: f64,
     bytes_per_second: f64,
     messages_per_second: f64,
+    reads_per_second: f64,
     /// Part of the bytes that the engine has carried, since it was seen before.
     engine: f64,
     /// Seconds; `None`: not known.
@@ -130,8 +131,8 @@ impl Row {
 }
 
 /// What was counted when a process was seen before: copies, bytes by the engine, bytes in all,
-/// messages.
-type Before = [u64; 4];
+/// messages, reads of files.
+type Before = [u64; 5];
 
 /// Remembers what it has seen, so that it can tell rates.
 struct Sampler {
@@ -167,13 +168,14 @@ impl Sampler {
         let engine = recorder.engine_bytes();
         let (bytes, seconds) = (process.bytes(), process.seconds());
         let messages = process.messages().map_or(0, |told| told.total().0);
-        let now = [copies, engine, bytes, messages];
+        let reads = recorder.read_counts().map(|(_, calls, _)| calls).iter().sum();
+        let now = [copies, engine, bytes, messages, reads];
         seen.insert(process.path.clone(), now);
         let (before, passed) = match self.before.get(&process.path) {
             Some(before) => (*before, passed),
             None => (Before::default(), seconds.max(1e-3)),
         };
-        let [copies_new, engine_new, bytes_new, messages_new] =
+        let [copies_new, engine_new, bytes_new, messages_new, reads_new] =
             std::array::from_fn(|at| now[at].saturating_sub(before[at]) as f64);
         let saved = worth::saved(recorder, process.scale(), seconds);
         Row {
@@ -185,6 +187,7 @@ impl Sampler {
             copies_per_second: copies_new / passed,
             bytes_per_second: bytes_new / passed,
             messages_per_second: messages_new / passed,
+            reads_per_second: reads_new / passed,
             engine: if bytes_new > 0.0 { (engine_new / bytes_new).min(1.0) } else { 0.0 },
             saved: saved.interval.ok().map(|interval| interval.seconds),
             process,

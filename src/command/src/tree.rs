@@ -13,6 +13,7 @@ use crate::report::{Process, Report, Run, text};
 use crate::say;
 use adma_record::knobs;
 use adma_record::units::Bytes;
+use rustix::process::{Signal, set_parent_process_death_signal};
 use std::io::IsTerminal;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -31,8 +32,7 @@ pub fn run(program: &Path, options: &Options) {
     if child == 0 {
         signals.as_found();
         // The program does not outlive a command that is killed, as it would not without us.
-        // SAFETY: changes what becomes of this process.
-        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        let _ = set_parent_process_death_signal(Some(Signal::KILL));
         program::become_program(program, options.words.clone());
     }
     if child < 0 {

@@ -54,130 +54,69 @@ const SWITCH: Form = Form::Word(&["0", "1"]);
 pub use crate::live::MOST_CHANNELS;
 const LONGEST_PATH: usize = 2048;
 
-macro_rules! knob {
-    ($name:literal, $default:literal, $form:expr, $($about:literal),*) => {
-        Knob { name: $name, default: $default, form: $form, about: &[$($about),*] }
+/// Rows of the table: name without `ADMA_`, default, form, and lines of help.
+macro_rules! knobs {
+    ($($name:ident $default:literal $form:expr => $($about:literal)*;)*) => {
+        pub const KNOBS: [Knob; [$($default),*].len()] = [$(Knob {
+            name: concat!("ADMA_", stringify!($name)),
+            default: $default,
+            form: $form,
+            about: &[$($about),*],
+        }),*];
     };
 }
 
-pub const KNOBS: [Knob; 21] = [
-    knob!(
-        "ADMA_BACKEND",
-        "auto",
-        Form::Word(&["auto", "dma", "ioat", "gpu", "threads", "libc"]),
-        "I/OAT, DSA, else threads; or dma, gpu, threads, libc"
-    ),
-    knob!(
-        "ADMA_GOAL",
-        "time",
-        Form::Word(&["time", "cpu"]),
-        "or cpu: rather by engines that leave CPUs free"
-    ),
-    knob!("ADMA_MIN_BYTES", "auto", Form::Size { zero: false }, "auto, or a size: 65536, 64K, 1M"),
-    knob!(
-        "ADMA_CHANNELS",
-        "auto",
-        Form::AutoOr(1, MOST_CHANNELS),
-        "how many channels one copy may use, 1 to 64; with 1",
-        "on I/OAT copies take turns on the channels"
-    ),
-    knob!(
-        "ADMA_CPU_SHARE",
-        "auto",
-        Form::Share,
-        "part of a copy the caller does itself, 0 to 1; then",
-        "it waits awake, unless ADMA_GOAL=cpu"
-    ),
-    knob!(
-        "ADMA_STORES",
-        "auto",
-        Form::Word(&["auto", "ordinary", "stream"]),
-        "how pieces are written: ordinary, or stream, which",
-        "leaves the cache alone"
-    ),
-    knob!("ADMA_HUGE_PAGES", "1", SWITCH, "0: ask for none where fresh memory is written whole"),
-    knob!(
-        "ADMA_KEEP",
-        "auto",
-        Form::Size { zero: true },
-        "what stays pinned for I/OAT or a GPU, as 64M"
-    ),
-    knob!("ADMA_OPS", "all", Form::List("all", &OPS), "intercepted functions, e.g. memcpy,memmove"),
-    knob!("ADMA_STATS", "off", Form::List("off", &FORMATS), "text, json (a comma list)"),
-    knob!("ADMA_STATS_FILE", "stderr", Form::Path, "path; %p process number, %e program"),
-    knob!(
-        "ADMA_LIVE",
-        "auto",
-        Form::Folder,
-        "where live statistics are kept: auto, off, or",
-        "a folder, which turns them on"
-    ),
-    knob!("ADMA_ONLY", "*", Form::Programs, "only for programs of these names: python3*,redis*"),
-    knob!("ADMA_NOT", "none", Form::Programs, "not for programs of these names"),
-    knob!("ADMA_PROFILE", "0", SWITCH, "1: count every copy and suggest a threshold"),
-    knob!(
-        "ADMA_VERIFY",
-        "0",
-        Form::Number(0, u32::MAX as usize),
-        "n: compare every n-th carried copy"
-    ),
-    knob!(
-        "ADMA_LOG",
-        "warn",
-        Form::Word(&["error", "warn", "info", "debug"]),
-        "error, warn, info, debug; to standard error"
-    ),
-    knob!(
-        "ADMA_IPC_ENGINE",
-        "auto",
-        Form::Word(&["auto", "helper", "shm"]),
-        "messages between processes: helper or shm, where",
-        "no process reaches the memory of another"
-    ),
-    knob!("ADMA_IPC_PTRACER", "0", SWITCH, "1: let the other process in where Yama keeps it out"),
-    knob!(
-        "ADMA_IPC_TIMEOUT",
-        "10",
-        Form::Number(1, 86400),
-        "seconds for greetings, and for last pieces at close"
-    ),
-    knob!("ADMA_CHECK", "0", SWITCH,),
-];
+knobs! {
+    BACKEND "auto" Form::Word(&["auto", "dma", "ioat", "gpu", "threads", "libc"]) =>
+        "I/OAT, DSA, else threads; or dma, gpu, threads, libc";
+    GOAL "time" Form::Word(&["time", "cpu"]) => "or cpu: rather by engines that leave CPUs free";
+    MIN_BYTES "auto" Form::Size { zero: false } => "auto, or a size: 65536, 64K, 1M";
+    CHANNELS "auto" Form::AutoOr(1, MOST_CHANNELS) =>
+        "how many channels one copy may use, 1 to 64; with 1"
+        "on I/OAT copies take turns on the channels";
+    CPU_SHARE "auto" Form::Share =>
+        "part of a copy the caller does itself, 0 to 1; then"
+        "it waits awake, unless ADMA_GOAL=cpu";
+    STORES "auto" Form::Word(&["auto", "ordinary", "stream"]) =>
+        "how pieces are written: ordinary, or stream, which"
+        "leaves the cache alone";
+    HUGE_PAGES "1" SWITCH => "0: ask for none where fresh memory is written whole";
+    KEEP "auto" Form::Size { zero: true } => "what stays pinned for I/OAT or a GPU, as 64M";
+    OPS "all" Form::List("all", &OPS) => "intercepted functions, e.g. memcpy,memmove";
+    STATS "off" Form::List("off", &FORMATS) => "text, json (a comma list)";
+    STATS_FILE "stderr" Form::Path => "path; %p process number, %e program";
+    LIVE "auto" Form::Folder =>
+        "where live statistics are kept: auto, off, or"
+        "a folder, which turns them on";
+    ONLY "*" Form::Programs => "only for programs of these names: python3*,redis*";
+    NOT "none" Form::Programs => "not for programs of these names";
+    PROFILE "0" SWITCH => "1: count every copy and suggest a threshold";
+    VERIFY "0" Form::Number(0, u32::MAX as usize) => "n: compare every n-th carried copy";
+    LOG "warn" Form::Word(&["error", "warn", "info", "debug"]) =>
+        "error, warn, info, debug; to standard error";
+    IPC_ENGINE "auto" Form::Word(&["auto", "helper", "shm"]) =>
+        "messages between processes: helper or shm, where"
+        "no process reaches the memory of another";
+    IPC_PTRACER "0" SWITCH => "1: let the other process in where Yama keeps it out";
+    IPC_TIMEOUT "10" Form::Number(1, 86400) =>
+        "seconds for greetings, and for last pieces at close";
+    CHECK "0" SWITCH =>;
+}
 
 pub const FORMATS: [&str; 2] = ["text", "json"];
 
+macro_rules! names {
+    ($($name:ident)*) => { [$(stringify!($name)),*] };
+}
+
 /// The functions that are intercepted, in the order of `functions::Op`.
-pub const OPS: [&str; 29] = [
-    "memcpy",
-    "memmove",
-    "mempcpy",
-    "bcopy",
-    "wmemcpy",
-    "wmemmove",
-    "memcpy_chk",
-    "memmove_chk",
-    "mempcpy_chk",
-    "process_vm_readv",
-    "process_vm_writev",
-    "memset",
-    "memset_chk",
-    "bzero",
-    "wmemset",
-    "memcmp",
-    "bcmp",
-    "wmemcmp",
-    "read",
-    "pread",
-    "readv",
-    "preadv",
-    "preadv2",
-    "read_chk",
-    "pread_chk",
-    "fread",
-    "fread_unlocked",
-    "fread_chk",
-    "fread_unlocked_chk",
-];
+pub const OPS: [&str; 29] = names! {
+    memcpy memmove mempcpy bcopy wmemcpy wmemmove memcpy_chk memmove_chk mempcpy_chk
+    process_vm_readv process_vm_writev
+    memset memset_chk bzero wmemset memcmp bcmp wmemcmp
+    read pread readv preadv preadv2 read_chk pread_chk
+    fread fread_unlocked fread_chk fread_unlocked_chk
+};
 
 /// The knob of this name.
 pub fn knob(name: &[u8]) -> Option<&'static Knob> {

@@ -8,6 +8,7 @@
 //! worth       what the run would have taken without adma, and what was not helped
 //! tables      the text report; units: bytes and times
 //! knobs       every setting in one table
+//! abi         the kernel interface of /dev/adma, which the header of the helper has in C
 //! ```
 //!
 //! Counting is lock-free and async-signal-safe. Nothing here allocates, or knows the system.
@@ -16,6 +17,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod abi;
 pub mod histogram;
 pub mod knobs;
 pub mod live;

@@ -287,6 +287,12 @@ impl Flow {
         self.speeds.iter().enumerate().map(of).filter(|speed| speed.1 > 0)
     }
 
+    /// Bytes in a tick of copies of a size class; `None`: there were none.
+    pub fn speed(&self, class: u32) -> Option<f64> {
+        let (_, bytes, ticks) = self.speeds().find(|speed| speed.0 == class && speed.2 > 0)?;
+        Some(bytes as f64 / ticks as f64)
+    }
+
     fn absorb(&self, from: &Self) {
         self.sizes.absorb(&from.sizes);
         self.ticks.absorb(&from.ticks);

@@ -2,7 +2,7 @@
 //! from them `worth` estimates what the run would have taken without us.
 //!
 //! A sample is libc's cost for the caller's first bytes of a shared call, or for a whole call. One
-//! during which its thread was preempted is not kept.
+//! during which its thread was preempted is not kept, unless it took much longer than that.
 
 use crate::absorb_all;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -21,7 +21,7 @@ pub struct Samples {
     pub overlapped: AtomicU64,
     /// Ticks of copies that went on while their caller did something else.
     pub background: AtomicU64,
-    /// Ticks of the calls that samples come from, and of those of them that were preempted.
+    /// Nanoseconds of the calls that samples come from, and how many of them preemption has taken.
     pub timed: AtomicU64,
     pub preempted: AtomicU64,
 }
@@ -29,7 +29,8 @@ pub struct Samples {
 /// Calls of one kind and size.
 #[repr(C)]
 pub struct Row {
-    /// Bytes and ticks of those that were shared.
+    /// Those that were shared, their bytes and ticks.
+    pub calls: AtomicU64,
     pub bytes: AtomicU64,
     pub ticks: AtomicU64,
     count: AtomicU64,
@@ -50,7 +51,7 @@ impl Samples {
     pub fn absorb(&self, from: &Self) {
         absorb_all(self.sums(), from.sums());
         for (to, from) in self.rows.iter().zip(&from.rows) {
-            absorb_all([&to.bytes, &to.ticks], [&from.bytes, &from.ticks]);
+            absorb_all(to.shared(), from.shared());
             let kept = from.count.swap(0, Relaxed).min(KEPT as u64) as usize;
             from.costs.iter().take(kept).for_each(|cost| to.keep(cost.load(Relaxed)));
         }
@@ -58,8 +59,13 @@ impl Samples {
 }
 
 impl Row {
+    fn shared(&self) -> [&AtomicU64; 3] {
+        [&self.calls, &self.bytes, &self.ticks]
+    }
+
     /// Counts a call that was shared.
     pub fn note_shared(&self, bytes: u64, ticks: u64) {
+        self.calls.fetch_add(1, Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
         self.ticks.fetch_add(ticks, Relaxed);
     }

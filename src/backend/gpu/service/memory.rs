@@ -2,7 +2,7 @@
 
 use super::Service;
 use crate::backend::gpu::registrations::LINE;
-use crate::backend::gpu::{Unavailable, state, watch};
+use crate::backend::gpu::{Unavailable, watch};
 use crate::os::sys;
 use crate::plan::PAGE;
 use core::ffi::c_void;
@@ -28,18 +28,13 @@ impl Service {
             self.looked = now;
             self.gpu.clock.measure();
         }
-        for index in self.there.clone() {
-            let registration = self.gpu.registrations.get(index);
-            if self.users[index] > 0 {
-                continue;
-            }
-            if registration.is_stale() {
-                self.gpu.counts.invalidations.fetch_add(1, Relaxed);
+        let gpu = self.gpu;
+        for (index, registration) in gpu.registrations.all() {
+            let is_old = || ticks.wrapping_sub(registration.used()) as i64 > old as i64;
+            if registration.is_stale() && !self.is_used(index) {
+                gpu.counts.invalidations.fetch_add(1, Relaxed);
                 self.drop_registration(index);
-            } else if look_through
-                && registration.is_live()
-                && ticks.wrapping_sub(registration.used()) as i64 > old as i64
-            {
+            } else if look_through && registration.is_live() && is_old() && !self.is_used(index) {
                 self.evict(index);
             }
         }
@@ -60,7 +55,6 @@ impl Service {
         }
         self.gpu.watch.remove(start, end);
         self.registered -= end - start;
-        self.there.retain(|&other| other != index);
         // SAFETY: registered by us and not used.
         let done = unsafe { self.card.host_unregister(start as *mut c_void) };
         self.gpu.registrations.remove(index);
@@ -71,7 +65,7 @@ impl Service {
 
     /// Registers one range that copies have asked for.
     pub fn grant(&mut self) {
-        if self.failed || self.gpu.state.load(Relaxed) != state::READY {
+        if !self.gpu.is_up() {
             return;
         }
         let wished = self.gpu.wishes.iter().find(|wish| wish.state.load(Acquire) == 2);
@@ -101,7 +95,7 @@ impl Service {
             let stop = self.gpu.registrations.next_start(at, end);
             let Some(found) = watch::anonymous(at) else { return false };
             let to = stop.min(found.end);
-            if self.failed || to <= at || !self.register(at, to) {
+            if !self.gpu.is_up() || to <= at || !self.register(at, to) {
                 return false;
             }
             at = to;
@@ -132,20 +126,7 @@ impl Service {
         }
         self.registered += len;
         gpu.counts.most_bytes.fetch_max(self.registered as u64, Relaxed);
-        self.there.push(index);
         gpu.counts.registrations.fetch_add(1, Relaxed);
-        while let Err(there) = gpu.registrations.fill(index) {
-            let idle = |other: &usize| self.users[*other] == 0 && *other != index;
-            let oldest =
-                there.into_iter().filter(idle).min_by_key(|&i| gpu.registrations.get(i).used());
-            match oldest {
-                Some(other) => self.evict(other),
-                None => {
-                    gpu.registrations.retire(index);
-                    break;
-                }
-            }
-        }
         // If it went stale meanwhile, `evict_unused` lets it go.
         gpu.registrations.publish(index)
     }
@@ -158,13 +139,11 @@ impl Service {
             return false;
         }
         loop {
-            let full =
-                !self.gpu.registrations.all().any(|(_, registration)| registration.is_empty());
-            if self.registered + len <= keep && !full {
+            if self.registered + len <= keep && !self.gpu.registrations.is_full() {
                 return true;
             }
             let idle = self.gpu.registrations.all().filter(|(index, registration)| {
-                self.users[*index] == 0 && (registration.is_live() || registration.is_stale())
+                (registration.is_live() || registration.is_stale()) && !self.is_used(*index)
             });
             match idle.min_by_key(|(_, registration)| registration.used()).map(|(index, _)| index) {
                 Some(index) => self.evict(index),

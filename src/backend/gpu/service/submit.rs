@@ -42,7 +42,6 @@ impl Service {
             return;
         }
         for &registration in &registrations {
-            self.users[registration] += 1;
             self.uses[registration] += 1;
         }
         let (since, channels) = (sys::ticks(), 0);

@@ -2,23 +2,6 @@
 
 use super::*;
 
-/// Signals are held and released once. Where the caller copies too, two calls more look whether our
-/// handler of faults is in front.
-#[test]
-fn copy_is_one_call_of_the_helper_with_signals_held() {
-    for (share, others) in [(0.0, 200), (0.5, 400)] {
-        let engine = engine(4, []);
-        let how = Options { share: Some(share), ..HOW };
-        copy_at(&engine, (40, 17), 100_000, &how).unwrap();
-        engine.counts.clear();
-        (0..100).for_each(|_| copy_at(&engine, (40, 17), 100_000, &how).unwrap());
-        let counts = &engine.counts;
-        let calls = [&counts.submits, &counts.waits, &counts.others].map(count);
-        assert_eq!(calls, [100, 0, others]);
-        assert_eq!((count(&kernel(&engine).submits), count(&kernel(&engine).waits)), (101, 0));
-    }
-}
-
 /// How a child ends that has this handler for SIGSEGV and leaves with what `body` answers.
 fn status_of_child(handler: extern "C" fn(i32), body: impl FnOnce() -> i32) -> i32 {
     // SAFETY: the child makes nothing of other threads' its own, and is ended here.

@@ -1,13 +1,13 @@
 //! One run of the program: times, memory, how it ended, what it wrote.
 
 use super::arm::Arm;
-use crate::job::{End, Signals};
+use crate::job::{End, INTERRUPTS, Signals};
 use crate::{options, program, say};
 use std::ffi::{OsString, c_int};
 use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, Read, Seek};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Instant;
 
@@ -52,8 +52,7 @@ const LAST_LINES: usize = 5;
 
 pub fn run(invocation: &Invocation<'_>, signals: &Signals) -> Result<Run, Stop> {
     let input = invocation.input.unwrap_or(Path::new("/dev/null"));
-    let named = |error| Stop::Failed(format!("{}: {}", input.display(), say::reason(&error)));
-    let input = File::open(input).map_err(named)?;
+    let input = File::open(input).map_err(|error| Stop::Failed(say::about(input, &error)))?;
     let null = || File::options().write(true).open("/dev/null");
     let mut out = if invocation.keeps_output { memory()? } else { null()? };
     let mut err = memory()?;
@@ -95,8 +94,8 @@ pub fn shell(line: &str, what: &str, signals: &Signals) -> Result<(), Stop> {
     }
 }
 
-/// Waits for a child that does this. A signal for us ends it: a terminal has sent it to the child
-/// as well, others are passed on, and the second one kills.
+/// Waits for a child that does this. A signal that wants us to end reaches the child as well, and the
+/// second one kills it.
 fn child(signals: &Signals, become_program: impl Fn()) -> Result<(c_int, libc::rusage), Stop> {
     // SAFETY: this process has one thread.
     let child = unsafe { libc::fork() };
@@ -108,22 +107,21 @@ fn child(signals: &Signals, become_program: impl Fn()) -> Result<(c_int, libc::r
     if child < 0 {
         return Err(io::Error::last_os_error().into());
     }
-    let mut interrupted = None;
+    // What a terminal has sent before the fork has not reached the child.
+    let mut interrupted = signals.interrupt();
+    if let Some(signal) = interrupted {
+        // SAFETY: a signal to a child that was not waited for.
+        unsafe { libc::kill(child, signal) };
+    }
     loop {
-        let (signal, is_sent) = signals.next();
-        match signal {
-            libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT => {
-                let again = interrupted.replace(signal).is_some();
-                if again || is_sent {
-                    // SAFETY: a signal to a child that was not waited for.
-                    unsafe { libc::kill(child, if again { libc::SIGKILL } else { signal }) };
-                }
-            }
-            libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU => {
-                // SAFETY: stops this process, as the terminal has stopped the child.
-                unsafe { libc::raise(libc::SIGSTOP) };
-            }
-            _ => {}
+        let signal = signals.next(child);
+        if INTERRUPTS.contains(&signal) && interrupted.replace(signal).is_some() {
+            // SAFETY: a signal to a child that was not waited for.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+        }
+        if [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&signal) {
+            // SAFETY: stops this process, as the terminal has stopped the child.
+            unsafe { libc::raise(libc::SIGSTOP) };
         }
         let mut status = 0;
         // SAFETY: all zeros is a valid `rusage`; places for the answers.
@@ -142,13 +140,7 @@ fn child(signals: &Signals, become_program: impl Fn()) -> Result<(c_int, libc::r
 
 /// A file without a name.
 fn memory() -> io::Result<File> {
-    // SAFETY: a terminated name; the descriptor is ours alone.
-    unsafe {
-        match libc::memfd_create(c"adma-bench".as_ptr(), libc::MFD_CLOEXEC) {
-            -1 => Err(io::Error::last_os_error()),
-            descriptor => Ok(File::from_raw_fd(descriptor)),
-        }
-    }
+    Ok(rustix::fs::memfd_create(c"adma-bench", rustix::fs::MemfdFlags::CLOEXEC)?.into())
 }
 
 fn hash(file: &mut File) -> io::Result<u64> {

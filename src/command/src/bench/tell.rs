@@ -2,7 +2,9 @@
 
 use super::Measured;
 use super::compare::{Output, Ratio, Spread, Verdict};
-use crate::report::{chart, html, page, units};
+use crate::report::html::{Table, escaped};
+use crate::report::page;
+use crate::report::units::{cut, percent};
 use adma_record::units::Bytes;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -69,35 +71,46 @@ fn notes(result: &Measured) -> Vec<String> {
         Some((calls, bytes, carried)) => notes.push(format!(
             "{calls} large copies of {}, {} by the engine",
             Bytes(bytes),
-            units::percent(carried, bytes)
+            percent(carried, bytes)
         )),
         None => {}
     }
     notes
 }
 
+const HEAD: [&str; 7] =
+    ["run", "wall, median", "quartiles", "range", "CPU", "peak memory", "verdict"];
+
+/// What is told of an arm, as `HEAD` has it.
+fn cells(result: &Measured, arm: usize) -> [String; 7] {
+    let Spread { median, quartiles: (low, high), least, most } = result.spread(arm);
+    let (user, system) = result.cpu(arm);
+    [
+        result.arms[arm].name.clone(),
+        time(median),
+        format!("{} to {}", time(low), time(high)),
+        format!("{} to {}", time(least), time(most)),
+        time(user + system),
+        Bytes(result.peak(arm)).to_string(),
+        if arm > 0 { words(result, arm) } else { String::new() },
+    ]
+}
+
 pub fn text(result: &Measured) -> String {
     let mut out = String::new();
-    let program = chart::cut(&result.words.join(" "), 40);
+    let program = cut(&result.words.join(" "), 40);
     // A `String` takes everything.
     let _ = writeln!(out, "adma: {program}: {}", subject(result));
-    let _ =
-        writeln!(out, "  {:<27}{:>9}   {:<20}{:>9}{:>10}", "", "wall", "quartiles", "CPU", "peak");
-    for (at, arm) in result.arms.iter().enumerate() {
-        let Spread { median, quartiles: (low, high), .. } = result.spread(at);
-        let (user, system) = result.cpu(at);
-        let _ = writeln!(
-            out,
-            "  {:<27}{:>9}   {:<20}{:>9}{:>10}",
-            chart::cut(&arm.name, 26),
-            time(median),
-            format!("{} to {}", time(low), time(high)),
-            time(user + system),
-            Bytes(result.peak(at)).to_string(),
-        );
+    let mut row = |name: &str, [wall, quartiles, cpu, peak]: [&str; 4]| {
+        let _ = writeln!(out, "  {name:<27}{wall:>9}   {quartiles:<20}{cpu:>9}{peak:>10}");
+    };
+    row("", ["wall", "quartiles", "CPU", "peak"]);
+    let all: Vec<_> = (0..result.arms.len()).map(|arm| cells(result, arm)).collect();
+    for [name, wall, quartiles, _, cpu, peak, _] in &all {
+        row(&cut(name, 26), [wall, quartiles, cpu, peak]);
     }
-    for (at, arm) in result.arms.iter().enumerate().skip(1) {
-        let _ = writeln!(out, "  {}: {}", chart::cut(&arm.name, 40), words(result, at));
+    for [name, .., verdict] in all.iter().skip(1) {
+        let _ = writeln!(out, "  {}: {verdict}", cut(name, 40));
     }
     for note in notes(result) {
         let _ = writeln!(out, "  {note}");
@@ -155,42 +168,18 @@ pub fn json(result: &Measured) -> String {
 }
 
 pub fn page(result: &Measured) -> String {
-    let arms = || result.arms.iter().enumerate();
-    let rows: Vec<Vec<String>> = arms()
-        .map(|(at, arm)| {
-            let Spread { median, quartiles, least, most } = result.spread(at);
-            let (user, system) = result.cpu(at);
-            vec![
-                arm.name.clone(),
-                time(median),
-                format!("{} to {}", time(quartiles.0), time(quartiles.1)),
-                format!("{} to {}", time(least), time(most)),
-                time(user + system),
-                Bytes(result.peak(at)).to_string(),
-                if at > 0 { words(result, at) } else { String::new() },
-            ]
-        })
-        .collect();
-    let head = ["run", "wall, median", "quartiles", "range", "CPU", "peak memory", "verdict"];
-    let table = html::table("Wall time, CPU time and memory", &head, &rows);
-    let bars: Vec<_> = arms()
-        .map(|(at, arm)| {
-            let median = result.spread(at).median;
-            let filling = if at == 0 { "libc" } else { "engine" };
-            let name = chart::cut(arm.name.trim_start_matches("with ADMA_"), 14);
-            (name, vec![(median * 1e9, filling)], time(median))
-        })
-        .collect();
-    let most = arms().map(|(at, _)| result.spread(at).median).fold(0.0, f64::max);
-    let scale = units::Scale::nanoseconds((most * 1e9) as u64);
-    let picture = chart::rows("Wall time", "wall time", &scale, &bars);
+    let rows = (0..result.arms.len()).map(|arm| {
+        let way = if arm == 0 { "libc" } else { "engine" };
+        (cells(result, arm).to_vec(), vec![vec![(result.spread(arm).median, way)]])
+    });
+    let table = Table::new("Wall time, CPU time and memory", &HEAD, rows.collect()).html();
     let notes: String =
-        notes(result).iter().map(|note| format!("<li>{}</li>\n", html::escaped(note))).collect();
+        notes(result).iter().map(|note| format!("<li>{}</li>\n", escaped(note))).collect();
     let name = result.words.join(" ");
     page::document(
         &name,
         &format!("With adma: {}", words(result, 1)),
-        &format!("<p class=\"faint\">{} · {}</p>\n", html::escaped(&name), subject(result)),
-        &format!("<figure>{picture}</figure>\n{table}<ul>\n{notes}</ul>\n"),
+        &format!("<p class=\"faint\">{} · {}</p>\n", escaped(&name), subject(result)),
+        &format!("<figure>{table}</figure>\n<ul>\n{notes}</ul>\n"),
     )
 }

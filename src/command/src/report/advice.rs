@@ -3,7 +3,7 @@
 use super::Report;
 use super::figures::{Figures, TimeSaved};
 use super::units::{bytes, percent};
-use adma_record::live::{Fallback, Flow};
+use adma_record::live::Fallback;
 
 /// Reasons for less than this part of the bytes need no advice.
 const LEAST: u64 = 10; // percent
@@ -76,13 +76,9 @@ pub fn advice(report: &Report) -> Vec<String> {
 
 /// The size from which on the engine was faster than libc, by a tenth at least.
 fn pays_from(total: &Figures) -> Option<String> {
-    let speed = |flow: &Flow, class: u32| {
-        let (_, bytes, ticks) = flow.speeds().find(|speed| speed.0 == class && speed.2 > 0)?;
-        Some(bytes as f64 / ticks as f64)
-    };
     let recorder = &total.live.recorder;
     let pays = |class: u32| -> Option<bool> {
-        Some(speed(&recorder.engine, class)? > 1.1 * speed(&recorder.libc, class)?)
+        Some(recorder.engine.speed(class)? > 1.1 * recorder.libc.speed(class)?)
     };
     let class = (18..40).find(|&class| pays(class) == Some(true))?;
     (class..40).all(|class| pays(class) != Some(false)).then(|| (1u64 << class).to_string())

@@ -18,29 +18,73 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// A table whose first column names its rows. Cells are text, and escaped here.
-pub fn table(caption: &str, head: &[&str], rows: &[Vec<String>]) -> String {
-    let mut out = String::new();
-    let _ = write!(
-        out,
-        "<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"{0}\"><table><caption>{0}</caption><thead><tr>",
-        escaped(caption)
-    );
-    for name in head {
-        let _ = write!(out, "<th scope=\"col\">{}</th>", escaped(name));
+/// Parts of a bar, each with the class that gives it its filling (see page.css).
+pub type Bar = Vec<(f64, &'static str)>;
+
+/// A bar of one part.
+pub fn bar(value: u64, class: &'static str) -> Vec<Bar> {
+    vec![vec![(value as f64, class)]]
+}
+
+/// Cells of each row, and bars of which one stands below the other.
+pub type Rows = Vec<(Vec<String>, Vec<Bar>)>;
+
+/// A table whose first column names its rows. Cells are text, and escaped here; behind them stands
+/// a picture of the row, in proportion to the other rows.
+pub struct Table<'a> {
+    caption: String,
+    head: &'a [&'a str],
+    pub rows: Rows,
+    /// Rows from the first on whose name leads to `#process-NUMBER`.
+    pub links: usize,
+}
+
+impl<'a> Table<'a> {
+    pub fn new(caption: impl Into<String>, head: &'a [&'a str], rows: Rows) -> Self {
+        Self { caption: caption.into(), head, rows, links: 0 }
     }
-    out.push_str("</tr></thead><tbody>\n");
-    for row in rows {
-        out.push_str("<tr>");
-        for (column, cell) in row.iter().enumerate() {
-            let cell = escaped(cell);
-            let _ = match column {
-                0 => write!(out, "<th scope=\"row\">{cell}</th>"),
-                _ => write!(out, "<td>{cell}</td>"),
-            };
+
+    pub fn html(&self) -> String {
+        let length = |bar: &Bar| bar.iter().map(|part| part.0).sum::<f64>();
+        let bars = || self.rows.iter().flat_map(|(_, bars)| bars);
+        let longest = bars().map(length).fold(f64::MIN_POSITIVE, f64::max);
+        let mut out = format!(
+            "<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"{0}\"><table>\
+             <caption>{0}</caption><thead><tr>",
+            escaped(&self.caption)
+        );
+        // A `String` takes everything.
+        for name in self.head {
+            let _ = write!(out, "<th scope=\"col\">{}</th>", escaped(name));
         }
-        out.push_str("</tr>\n");
+        out.push_str(if bars().next().is_some() { "<td class=\"bars\"></td>" } else { "" });
+        out.push_str("</tr></thead><tbody>\n");
+        for (index, (cells, bars)) in self.rows.iter().enumerate() {
+            for (column, cell) in cells.iter().map(|cell| escaped(cell)).enumerate() {
+                let _ = match column {
+                    0 if index < self.links => write!(
+                        out,
+                        "<tr><th scope=\"row\"><a href=\"#process-{index}\">{cell}</a></th>"
+                    ),
+                    0 => write!(out, "<tr><th scope=\"row\">{cell}</th>"),
+                    _ => write!(out, "<td>{cell}</td>"),
+                };
+            }
+            if !bars.is_empty() {
+                out.push_str("<td class=\"bars\" aria-hidden=\"true\">");
+                for bar in bars {
+                    out.push_str("<div>");
+                    for (value, class) in bar.iter().filter(|part| part.0 > 0.0) {
+                        let width = 100.0 * value / longest;
+                        let _ =
+                            write!(out, "<i class=\"{class}\" style=\"width:{width:.2}%\"></i>");
+                    }
+                    out.push_str("</div>");
+                }
+                out.push_str("</td>");
+            }
+            out.push_str("</tr>\n");
+        }
+        out + "</tbody></table></div>\n"
     }
-    out.push_str("</tbody></table></div>\n");
-    out
 }

@@ -7,13 +7,12 @@
 //! text      the report for terminals; hlog: for HdrHistogram's tools
 //! advice    did it help, and what should be changed
 //! page      the report for browsers; sections: what it shows of one process or of all;
-//!           chart: pictures; html: tags and escaping
+//!           html: tables with bars, and escaping
 //! live      a live file as such a report; diff: two runs beside each other
 //! units     numbers as people read them
 //! ```
 
 mod advice;
-pub mod chart;
 mod diff;
 pub mod figures;
 mod hlog;
@@ -195,8 +194,7 @@ impl Report {
 
     /// Makes the page anew.
     pub fn write_page(&self, path: &Path) -> Result<(), String> {
-        let cannot = |error| format!("{}: {}", path.display(), say::reason(&error));
-        std::fs::write(path, page::of(self)).map_err(cannot)
+        std::fs::write(path, page::of(self)).map_err(|error| say::about(path, &error))
     }
 }
 
@@ -213,8 +211,8 @@ pub fn command(Options { files, html, hlog, diff }: Options) -> i32 {
             report.add(process);
         };
         // The others are still worth a look.
-        if let Err(why) = read(file).and_then(|text| all_in(&text, &mut add)) {
-            say(format_args!("{}: {why}", printable(&file.to_string_lossy())));
+        if let Err(why) = take(file, &mut add) {
+            say(why);
             status = 1;
         }
     }
@@ -224,7 +222,7 @@ pub fn command(Options { files, html, hlog, diff }: Options) -> i32 {
     if let Some(path) = hlog
         && let Err(error) = std::fs::write(&path, &log)
     {
-        fail(1, format_args!("{}: {}", path.display(), say::reason(&error)));
+        fail(1, say::about(&path, &error));
     }
     let report = report.finish();
     if let Some(Err(why)) = html.map(|path| report.write_page(&path)) {
@@ -240,14 +238,19 @@ fn compare(files: &[OsString]) -> i32 {
     };
     let [before, after] = [before, after].map(|file| {
         let mut report = Report::new(None);
-        let read = read(file).and_then(|text| all_in(&text, &mut |process| report.add(process)));
-        if let Err(why) = read {
-            fail(1, format_args!("{}: {why}", printable(&file.to_string_lossy())));
+        match take(file, &mut |process| report.add(process)) {
+            Ok(()) => report.finish(),
+            Err(why) => fail(1, why),
         }
-        report.finish()
     });
     say::out(format_args!("{}", say::in_locale(diff::of(&before, &after))));
     0
+}
+
+/// Takes every report of a file, or says what is wrong with it.
+fn take(file: &OsStr, add: &mut dyn FnMut(Process)) -> Result<(), String> {
+    let read = read(file).and_then(|text| all_in(&text, add));
+    read.map_err(|why| format!("{}: {why}", printable(&file.to_string_lossy())))
 }
 
 /// `-` is standard input.

@@ -1,14 +1,13 @@
 //! The page: one file that needs no other, no script and no network, and says so to the browser.
 //!
-//! Every picture has a table beside it with the same numbers; whatever can be opened or scrolled
-//! can be reached by the Tab key.
+//! Bars stand behind the numbers that they show; whatever can be opened or scrolled can be reached
+//! by the Tab key.
 
 use super::advice;
-use super::chart;
 use super::figures::TimeSaved;
-use super::html::escaped;
+use super::html::{Table, escaped};
 use super::sections;
-use super::units::{Scale, bytes, count, date, percent, seconds};
+use super::units::{bytes, count, cut, date, percent, seconds};
 use super::{PICTURED, Process, Report, Run};
 use std::fmt::Write;
 
@@ -24,7 +23,7 @@ pub fn of(report: &Report) -> String {
     let whose = if several { "all processes" } else { "this process" };
     sections::all(&mut out, total, report.saved.as_ref(), whose, 2);
     if several {
-        list(&mut out, processes);
+        out += &list(processes);
         out.push_str("<h2 id=\"each\">Each process</h2>\n");
         for (index, process) in processes.iter().take(PICTURED).enumerate() {
             one(&mut out, index, process);
@@ -54,7 +53,7 @@ pub fn document(name: &str, headline: &str, head: &str, main: &str) -> String {
          style-src 'unsafe-inline'\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <title>adma: {name}</title>\n<style>\n{style}</style>\n</head>\n<body>\n\
-         <a class=\"skip wide\" href=\"#figures\">Skip to the figures</a>\n{PATTERNS}\
+         <a class=\"skip wide\" href=\"#figures\">Skip to the figures</a>\n\
          <header class=\"wide\"><h1>{headline}</h1>\n{head}</header>\n\
          <main class=\"wide\" id=\"figures\">\n{main}</main>\n\
          <footer class=\"wide faint\">Made by adma {version}. This page loads nothing: it can be \
@@ -65,15 +64,6 @@ pub fn document(name: &str, headline: &str, head: &str, main: &str) -> String {
         version = env!("CARGO_PKG_VERSION"),
     )
 }
-
-/// Fillings that differ without colour.
-const PATTERNS: &str = "<svg class=\"hidden\" aria-hidden=\"true\"><defs>\
-    <pattern id=\"hatch\" width=\"7\" height=\"7\" patternUnits=\"userSpaceOnUse\" \
-    patternTransform=\"rotate(45)\"><rect width=\"7\" height=\"7\"/>\
-    <line x1=\"0\" y1=\"0\" x2=\"0\" y2=\"7\"/></pattern>\
-    <pattern id=\"dots\" width=\"8\" height=\"8\" patternUnits=\"userSpaceOnUse\">\
-    <rect width=\"8\" height=\"8\"/><circle cx=\"4\" cy=\"4\" r=\"1.8\"/></pattern>\
-    </defs></svg>\n";
 
 /// The machine that this command runs on: name, kernel and CPU.
 fn machine() -> String {
@@ -91,7 +81,7 @@ fn subject(report: &Report) -> String {
     let Report { processes, run, .. } = report;
     let mut parts = Vec::new();
     if let Some(Run { command, end, .. }) = run {
-        parts.push(chart::cut(command, 200));
+        parts.push(cut(command, 200));
         parts.push(end.clone());
         parts.push(machine());
     }
@@ -102,9 +92,7 @@ fn subject(report: &Report) -> String {
     }
     let mut engines: Vec<String> = Vec::new();
     for process in processes {
-        let plural = if process.channels == 1 { "" } else { "s" };
-        let engine =
-            format!("{}, {} channel{plural} beside the caller", process.backend, process.channels);
+        let engine = format!("{} beside the caller", engine(process));
         if !engines.contains(&engine) {
             engines.push(engine);
         }
@@ -162,56 +150,35 @@ fn cards(report: &Report) -> String {
 }
 
 /// All processes, most bytes first.
-fn list(out: &mut String, processes: &[Process]) {
-    let top = processes.iter().take(10).filter(|process| process.bytes > 0);
-    let bars: Vec<_> = top
-        .map(|process| {
-            let name = format!("{} {}", chart::cut(process.program(), 12), process.pid);
-            let (engine, all) = (process.engine_bytes, process.bytes);
-            let parts = vec![(engine as f64, "engine"), ((all - engine) as f64, "libc")];
-            (name, parts, bytes(all))
-        })
-        .collect();
-    let most = processes.first().map_or(1, |process| process.bytes.max(1));
-    let picture =
-        chart::rows("Bytes by process", "bytes in large copies", &Scale::bytes(most), &bars);
-    let mut table = String::from(
-        "<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"All processes\"><table>\
-         <caption>All processes, those that copied most first</caption><thead><tr>\
-         <th scope=\"col\">program</th><th scope=\"col\">process</th><th scope=\"col\">ran</th>\
-         <th scope=\"col\">copies</th><th scope=\"col\">bytes</th><th scope=\"col\">engine</th>\
-         <th scope=\"col\">saved</th></tr></thead><tbody>\n",
-    );
-    for (index, process) in processes.iter().enumerate() {
-        let name = escaped(&chart::cut(process.program(), 40));
-        let name = if index < PICTURED {
-            format!("<a href=\"#process-{index}\">{name}</a>")
-        } else {
-            name
-        };
-        let saved = super::text::saved(process).unwrap_or("–".to_owned());
-        let _ = writeln!(
-            table,
-            "<tr><th scope=\"row\">{name}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{saved}</td></tr>",
-            process.pid,
+fn list(processes: &[Process]) -> String {
+    let rows = processes.iter().map(|process| {
+        let cells = vec![
+            cut(process.program(), 40),
+            process.pid.to_string(),
             seconds(process.seconds),
             count(process.calls),
             bytes(process.bytes),
-            escaped(&super::text::engine_share(process).replace('-', "–")),
-        );
-    }
-    table.push_str("</tbody></table></div>\n");
-    let _ = writeln!(
-        out,
-        "<figure><figcaption><h2 id=\"processes\">Processes</h2><p>Which process \
-         copied how much: solid what the engine carried, hatched what libc did.</p></figcaption>\n<div class=\"pair wide-pair\">\n\
-         <div>{table}</div>\n<div class=\"narrow\">{picture}</div>\n</div></figure>"
-    );
+            super::text::engine_share(process).replace('-', "–"),
+            super::text::saved(process).unwrap_or("–".to_owned()),
+        ];
+        let (engine, all) = (process.engine_bytes, process.bytes);
+        (cells, vec![vec![(engine as f64, "engine"), ((all - engine) as f64, "libc")]])
+    });
+    let rows = rows.collect();
+    let head = ["program", "process", "ran", "copies", "bytes", "engine", "saved"];
+    let caption = "All processes, those that copied most first";
+    let mut table = Table::new(caption, &head, rows);
+    table.links = PICTURED;
+    format!(
+        "<figure><figcaption><h2 id=\"processes\">Processes</h2><p>Which process copied how much: \
+         solid what the engine carried, hatched what libc did.</p></figcaption>\n{}</figure>\n",
+        table.html()
+    )
 }
 
 fn one(out: &mut String, index: usize, process: &Process) {
     let Some(figures) = &process.figures else { return };
-    let whose = format!("{} ({})", chart::cut(process.program(), 40), process.pid);
+    let whose = format!("{} ({})", cut(process.program(), 40), process.pid);
     let mut summary = format!("{whose} · {}", bytes(process.bytes));
     if process.bytes > 0 {
         summary += &format!(" · {} by the engine", percent(process.engine_bytes, process.bytes));
@@ -228,9 +195,13 @@ fn one(out: &mut String, index: usize, process: &Process) {
     out.push_str("</details>\n");
 }
 
-fn facts(process: &Process) -> String {
+fn engine(process: &Process) -> String {
     let plural = if process.channels == 1 { "" } else { "s" };
-    let mut facts = format!("{}, {} channel{plural}", process.backend, process.channels);
+    format!("{}, {} channel{plural}", process.backend, process.channels)
+}
+
+fn facts(process: &Process) -> String {
+    let mut facts = engine(process);
     let _ = write!(facts, " · ran {}", seconds(process.seconds));
     if let Some(threshold) = process.threshold {
         let _ = write!(facts, " · carries copies from {} up", bytes(threshold));

@@ -49,9 +49,8 @@ fn is_sound(page: &str, what: &str) {
         } else if !tag.ends_with('/') {
             open.push(name);
         }
-        let known = "a b body caption circle code defs details div figcaption figure footer h1 h2 \
-                     h3 header html li line main p path pattern rect summary svg table tbody td \
-                     text th thead title tr ul";
+        let known = "a b body caption code details div figcaption figure footer h1 h2 \
+                     h3 header html i li main p summary table tbody td th thead title tr ul";
         let name = name.trim_start_matches('/').trim_end_matches('/');
         assert!(known.split(' ').any(|known| known == name), "{what}: <{tag}>");
         for (index, outside) in tag.split('"').enumerate() {
@@ -76,48 +75,6 @@ fn sample_is_read_and_shown_whole() {
     assert_eq!(report.total.calls(), sum);
     let sum: u64 = report.processes.iter().map(|process| process.bytes).sum();
     assert_eq!(report.total.bytes(), sum);
-}
-
-/// What HdrHistogram reads is what the sample has told.
-#[test]
-fn log_for_hdrhistogram_is_read_back_with_the_counts_of_the_sample() {
-    use hdrhistogram::serialization::Deserializer;
-    use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
-    let mut log = hlog::header();
-    let mut report = Report::new(None);
-    all_in(SAMPLE.as_bytes(), &mut |process| {
-        hlog::append(&mut log, &process);
-        report.add(process);
-    })
-    .unwrap();
-    let mut counts = std::collections::BTreeMap::<String, u64>::new();
-    for entry in IntervalLogIterator::new(&log) {
-        if let LogEntry::Interval(interval) = entry.unwrap() {
-            let packed = base64(interval.encoded_histogram());
-            let histogram: hdrhistogram::Histogram<u64> =
-                Deserializer::new().deserialize(&mut packed.as_slice()).unwrap();
-            *counts.entry(interval.tag().unwrap().as_str().to_owned()).or_default() +=
-                histogram.len();
-        }
-    }
-    let recorder = &report.total.live.recorder;
-    for (tag, histogram) in [
-        ("engine.bytes", &recorder.engine.sizes),
-        ("engine.ns", &recorder.engine.ticks),
-        ("libc.bytes", &recorder.libc.sizes),
-    ] {
-        assert_eq!(counts[tag], histogram.count(), "{tag}");
-    }
-}
-
-fn base64(text: &str) -> Vec<u8> {
-    const DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let digits: Vec<u32> = text.chars().filter_map(|c| Some(DIGITS.find(c)? as u32)).collect();
-    let group = |four: &[u32]| {
-        let value = four.iter().fold(0, |all, six| all << 6 | six) << (6 * (4 - four.len()));
-        value.to_be_bytes()[1..four.len()].to_vec()
-    };
-    digits.chunks(4).flat_map(group).collect()
 }
 
 /// The first process of the sample, with these as `saved`.
@@ -241,7 +198,7 @@ fn file_that_is_cut_off_anywhere_is_said_to_be() {
     assert_eq!(whole, 1);
 }
 
-/// Each key of the sample, at any depth, with each of these values, and without the key.
+/// Each key of the sample, at any depth, with each of these values; null is as good as no key.
 #[test]
 fn any_value_in_any_place_is_refused_or_shown() {
     const HOSTILE: &str = r#"null|true|-1|-0.0|0|1e308|18446744073709551615|18446744073709551616|""
@@ -253,9 +210,7 @@ fn any_value_in_any_place_is_refused_or_shown() {
     assert!(places.len() > 60, "{}", places.len());
     let (mut refused, mut shown) = (0, 0);
     for place in &places {
-        let mut texts = vec![without(&whole, place)];
-        texts.extend(hostile.iter().map(|value| with(&whole, place, value)));
-        for text in texts {
+        for text in hostile.iter().map(|value| with(&whole, place, value)) {
             match harmless(text.as_bytes(), &format!("{place:?}")) {
                 Ok(_) => shown += 1,
                 Err(_) => refused += 1,
@@ -283,17 +238,6 @@ fn with(whole: &serde_json::Value, pointer: &str, replacement: &str) -> String {
     let mut changed = whole.clone();
     *changed.pointer_mut(pointer).unwrap() = "REPLACED".into();
     changed.to_string().replace("\"REPLACED\"", replacement)
-}
-
-fn without(whole: &serde_json::Value, pointer: &str) -> String {
-    let mut changed = whole.clone();
-    let (above, last) = pointer.rsplit_once('/').unwrap();
-    match changed.pointer_mut(above).unwrap() {
-        serde_json::Value::Object(map) => drop(map.remove(last)),
-        serde_json::Value::Array(list) => drop(list.remove(last.parse().unwrap())),
-        _ => {}
-    }
-    changed.to_string()
 }
 
 #[test]

@@ -1,8 +1,7 @@
 //! The report for terminals: at most 80 columns.
 
-use super::chart::cut;
 use super::figures::Site;
-use super::units::{bytes, nanoseconds, percent, seconds};
+use super::units::{bytes, cut, nanoseconds, percent, seconds};
 use super::{Process, Report};
 use crate::live::{channel_bytes, channel_name};
 use adma_record::tables;
@@ -44,7 +43,11 @@ fn write(report: &Report, out: &mut String) -> std::fmt::Result {
             (true, true) => "made large copies or sent messages",
             (false, true) => "sent messages",
         };
-        writeln!(out, "adma: {} processes {what}, within {time}", processes.len())?;
+        // A profile also has processes without large copies.
+        let all = messages || total.bytes() == 0;
+        let count = processes.iter().filter(|process| all || process.all_bytes > 0).count();
+        let plural = if count == 1 { "" } else { "es" };
+        writeln!(out, "adma: {count} process{plural} {what}, within {time}")?;
     }
     let sentence = report.saved.as_ref().map(|saved| saved.sentence());
     let threshold = facts.threshold.load(Relaxed);

@@ -19,7 +19,7 @@ pub const SAVED: &str = "SAVED";
 const USER: &str = "USER";
 const PROGRAM: &str = "PROGRAM";
 
-const COLUMNS: [Column; 11] = [
+const COLUMNS: [Column; 12] = [
     right(PID, 10, |row| format!("{:>7}", row.process.pid)),
     left(USER, 9, |row| row.user.clone()),
     left(PROGRAM, 10, |row| row.command.clone()),
@@ -41,6 +41,7 @@ const COLUMNS: [Column; 11] = [
     right("CALLER", 3, |row| row.caller().map_or("-".to_owned(), percent)),
     right(SAVED, 6, |row| row.saved.map_or("-".to_owned(), signed)),
     right("MSGS/S", 2, |row| rate(row.messages_per_second)),
+    right("READS/S", 1, |row| rate(row.reads_per_second)),
 ];
 
 const fn right(title: &'static str, rank: u8, cell: fn(&Row) -> String) -> Column {

@@ -45,12 +45,8 @@ fn table(rows: &[Row], wish: &Wish) -> String {
 
 /// Columns of the terminal; a pipe or a file takes all.
 fn width() -> usize {
-    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: a place for the answer.
-    match unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &mut size) } {
-        0 if size.ws_col > 0 => size.ws_col.into(),
-        _ => 1000,
-    }
+    let size = rustix::termios::tcgetwinsize(std::io::stdout());
+    size.ok().map(|size| size.ws_col.into()).filter(|columns| *columns > 0).unwrap_or(1000)
 }
 
 /// As the report at exit has it; null: none.
@@ -88,7 +84,7 @@ fn json(rows: &[Row]) -> Value {
             "user": row.user,
             "state": format!("{:?}", row.process.state),
             "off": row.is_off(),
-            "backend": row.process.backend(),
+            "backend": crate::live::backend(&row.process.live),
             "channels": channels.len(),
             "min_bytes": facts.min_bytes.load(Relaxed),
             "threshold": facts.threshold.load(Relaxed),
@@ -102,6 +98,7 @@ fn json(rows: &[Row]) -> Value {
                 "libc": path(&recorder.libc, recorder.libc_bytes()),
             },
             "reads": reads,
+            "reads_per_second": row.reads_per_second,
             "fallbacks": fallbacks,
             "caller_bytes": facts.caller_bytes.load(Relaxed),
             "channel_bytes": channels,

@@ -36,6 +36,14 @@ pub fn of(rows: &[Row]) -> String {
         let bytes = [("engine", recorder.engine_bytes()), ("libc", recorder.libc_bytes())];
         bytes.map(|(path, bytes)| (by("path", path), bytes as f64)).to_vec()
     });
+    family("reads_total", "counter", "Large reads of files, which are among the copies.", &|row| {
+        let counts = row.recorder().read_counts();
+        counts.map(|(path, calls, _)| (by("path", path), calls as f64)).to_vec()
+    });
+    family("read_bytes_total", "counter", "Bytes of large reads of files.", &|row| {
+        let counts = row.recorder().read_counts();
+        counts.map(|(path, _, bytes)| (by("path", path), bytes as f64)).to_vec()
+    });
     family("fallbacks_total", "counter", "Large copies that libc made, by reason.", &|row| {
         let reasons = row.recorder().fallbacks().filter(|(_, count)| *count > 0);
         reasons.map(|(why, count)| (by("reason", why), count as f64)).collect()
@@ -50,7 +58,7 @@ pub fn of(rows: &[Row]) -> String {
     });
     family("channels", "gauge", "Channels beside the caller.", &|row| {
         let channels = row.process.live.facts.channels.load(Relaxed);
-        vec![(by("backend", &row.process.backend()), f64::from(channels))]
+        vec![(by("backend", &crate::live::backend(&row.process.live)), f64::from(channels))]
     });
     family("off", "gauge", "Whether it was switched off by adma top.", &|row| {
         vec![(String::new(), f64::from(u8::from(row.is_off())))]

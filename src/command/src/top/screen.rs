@@ -3,29 +3,38 @@
 use super::columns::{self, Layout as Columns};
 use super::set::{self, Setting};
 use super::{INTERVAL, Row, Sampler, Wish};
-use crate::live::{channel_bytes, channel_name};
+use crate::live::{backend, channel_bytes, channel_name};
 use crate::say::{FAILED, fail};
 use adma_record::live::{Control, MOST_CHANNELS};
+use adma_record::units::Bytes;
 use adma_record::{tables, worth};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Style, Stylize};
 use ratatui::text::Line;
-use ratatui::widgets::{Paragraph, Row as Cells, Table, TableState};
+use ratatui::widgets::{Paragraph, Row as Cells, Table, TableState, Wrap};
 use ratatui::{DefaultTerminal, Frame};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 const KEYS: &str = "q leave  h help  / filter  s sort  space off/on  +/- threshold  r undo";
-const HELP: &str = "\
-up, down, k, j      choose a process          PgUp, PgDn, Home, End   further
-s                   sort by another column    /                       filter by command line
-space               switch it off and on      + -                     change its threshold
-< >                 change its channels       r                       as configured again
-h, ?                this help                 q, Esc                  leave
-
-BECAUSE: why libc copies    FROM: copies from this size up are carried
-CALLER: part of shared copies that the caller made itself";
+/// Of at most `HELP_COLUMNS` each; keys, then names of columns.
+const HELP: [&str; 13] = [
+    "up down k j  choose a process",
+    "PgUp PgDn Home End  further",
+    "s  sort by another column",
+    "/  filter by command line",
+    "space  switch it off and on",
+    "+ -  change its threshold",
+    "< >  change its channels",
+    "r  as configured again",
+    "h ?  this help",
+    "q Esc  leave",
+    "BECAUSE  why libc copies",
+    "FROM  least size it carries",
+    "CALLER  does this part itself",
+];
+const HELP_COLUMNS: usize = 30;
 
 type Key = fn(&Row) -> f64;
 
@@ -175,6 +184,8 @@ impl Screen {
 
     fn change(&mut self, how: impl Fn(&mut Setting, &Row)) {
         let Some(row) = self.position().map(|at| &self.rows[at]) else { return };
+        // The next key means this one too, whatever row it is in by then.
+        self.chosen = Some(row.process.pid);
         let mut setting = Setting::of(&row.process);
         how(&mut setting, row);
         if setting.min_bytes != 0 {
@@ -205,18 +216,28 @@ impl Screen {
         ])
         .areas(frame.area());
         let total: f64 = self.rows.iter().map(|row| row.bytes_per_second).sum();
-        let total = adma_record::units::Bytes(total as u64);
+        let total = Bytes(total as u64);
         let plural = if self.all == 1 { "" } else { "es" };
         self.page = usize::from(table.height.saturating_sub(1)).max(1);
         let shown = self.rows.len().min(self.page);
         let part = if shown < self.all { format!("{shown} of ") } else { String::new() };
-        let filter = match (self.is_typing, self.filter.is_empty()) {
-            (true, _) => format!("  filter: {}_", self.filter),
-            (false, false) => format!("  filter: {}", self.filter),
-            (false, true) => String::new(),
-        };
-        let heading = format!("adma top: {part}{} process{plural}, {total}/s{filter}", self.all);
+        let heading = format!("adma top: {part}{} process{plural}, {total}/s", self.all);
         frame.render_widget(Line::from(heading).bold(), title);
+        let line = match (self.is_typing, self.filter.is_empty()) {
+            (true, _) => format!("filter: {}_", self.filter),
+            _ if !self.message.is_empty() => self.message.clone(),
+            (false, false) => format!("filter: {}  {KEYS}", self.filter),
+            (false, true) => KEYS.to_owned(),
+        };
+        frame.render_widget(Line::from(line).dim(), keys);
+        if self.shows_help {
+            let width = usize::from(frame.area().width);
+            let row = |items: &[&str]| -> String {
+                items.iter().map(|item| format!("{item:<HELP_COLUMNS$}")).collect()
+            };
+            let rows = HELP.chunks((width / HELP_COLUMNS).max(1)).map(row).collect::<Vec<_>>();
+            return frame.render_widget(Paragraph::new(rows.join("\n")), table.union(detail));
+        }
 
         let columns = Columns::new(&self.rows, table.width.into(), self.shows_users);
         let header = columns.titles().into_iter().map(|title| {
@@ -231,10 +252,8 @@ impl Screen {
             .row_highlight_style(Style::new().reversed());
         let mut state = TableState::default().with_selected(self.position());
         frame.render_stateful_widget(list, table, &mut state);
-        let below = if self.shows_help { HELP.to_owned() } else { self.detail() };
-        frame.render_widget(Paragraph::new(below), detail);
-        let line = if self.message.is_empty() { KEYS } else { &self.message };
-        frame.render_widget(Line::from(line).dim(), keys);
+        let below = Paragraph::new(self.detail()).wrap(Wrap { trim: false });
+        frame.render_widget(below, detail);
     }
 
     /// All that is known of the chosen process.
@@ -247,11 +266,12 @@ impl Screen {
             return why.to_owned();
         };
         let (process, recorder) = (&row.process, row.recorder());
-        let mut text = format!("{} (pid {}), {}", row.program, process.pid, process.backend());
+        let backend = backend(&process.live);
+        let mut text = format!("{} (pid {}), {backend}", row.program, process.pid);
         let setting = Setting::of(process);
         for (set, what) in [
             (setting.off, "off".to_owned()),
-            (setting.min_bytes > 0, format!("from {} bytes", setting.min_bytes)),
+            (setting.min_bytes > 0, format!("from {}", Bytes(setting.min_bytes))),
             (setting.channels > 0, format!("{} channels", setting.channels)),
         ] {
             if set {
@@ -262,7 +282,7 @@ impl Screen {
         let facts = &process.live.facts;
         // A `String` takes everything.
         let _ = tables::paths(recorder, &mut text);
-        let (caller, backend) = (facts.caller_bytes.load(Relaxed), process.backend());
+        let caller = facts.caller_bytes.load(Relaxed);
         let channels = channel_bytes(&process.live);
         let _ = tables::channels((caller, channel_name(&backend), &channels), &mut text);
         let saved = worth::saved(recorder, process.scale(), process.seconds());
@@ -287,5 +307,79 @@ fn channels(row: &Row) -> u32 {
     match row.process.live.control.channels.load(Relaxed) {
         0 => row.process.live.facts.channels.load(Relaxed),
         channels => channels,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::live::{LiveProcess, State};
+    use adma_record::Counters;
+    use adma_record::live::Live;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    fn row(pid: i32, bytes_per_second: f64) -> Row {
+        let (path, live) = ("/no/such/file".into(), Box::new(Live::ZERO));
+        Row {
+            process: LiveProcess { path, owner: 0, pid, live, state: State::Running },
+            program: String::new(),
+            command: format!("worker-{pid}"),
+            user: String::new(),
+            copies: 0,
+            bytes: 0,
+            copies_per_second: 0.0,
+            bytes_per_second,
+            messages_per_second: 0.0,
+            reads_per_second: 0.0,
+            engine: 0.0,
+            saved: None,
+        }
+    }
+
+    fn press(screen: &mut Screen, keys: &str) {
+        for key in keys.chars() {
+            assert!(!screen.leaves_on(&Event::Key(KeyCode::Char(key).into())), "{key}");
+        }
+    }
+
+    /// What the terminal shows, line by line.
+    fn drawn(screen: &mut Screen, columns: u16, lines: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(columns, lines)).unwrap();
+        terminal.draw(|frame| screen.draw(frame)).unwrap();
+        let cells = terminal.backend().buffer().content();
+        cells.chunks(columns.into()).map(|line| line.iter().map(|c| c.symbol()).collect()).collect()
+    }
+
+    #[test]
+    fn keys_go_on_changing_the_process_that_the_first_one_changed() {
+        let mut screen = Screen::default();
+        screen.take(vec![row(1, 9.0), row(2, 5.0)]);
+        press(&mut screen, "+");
+        screen.take(vec![row(1, 5.0), row(2, 9.0)]);
+        press(&mut screen, "+");
+        let told = |row: &Row| (row.process.pid, Setting::of(&row.process).min_bytes);
+        assert_eq!(screen.rows.iter().map(told).collect::<Vec<_>>(), [(2, 0), (1, 512 << 10)]);
+    }
+
+    #[test]
+    fn terminal_of_any_size_shows_counts_help_and_filter() {
+        let mut screen = Screen::default();
+        for (columns, lines, part) in
+            [(40, 10, "3 of 30"), (60, 10, "3 of 30"), (80, 24, "9 of 30"), (132, 50, "30")]
+        {
+            screen.take((1..=30).map(|pid| row(pid, 0.0)).collect());
+            let shown = drawn(&mut screen, columns, lines);
+            assert!(shown[0].starts_with(&format!("adma top: {part} processes")), "{shown:?}");
+            press(&mut screen, "h");
+            let help = drawn(&mut screen, columns, lines).concat();
+            // The smallest has not room for all of it.
+            let fits = if columns < 60 { 8 } else { HELP.len() };
+            assert!(HELP[..fits].iter().all(|item| help.contains(item)), "{help}");
+            press(&mut screen, "h/worker-1");
+            assert!(drawn(&mut screen, columns, lines).concat().contains("filter: worker-1_"));
+            let leave = Event::Key(KeyCode::Esc.into());
+            assert!(!screen.leaves_on(&leave));
+        }
     }
 }

@@ -103,24 +103,3 @@ pub fn write(process: &LiveProcess, setting: Setting) -> io::Result<()> {
     put(&change.to_ne_bytes(), offset_of!(Control, change))?;
     restored
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_are_understood_or_refused() {
-        let mut setting = Setting::default();
-        for word in ["off", "min=1M", "channels=2"] {
-            assert!(setting.apply(word), "{word}");
-        }
-        assert_eq!(setting, Setting { off: true, min_bytes: 1 << 20, channels: 2 });
-        for word in ["", "OFF", "min=", "min=1", "min=-5", "min=1T", "channels=0", "channels=65"] {
-            assert!(!setting.apply(word), "{word}");
-        }
-        for word in ["on", "min=auto", "channels=auto"] {
-            assert!(setting.apply(word), "{word}");
-        }
-        assert_eq!(setting, Setting::default());
-    }
-}

@@ -1,9 +1,7 @@
 //! The kernel interface of /dev/adma: kmod-c/adma_ioctl.h once more, in Rust.
 //!
 //! What the numbers mean is written there. `tests/abi.rs` compiles the header and compares
-//! every size, offset and constant with the ones here. Nothing of this crate is used, so
-//! that the test can include this file.
-#![allow(dead_code)] // the whole header, also what the library does not need
+//! every size, offset and constant with the ones here.
 
 use core::mem::offset_of;
 
