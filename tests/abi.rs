@@ -1,13 +1,11 @@
 //! The kernel interface is written twice, in C for the helper and in Rust for the library.
 //! Sizes, offsets and constants of both compilers are compared.
 
-#[path = "../src/backend/ioat/abi.rs"]
-mod abi;
 mod common;
 
-use common::{plain, root, scratch, succeed};
+use adma_record::abi;
+use common::{Folder, plain, root, succeed};
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::mem::offset_of;
 
 /// Names as a C expression has them, and their values.
@@ -21,17 +19,24 @@ macro_rules! layout {
         let fields = [$(size_of_field(|s: &abi::$rust| &s.$field)),*];
         assert_eq!(fields.iter().sum::<usize>(), size, $c);
         $(
-            let field = stringify!($field);
-            let end = offset_of!(abi::$rust, $field) + size_of_field(|s: &abi::$rust| &s.$field);
-            $numbers.insert(format!("offsetof(struct {}, {field})", $c),
-                offset_of!(abi::$rust, $field) as u64);
-            $numbers.insert(format!("offsetofend({}, {field})", $c), end as u64);
+            let (c, field) = ($c, stringify!($field));
+            let length = size_of_field(|s: &abi::$rust| &s.$field);
+            $numbers.insert(format!("sizeof(((struct {c} *)0)->{field})"), length as u64);
+            let offset = offset_of!(abi::$rust, $field);
+            $numbers.insert(format!("offsetof(struct {c}, {field})"), offset as u64);
         )*
     };
 }
 
 fn size_of_field<S, F>(_: impl Fn(&S) -> &F) -> usize {
     size_of::<F>()
+}
+
+/// Constants have the name of the header's, behind ADMA_.
+macro_rules! constants {
+    ($numbers:ident: $($name:ident)*) => {
+        $($numbers.insert(format!("ADMA_{}", stringify!($name)), abi::$name as u64);)*
+    };
 }
 
 fn in_rust() -> Numbers {
@@ -44,75 +49,27 @@ fn in_rust() -> Numbers {
         accepted, slot, channels, pinned);
     layout!(numbers, Wait is "adma_wait": size, flags, id, timeout_ns, failed);
     layout!(numbers, Export is "adma_export": size, flags, addr, len, id);
-    let constants = [
-        ("ADMA_ABI_VERSION", abi::ABI_VERSION as u64),
-        ("ADMA_ALIGN", abi::ALIGN as u64),
-        ("ADMA_MAX_PIECES", abi::MAX_PIECES as u64),
-        ("ADMA_SLOTS", abi::SLOTS as u64),
-        ("ADMA_MAX_CHANNELS", abi::MAX_CHANNELS as u64),
-        ("ADMA_WORDS_OFFSET(7, 4096)", abi::words_offset(7, 4096) as u64),
-        ("ADMA_WORD_STRIDE", abi::WORD_STRIDE as u64),
-        ("ADMA_MAX_EXPORTS", abi::MAX_EXPORTS as u64),
-        ("ADMA_INFO_KEEP", abi::INFO_KEEP as u64),
-        ("ADMA_FEATURE_WORDS", abi::FEATURE_WORDS as u64),
-        ("ADMA_FEATURE_EXPORTS", abi::FEATURE_EXPORTS as u64),
-        ("ADMA_FEATURE_NODES", abi::FEATURE_NODES as u64),
-        ("ADMA_CHANNEL_ANY", abi::CHANNEL_ANY as u64),
-        ("ADMA_SUBMIT_PULL", abi::SUBMIT_PULL as u64),
-        ("ADMA_SUBMIT_PUSH", abi::SUBMIT_PUSH as u64),
-        ("ADMA_EXPORT_READ", abi::EXPORT_READ as u64),
-        ("ADMA_EXPORT_WRITE", abi::EXPORT_WRITE as u64),
-        ("ADMA_IOC_TYPE", abi::IOC_TYPE as u64),
-        ("ADMA_IOC_INFO", abi::IOC_INFO as u64),
-        ("ADMA_IOC_SUBMIT", abi::IOC_SUBMIT as u64),
-        ("ADMA_IOC_WAIT", abi::IOC_WAIT as u64),
-        ("ADMA_IOC_PORT", abi::IOC_PORT as u64),
-        ("ADMA_IOC_EXPORT", abi::IOC_EXPORT as u64),
-        ("ADMA_IOC_UNEXPORT", abi::IOC_UNEXPORT as u64),
-    ];
-    numbers.extend(constants.map(|(name, value)| (name.to_owned(), value)));
+    constants!(numbers: ABI_VERSION ALIGN MAX_PIECES SLOTS MAX_CHANNELS WORD_STRIDE MAX_EXPORTS
+        INFO_KEEP FEATURE_WORDS FEATURE_EXPORTS FEATURE_NODES CHANNEL_ANY SUBMIT_PULL SUBMIT_PUSH
+        EXPORT_READ EXPORT_WRITE IOC_TYPE IOC_INFO IOC_SUBMIT IOC_WAIT IOC_PORT IOC_EXPORT
+        IOC_UNEXPORT);
+    numbers.insert("ADMA_WORDS_OFFSET(7, 4096)".into(), abi::words_offset(7, 4096) as u64);
     numbers
 }
 
-/// Values of these expressions in C.
-fn in_c(expressions: &Numbers) -> Numbers {
-    let mut source = String::from(
-        "#include <stddef.h>\n#include <stdio.h>\n#include \"adma_ioctl.h\"\n\
-         #define offsetofend(s, f) \\\n\
-         (offsetof(struct s, f) + sizeof(((struct s *)0)->f))\n\
-         int main(void)\n{\n",
-    );
-    for expression in expressions.keys() {
-        let _ = writeln!(
-            source,
-            "printf(\"%s|%llu\\n\", \"{expression}\", (unsigned long long)({expression}));"
-        );
-    }
-    source.push_str("return 0;\n}\n");
-    let folder = scratch("abi");
-    let (file, program) = (folder.join("abi.c"), folder.join("abi"));
-    std::fs::write(&file, source).unwrap();
-    succeed(
-        plain("gcc")
-            .args(["-Wall", "-Wextra", "-Werror", "-o"])
-            .arg(&program)
-            .arg(&file)
-            .arg("-I")
-            .arg(root().join("kmod-c")),
-    );
-    let (out, _) = succeed(&mut plain(&program));
-    std::fs::remove_dir_all(folder).unwrap();
-    let line = |line: &str| {
-        let (name, value) = line.rsplit_once('|').unwrap();
-        (name.to_owned(), value.parse().unwrap())
-    };
-    out.lines().map(line).collect()
-}
-
+/// The compiler refuses a number that is another in C.
 #[test]
 fn header_and_its_mirror_agree_on_every_number() {
-    let rust = in_rust();
-    assert_eq!(in_c(&rust), rust);
+    let asserted =
+        |(c, value): (&String, &u64)| format!("_Static_assert({c} == {value}ull, \"{c}\");\n");
+    let asserts: String = in_rust().iter().map(asserted).collect();
+    let folder = Folder::new("abi");
+    let file = folder.join("abi.c");
+    let includes = "#include <stddef.h>\n#include \"adma_ioctl.h\"\n";
+    std::fs::write(&file, format!("{includes}{asserts}")).unwrap();
+    let mut gcc = plain("gcc");
+    gcc.args(["-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-I"]);
+    succeed(gcc.arg(root().join("kmod-c")).arg(&file));
 }
 
 /// The comparison above leaves nothing out when the header grows.

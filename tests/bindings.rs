@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{finish, library, link_flags, plain, root, scratch, skip, succeed};
+use common::{Folder, finish, library, link_flags, plain, root, skip_this, succeed};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -60,12 +60,11 @@ fn crate_target() -> PathBuf {
 
 #[test]
 fn python_keeps_its_promises_in_every_version() {
-    let subject = "python_keeps_its_promises_in_every_version";
     let pythons = pythons();
     if pythons.is_empty() {
-        return skip(subject, "no Python from 3.9 on");
+        return skip_this("no Python from 3.9 on");
     }
-    let place = scratch("python");
+    let place = Folder::new("python");
     let mut with_numpy = 0;
     for (number, python) in pythons.iter().enumerate() {
         let ways: &[bool] = if number == 0 { &[false, true] } else { &[false] };
@@ -85,7 +84,7 @@ fn python_keeps_its_promises_in_every_version() {
     }
     println!("{pythons:?}");
     if with_numpy == 0 {
-        skip(&format!("{subject} (numpy)"), "no Python here has numpy");
+        skip_this("no Python here has numpy");
     }
 }
 
@@ -147,15 +146,16 @@ fn languages(place: &Path) -> Vec<Language> {
     languages
 }
 
+/// By one engine and by streaming, several clients at once.
 #[test]
 fn examples_of_every_language_serve_those_of_every_other() {
-    let place = scratch("examples");
+    let place = Folder::new("examples");
     let languages = languages(&place);
-    for serving in &languages {
-        let path = place.join(serving.name);
+    for (serving, engine) in languages.iter().flat_map(|one| [(one, "auto"), (one, "shm")]) {
+        let path = place.join(format!("{}-{engine}", serving.name));
         let start = |program: &[PathBuf], more: &[&str]| {
             let mut command = plain(&program[0]);
-            command.args(&program[1..]).arg(&path).args(more);
+            command.args(&program[1..]).arg(&path).args(more).env("ADMA_IPC_ENGINE", engine);
             with_library(command)
         };
         let mut server = start(&serving.server, &[]).stdout(Stdio::null()).spawn().unwrap();
@@ -163,13 +163,19 @@ fn examples_of_every_language_serve_those_of_every_other() {
             assert!(server.try_wait().unwrap().is_none(), "{} server", serving.name);
             std::thread::sleep(Duration::from_millis(5));
         }
-        for (number, client) in languages.iter().enumerate() {
-            let last = number + 1 == languages.len();
-            let more: &[&str] = if last { &["end"] } else { &[] };
+        let talk = |client: &Language, more: &[&str]| {
             let (said, _) = succeed(&mut start(&client.client, more));
             let names = format!("{} client of {} server: {said}", client.name, serving.name);
-            assert!(said.contains("proven") && said.contains("8388608 bytes and back"), "{names}");
-        }
+            assert!(said.contains("8388608 bytes and back"), "{names}");
+            assert!(engine == "shm" || said.contains("proven"), "{names}");
+        };
+        std::thread::scope(|scope| {
+            let talk = &talk;
+            for client in languages.iter().chain(&languages) {
+                scope.spawn(move || talk(client, &[]));
+            }
+        });
+        talk(serving, &["end"]);
         assert!(server.wait().unwrap().success(), "{} server", serving.name);
     }
 }

@@ -3,14 +3,11 @@
 
 mod common;
 
-use common::{finish, found, library, plain, skip, succeed, text, victim};
+use common::{finish, has, library, needs, plain, skip_this, succeed, text, victim};
 
 #[test]
 fn gdb_backtraces_lead_out_of_the_library_at_every_step() {
-    let test = "gdb_backtraces_lead_out_of_the_library_at_every_step";
-    if !found("gdb") {
-        return skip(test, "no gdb");
-    }
+    needs!(has("gdb"));
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/debugged.py");
     let preload = format!("set environment LD_PRELOAD {}", library().display());
     let mut command = plain("gdb");
@@ -19,7 +16,7 @@ fn gdb_backtraces_lead_out_of_the_library_at_every_step() {
     let done = finish(command.env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "2"));
     let said = text(&done.stdout) + &text(&done.stderr);
     if said.contains("ptrace: Operation not permitted") {
-        return skip(test, "ptrace is not permitted");
+        return skip_this("ptrace is not permitted");
     }
     assert!(done.status.success() && said.contains("\nworker:"), "{said}");
 }

@@ -4,10 +4,10 @@ mod common;
 
 use adma_record::knobs::{Form, KNOBS};
 use common::{
-    copy_program, executable, finish, found, library, only_report, plain, preloaded, root, scratch,
-    skip, succeed, victim,
+    Folder, copy_program, executable, finish, has, library, needs, only_report, plain, preloaded,
+    root, succeed, victim,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
@@ -16,9 +16,8 @@ fn read(file: &str) -> String {
 }
 
 /// The names of the knobs, but for the one that stands behind `adma check`.
-fn knobs() -> Vec<String> {
-    let names = KNOBS.iter().filter(|knob| !knob.about.is_empty()).map(|knob| knob.name.to_owned());
-    names.collect()
+fn knobs() -> impl Iterator<Item = &'static str> {
+    KNOBS.iter().filter(|knob| !knob.about.is_empty()).map(|knob| knob.name)
 }
 
 fn manual_pages() -> Vec<PathBuf> {
@@ -61,7 +60,7 @@ fn readme_begins_with_what_a_user_must_know() {
 /// what has been said so far.
 #[test]
 fn tests_run_names_what_it_installs_before_it_does() {
-    let place = scratch("needs");
+    let place = Folder::new("needs");
     let (tools, said) = (place.join("tools"), place.join("said"));
     fs::create_dir_all(&tools).unwrap();
     fs::create_dir(place.join("tests")).unwrap();
@@ -96,7 +95,6 @@ fn tests_run_names_what_it_installs_before_it_does() {
         assert!(told.contains(&format!("  {package}\n")), "{told}");
         assert!(asked.split(' ').any(|word| word == package), "{asked}");
     }
-    fs::remove_dir_all(place).unwrap();
 }
 
 #[test]
@@ -170,16 +168,6 @@ fn readme_table_is_the_one_of_the_results() {
     }
 }
 
-#[test]
-fn readme_names_no_knob_that_does_not_exist() {
-    let readme = read("README.md");
-    let named = knobs_in(&readme);
-    assert!(named.len() >= 5, "{named:?}");
-    for name in named {
-        assert!(knobs().iter().any(|knob| knob == name), "{name}");
-    }
-}
-
 /// What a newcomer types, and what README.md shows below it.
 fn samples(readme: &str) -> Vec<(&str, &str)> {
     let blocks = readme.split("```console\n").skip(1).filter_map(|part| part.split("```").next());
@@ -232,7 +220,7 @@ fn readme_samples_do_as_typed_what_they_show() {
 }
 
 #[test]
-fn readme_knobs_have_the_values_that_it_gives_them() {
+fn readme_knobs_exist_and_have_the_values_that_it_gives_them() {
     let readme = read("README.md");
     let rows = readme.lines().filter_map(|line| line.strip_prefix("| `ADMA_")?.split_once('`'));
     let mut seen = 0;
@@ -243,6 +231,8 @@ fn readme_knobs_have_the_values_that_it_gives_them() {
         seen += 1;
     }
     assert!(seen >= 5, "the table was not understood");
+    let unknown = knobs_in(&readme).into_iter().find(|name| knobs().all(|knob| knob != *name));
+    assert_eq!(unknown, None);
 }
 
 /// The lines of C in README.md, with what a program has around them.
@@ -251,7 +241,7 @@ fn readme_c_compiles() {
     let readme = read("README.md");
     let code = readme.split("```c\n").nth(1).and_then(|part| part.split("```").next()).unwrap();
     let (include, body) = code.split_once('\n').unwrap();
-    let place = scratch("readme");
+    let place = Folder::new("readme");
     let file = place.join("lines.c");
     let around = "void compute(void);\n\
                   void lines(const char *src, char *dst, size_t len, const char *image);\n\
@@ -260,28 +250,17 @@ fn readme_c_compiles() {
     let mut compiler = plain("cc");
     compiler.args(["-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-I"]);
     succeed(compiler.arg(root().join("include")).arg(&file));
-    fs::remove_dir_all(place).unwrap();
 }
 
 #[test]
-fn manual_describes_every_knob_and_no_other() {
+fn manual_describes_every_knob_with_its_values_and_no_other() {
     let page = read("man/adma.7");
-    let described: Vec<&str> =
-        page.lines().filter_map(|line| line.strip_prefix(".It Ev ")).collect();
-    for knob in knobs() {
-        assert!(described.contains(&&*knob), "{knob} is not in man/adma.7");
-    }
-    for name in described {
-        assert!(!name.starts_with("ADMA_") || knobs().iter().any(|knob| knob == name), "{name}");
-    }
-}
-
-#[test]
-fn manual_describes_every_value_of_a_knob() {
-    let page = read("man/adma.7");
+    let name = |entry: &'static str| entry.lines().next().unwrap();
+    let entries = page.leak().split(".It Ev ").skip(1).filter(|entry| entry.starts_with("ADMA_"));
+    let entries: BTreeMap<_, _> = entries.map(|entry| (name(entry), entry)).collect();
+    assert_eq!(entries.keys().copied().collect::<BTreeSet<_>>(), knobs().collect());
     for knob in KNOBS.iter().filter(|knob| !knob.about.is_empty()) {
-        let entry = page.split(".It Ev ").find(|entry| entry.lines().next() == Some(knob.name));
-        let words: Vec<&str> = entry.expect(knob.name).split_whitespace().collect();
+        let words: Vec<&str> = entries[knob.name].split_whitespace().collect();
         let Form::Word(values) = knob.form else { continue };
         for value in values.iter().filter(|value| !["0", "1"].contains(value)) {
             let told = words.windows(2).any(|pair| pair[0] == ".Cm" && pair[1] == *value);
@@ -330,9 +309,7 @@ fn links_and_paths_of_the_guides_exist() {
 
 #[test]
 fn manual_pages_have_no_warnings() {
-    if !found("mandoc") {
-        return skip("manual_pages_have_no_warnings", "mandoc is not installed");
-    }
+    needs!(has("mandoc"));
     for page in manual_pages() {
         succeed(plain("mandoc").args(["-T", "lint", "-W", "warning"]).arg(page));
     }
@@ -406,14 +383,13 @@ fn every_function_has_one_manual_page_with_its_prototype() {
     assert_eq!(described, exported.iter().cloned().collect::<Vec<_>>());
     // Each is declared: its address can be taken.
     let uses: String = exported.iter().map(|name| format!("\t(void)&{name};\n")).collect();
-    let place = scratch("prototypes");
+    let place = Folder::new("prototypes");
     let file = place.join("all.c");
     let code = format!("#include <adma.h>\nvoid all(void);\nvoid all(void)\n{{\n{uses}}}\n");
     fs::write(&file, code + &prototypes).unwrap();
     let mut compiler = plain("cc");
     compiler.args(["-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-I"]);
     succeed(compiler.arg(root().join("include")).arg(&file));
-    fs::remove_dir_all(place).unwrap();
     let map = read("include/adma.map");
     for name in exported {
         assert!(map.contains(&format!("\t{name};")), "{name} is not in adma.map");

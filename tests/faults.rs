@@ -7,12 +7,12 @@
 mod common;
 
 use common::faults::{ALONE, CPU_SHARES, finish_with_report, offloading, outcome, without_us};
-use common::{finish, number, text};
+use common::{finish, number, rows, text};
 
 /// A handler that returns, or jumps: every place and size in one process, and the copies
 /// after the fault are still carried by the engine.
-fn handler_sees_the_same(test: &str, trouble: &str, reaction: &str) {
-    let Some(without) = without_us(test, "faults", &[trouble, reaction]) else { return };
+fn handler_sees_the_same(trouble: &str, reaction: &str) {
+    let Some(without) = without_us("faults", &[trouble, reaction]) else { return };
     assert!(without.status.success(), "without the library: {:?}", outcome(&without));
     let cases = text(&without.stdout).lines().count() as u64;
     for share in CPU_SHARES.into_iter().chain([ALONE]) {
@@ -32,11 +32,11 @@ fn handler_sees_the_same(test: &str, trouble: &str, reaction: &str) {
 }
 
 /// No handler mends the page: in most troubles the process ends of the signal.
-fn ends_the_same(test: &str, trouble: &str, reaction: &str, places: &[&str], sizes: &[&str]) {
+fn ends_the_same(trouble: &str, reaction: &str, places: &[&str], sizes: &[&str]) {
     for place in places {
         for size in sizes {
             let arguments = [trouble, reaction, place, size];
-            let Some(without) = without_us(test, "faults", &arguments) else { return };
+            let Some(without) = without_us("faults", &arguments) else { return };
             for share in CPU_SHARES.into_iter().chain([ALONE]) {
                 let with = finish(offloading("faults", share).args(arguments));
                 assert_eq!(outcome(&with), outcome(&without), "{arguments:?}, share {share}");
@@ -46,29 +46,18 @@ fn ends_the_same(test: &str, trouble: &str, reaction: &str, places: &[&str], siz
 }
 
 /// Every reaction of a program to the signal has the outcome of a run without the library.
-fn belongs_to_the_caller(test: &str, trouble: &str) {
+fn belongs_to_the_caller(trouble: &str) {
     for reaction in ["repair", "jump"] {
-        handler_sees_the_same(test, trouble, reaction);
+        handler_sees_the_same(trouble, reaction);
     }
-    ends_the_same(test, trouble, "none", &["start", "middle", "end"], &["1048576", "8388608"]);
+    ends_the_same(trouble, "none", &["start", "middle", "end"], &["1048576", "8388608"]);
     // The disposition alone matters here, so one place and one size will do.
     for reaction in ["exit", "other", "ignored", "blocked"] {
-        ends_the_same(test, trouble, reaction, &["middle"], &["1048576"]);
+        ends_the_same(trouble, reaction, &["middle"], &["1048576"]);
     }
 }
 
-macro_rules! troubles {
-    ($($name:ident: $trouble:literal;)*) => {
-        $(
-            #[test]
-            fn $name() {
-                belongs_to_the_caller(stringify!($name), $trouble);
-            }
-        )*
-    };
-}
-
-troubles! {
+rows! { belongs_to_the_caller:
     unmapped_source: "unmapped-source";
     unmapped_destination: "unmapped-destination";
     read_only_destination: "read-only-destination";
@@ -90,24 +79,19 @@ troubles! {
     protection_key_for_reading_destination: "key-for-reading-destination";
 }
 
-/// Succeeds without the library and with it, with copies carried.
-fn succeeds_as_without_us(test: &str, program: &str) {
-    if without_us(test, program, &[]).is_none() {
-        return;
-    }
-    for share in CPU_SHARES {
-        let (with, report) = finish_with_report(&mut offloading(program, share));
-        assert!(with.status.success(), "share {share}: {:?}", outcome(&with));
-        assert!(number(&report.unwrap()["paths"]["engine"]["calls"]) > 0, "share {share}");
-    }
-}
-
+/// A file that another process truncates meanwhile never kills; threads that fault at once get their own
+/// faults.
 #[test]
-fn file_truncated_by_another_process_meanwhile_never_kills() {
-    succeeds_as_without_us("file_truncated_by_another_process", "truncation");
-}
-
-#[test]
-fn threads_that_fault_at_once_get_their_own_faults() {
-    succeeds_as_without_us("threads_that_fault_at_once", "faulting_threads");
+fn faults_beside_other_processes_and_threads_are_each_callers_own() {
+    for program in ["truncation", "faulting_threads"] {
+        if without_us(program, &[]).is_none() {
+            continue;
+        }
+        for share in CPU_SHARES {
+            let (with, report) = finish_with_report(&mut offloading(program, share));
+            assert!(with.status.success(), "{program}, share {share}: {:?}", outcome(&with));
+            let carried = number(&report.unwrap()["paths"]["engine"]["calls"]);
+            assert!(carried > 0, "{program}, share {share}");
+        }
+    }
 }

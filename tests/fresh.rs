@@ -2,21 +2,21 @@
 
 mod common;
 
-use common::{plain, preloaded, shown, skip, text, victim};
+use common::{needs, plain, preloaded, shown, skip_this, text, victim};
 use std::process::Command;
 
 /// Runs the program and returns the number that it prints; `None`: it cannot be shown here.
 fn number(command: &mut Command, arguments: &[&str]) -> Option<i64> {
-    let done = shown("fresh", command.args(arguments))?;
+    let done = shown(command.args(arguments))?;
     Some(text(&done.stdout).trim().parse().unwrap())
 }
 
 /// Whether this system makes huge pages where a program asks for them.
-fn on_request(test: &str) -> bool {
+fn on_request() -> bool {
     let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
     let on_request = enabled.is_ok_and(|text| text.contains("[madvise]"));
     if !on_request {
-        skip(test, "the system does not make huge pages on request");
+        skip_this("the system does not make huge pages on request");
     }
     on_request
 }
@@ -29,9 +29,7 @@ fn with(cpus: &str) -> Command {
 
 #[test]
 fn fresh_memory_written_whole_gets_huge_pages() {
-    if !on_request("fresh_memory_written_whole_gets_huge_pages") {
-        return;
-    }
+    needs!(on_request());
     for cpus in ["0", "0-63"] {
         // All but the ends; a machine short of memory gives some.
         assert!(number(&mut with(cpus), &["huge"]).unwrap() > 0, "CPUs {cpus}");
@@ -41,21 +39,34 @@ fn fresh_memory_written_whole_gets_huge_pages() {
 }
 
 #[test]
-fn program_that_wants_small_pages_keeps_them() {
-    if !on_request("program_that_wants_small_pages_keeps_them") {
-        return;
-    }
+fn program_that_has_a_say_in_its_pages_keeps_it() {
+    needs!(on_request());
     for how in ["asked_for_small", "told_small"] {
         assert_eq!(number(&mut with("0-63"), &[how]), Some(0), "{how}");
     }
+    // Of what it has marked itself, all is huge that it writes later.
+    let [without, huge] = [&mut plain(victim("fresh")), &mut with("0-63")]
+        .map(|command| number(command, &["asked_for_huge"]).unwrap());
+    assert!(huge + 4096 >= without, "{huge} KiB, without us {without}");
 }
 
+/// Also where an allocator gives memory back and uses it here and there.
 #[test]
 fn huge_pages_take_no_more_memory_than_small_ones() {
-    let Some(without) = number(&mut plain(victim("fresh")), &["resident"]) else { return };
+    for how in ["resident", "sparse"] {
+        let Some(without) = number(&mut plain(victim("fresh")), &[how]) else { return };
+        for cpus in ["0", "0-63"] {
+            let resident = number(&mut with(cpus), &[how]).unwrap();
+            assert!(resident < without + 1024, "{how}: {resident} KiB, without us {without}");
+        }
+    }
+}
+
+/// mremap wants one mapping, which a mark on a part of it would split; realloc calls it.
+#[test]
+fn mapping_that_was_written_can_be_made_longer() {
     for cpus in ["0", "0-63"] {
-        let resident = number(&mut with(cpus), &["resident"]).unwrap();
-        assert!(resident < without + 1024, "{resident} KiB, without the library {without}");
+        assert!(number(&mut with(cpus), &["grown"]).is_none_or(|errno| errno == 0), "CPUs {cpus}");
     }
 }
 

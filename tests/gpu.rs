@@ -4,8 +4,8 @@
 mod common;
 
 use common::{
-    Value, finish, number, only_report, plain, preloaded, root, shown, skip, succeed, text, victim,
-    victim_with,
+    Value, finish, needs, number, only_report, plain, preloaded, root, rows, shown, skip_this,
+    succeed, text, victim, victim_with,
 };
 use std::path::PathBuf;
 use std::process::Command;
@@ -59,85 +59,69 @@ fn by_card(report: &Value) -> u64 {
 }
 
 /// Whether the engine can start here: it needs userfaultfd.
-fn can_be_shown(test: &str) -> bool {
+fn card_can_be_used() -> bool {
     static SHOWN: OnceLock<(bool, String)> = OnceLock::new();
     let (shown, out) = SHOWN.get_or_init(|| {
         let (out, _) = succeed(&mut card("", &[("ADMA_CHECK", "1")]));
         (out.contains("GPU         Fake Card"), out)
     });
     if !shown {
-        skip(test, &format!("no userfaultfd here: {out}"));
+        skip_this(&format!("no userfaultfd here: {out}"));
     }
     *shown
 }
 
-macro_rules! needs_card {
-    ($test:expr) => {
-        if !can_be_shown($test) {
-            return;
-        }
-    };
-}
-
-fn shows(test: &str, words: &str, knobs: &[(&str, &str)]) {
-    if can_be_shown(test)
-        && let Some(done) = shown(test, &mut card(words, knobs))
+/// Words of gpu.c, and knobs.
+fn shows(words: &str, knobs: &[(&str, &str)]) {
+    if card_can_be_used()
+        && let Some(done) = shown(&mut card(words, knobs))
     {
         assert!(!text(&done.stderr).contains("copies were wrong"), "{done:?}");
     }
 }
 
-macro_rules! scenes {
-    ($($name:ident: $words:literal $knobs:expr;)*) => { $(
-        #[test]
-        fn $name() {
-            shows(stringify!($name), $words, &$knobs);
-        }
-    )* };
-}
+rows! { shows:
+    copies_of_one_thread_are_right: "steady", &[("ADMA_VERIFY", "1")];
+    copies_that_spare_cpus_are_right: "steady", &[("ADMA_BACKEND", "auto"), ("ADMA_GOAL", "cpu")];
+    copies_of_many_threads_are_right: "plain 6", &[("FAKE_CUDA_SHUFFLE", "200")];
+    copies_with_half_by_the_caller_are_right: "steady", &[("ADMA_CPU_SHARE", "0.5")];
+    copies_with_callers_that_only_wait_are_right: "steady", &[("ADMA_CPU_SHARE", "0")];
+    streams_that_run_apart_copy_right: "steady", &[("FAKE_CUDA_SHUFFLE", "500")];
+    asynchronous_copies_are_right_and_told: "async", &[];
+    asynchronous_copies_out_of_order_are_right_and_told: "async", &[("FAKE_CUDA_SHUFFLE", "300")];
 
-scenes! {
-    copies_of_one_thread_are_right: "steady" [("ADMA_VERIFY", "1")];
-    copies_that_spare_cpus_are_right: "steady" [("ADMA_BACKEND", "auto"), ("ADMA_GOAL", "cpu")];
-    copies_of_many_threads_are_right: "plain 6" [("FAKE_CUDA_SHUFFLE", "200")];
-    copies_with_half_by_the_caller_are_right: "steady" [("ADMA_CPU_SHARE", "0.5")];
-    copies_with_callers_that_only_wait_are_right: "steady" [("ADMA_CPU_SHARE", "0")];
-    streams_that_run_apart_copy_right: "steady" [("FAKE_CUDA_SHUFFLE", "500")];
-    asynchronous_copies_are_right_and_told: "async" [];
-    asynchronous_copies_out_of_order_are_right_and_told: "async" [("FAKE_CUDA_SHUFFLE", "300")];
+    memory_unmapped_and_mapped_again_is_not_stale: "stale munmap", &[];
+    page_unmapped_and_mapped_again_is_not_stale: "stale page", &[];
+    memory_unmapped_past_the_c_library_is_not_stale: "stale raw", &[];
+    memory_mapped_over_is_not_stale: "stale fixed", &[];
+    memory_not_needed_is_not_stale: "stale dontneed", &[];
+    page_not_needed_past_the_c_library_is_not_stale: "stale raw_dontneed", &[];
+    memory_advised_free_is_not_stale: "stale madv_free", &[];
+    memory_moved_in_is_not_stale: "stale mremap", &[];
+    memory_under_the_break_is_not_stale: "stale brk", &[];
+    memory_freed_and_allocated_again_is_not_stale: "stale free", &[];
+    memory_reallocated_is_not_stale: "stale realloc", &[];
+    memory_that_is_protected_faults_as_ever: "protect", &[];
+    closed_descriptor_ends_the_engine: "closed", &[];
 
-    memory_unmapped_and_mapped_again_is_not_stale: "stale munmap" [];
-    page_unmapped_and_mapped_again_is_not_stale: "stale page" [];
-    memory_unmapped_past_the_c_library_is_not_stale: "stale raw" [];
-    memory_mapped_over_is_not_stale: "stale fixed" [];
-    memory_not_needed_is_not_stale: "stale dontneed" [];
-    page_not_needed_past_the_c_library_is_not_stale: "stale raw_dontneed" [];
-    memory_advised_free_is_not_stale: "stale madv_free" [];
-    memory_moved_in_is_not_stale: "stale mremap" [];
-    memory_under_the_break_is_not_stale: "stale brk" [];
-    memory_freed_and_allocated_again_is_not_stale: "stale free" [];
-    memory_reallocated_is_not_stale: "stale realloc" [];
-    memory_that_is_protected_faults_as_ever: "protect" [];
-    closed_descriptor_ends_the_engine: "closed" [];
+    registered_memory_is_bounded: "keep 4194304", &[("ADMA_KEEP", "4M")];
+    registered_memory_that_is_not_used_is_let_go: "idle", &[];
 
-    registered_memory_is_bounded: "keep 4194304" [("ADMA_KEEP", "4M")];
-    registered_memory_that_is_not_used_is_let_go: "idle" [];
+    child_of_fork_never_calls_the_driver: "children fork", &[];
+    child_of_raw_fork_never_calls_the_driver: "children raw", &[];
+    child_of_vfork_never_calls_the_driver: "children vfork", &[];
 
-    child_of_fork_never_calls_the_driver: "children fork" [];
-    child_of_raw_fork_never_calls_the_driver: "children raw" [];
-    child_of_vfork_never_calls_the_driver: "children vfork" [];
+    exit_before_the_driver_is_up_ends_well: "leave early", &[("FAKE_CUDA_START", "300")];
+    exit_handler_that_was_there_first_copies: "leave handler_before", &[];
+    exit_handler_that_came_later_copies: "leave handler_after", &[];
+    destructor_of_the_program_copies: "leave plain", &[("AT_END", "1")];
+    exit_while_a_thread_copies_ends_well: "leave threads", &[];
+    exit_that_waits_for_a_copying_thread_ends_well: "leave joined", &[];
+    exit_at_once_while_a_thread_copies_ends_well: "leave at_once", &[];
+    quick_exit_ends_well: "leave quick", &[];
 
-    exit_before_the_driver_is_up_ends_well: "leave early" [("FAKE_CUDA_START", "300")];
-    exit_handler_that_was_there_first_copies: "leave handler_before" [];
-    exit_handler_that_came_later_copies: "leave handler_after" [];
-    destructor_of_the_program_copies: "leave plain" [("AT_END", "1")];
-    exit_while_a_thread_copies_ends_well: "leave threads" [];
-    exit_that_waits_for_a_copying_thread_ends_well: "leave joined" [];
-    exit_at_once_while_a_thread_copies_ends_well: "leave at_once" [];
-    quick_exit_ends_well: "leave quick" [];
-
-    filter_that_kills_for_userfaultfd_leaves_copies_to_libc: "filtered" [];
-    program_that_uses_the_driver_itself_goes_on_as_without_us: "own" [];
+    filter_that_kills_for_userfaultfd_leaves_copies_to_libc: "filtered", &[];
+    program_that_uses_the_driver_itself_goes_on_as_without_us: "own", &[];
 }
 
 /// A program that is linked with the driver, whose functions stand behind ours.
@@ -156,7 +140,7 @@ fn calls_of_the_driver_that_are_passed_on_wait_for_no_lock_of_the_loader() {
 /// Copies are right after each error, and none is carried any more after a permanent one.
 #[test]
 fn trouble_at_any_call_leaves_copies_right() {
-    needs_card!("trouble_at_any_call_leaves_copies_right");
+    needs!(card_can_be_used());
     let calls = [
         // At start-up: the card is never used.
         ("cuInit:1:100", false),
@@ -197,7 +181,7 @@ fn trouble_at_any_call_leaves_copies_right() {
 /// Without buffers where the driver can and the CPU does not copy, otherwise by buffers.
 #[test]
 fn copies_go_straight_or_by_buffers() {
-    needs_card!("copies_go_straight_or_by_buffers");
+    needs!(card_can_be_used());
     let ways = |old: bool, knobs: &[(&str, &str)]| {
         let mut command = card("ways", knobs);
         if old {
@@ -225,7 +209,7 @@ fn card_that_is_lost_in_the_middle_leaves_copies_right() {
     for copy in ["1", "2", "7", "40"] {
         let knobs = [("FAKE_CUDA_DIE", copy), ("ADMA_LOG", "info")];
         let mut command = card("plain", &knobs);
-        needs_card!("card_that_is_lost_in_the_middle_leaves_copies_right");
+        needs!(card_can_be_used());
         let (_, err) = succeed(&mut command);
         assert!(err.contains("CUDA error 999"), "{copy}: {err}");
     }
@@ -233,20 +217,19 @@ fn card_that_is_lost_in_the_middle_leaves_copies_right() {
 
 #[test]
 fn words_that_are_lost_or_late_end_copies_all_the_same() {
-    let test = "words_that_are_lost_or_late_end_copies_all_the_same";
     for lose in ["1", "6"] {
         let knobs = [("FAKE_CUDA_LOSE", lose), ("ADMA_LOG", "info")];
-        needs_card!(test);
+        needs!(card_can_be_used());
         let (_, err) = succeed(&mut card("steady", &knobs));
         assert!(err.contains("1 words lost"), "{lose}: {err}");
     }
-    shows(test, "plain", &[("FAKE_CUDA_STALL", "30")]);
+    shows("plain", &[("FAKE_CUDA_STALL", "30")]);
 }
 
 /// Streams that are done with the earlier copy do not complete the later one.
 #[test]
 fn copy_that_gets_the_slot_of_an_overdue_one_is_right() {
-    needs_card!("copy_that_gets_the_slot_of_an_overdue_one_is_right");
+    needs!(card_can_be_used());
     for driver in [fake_driver(), old_driver()] {
         let mut command = card("overdue", &[("ADMA_LOG", "info")]);
         let (_, err) = succeed(command.env("LD_LIBRARY_PATH", driver));
@@ -257,7 +240,7 @@ fn copy_that_gets_the_slot_of_an_overdue_one_is_right() {
 #[test]
 fn asynchronous_copies_survive_a_card_that_is_lost() {
     // Exit status 1 is only because the card has carried too little.
-    needs_card!("asynchronous_copies_survive_a_card_that_is_lost");
+    needs!(card_can_be_used());
     let done = finish(&mut card("async", &[("FAKE_CUDA_DIE", "200")]));
     let err = String::from_utf8_lossy(&done.stderr);
     assert!(err.starts_with("the card has carried"), "{err}");
@@ -266,7 +249,7 @@ fn asynchronous_copies_survive_a_card_that_is_lost() {
 /// Runs the oracle of all other ways to copy.
 #[test]
 fn oracle_finds_copies_by_the_card_right() {
-    needs_card!("oracle_finds_copies_by_the_card_right");
+    needs!(card_can_be_used());
     for (words, goal) in [("-h", "time"), ("-t 3", "cpu")] {
         let knobs = [("ADMA_MIN_BYTES", "12000"), ("ADMA_GOAL", goal)];
         // On a busy machine the card has no time, or the caller is done with its part before it
@@ -286,7 +269,7 @@ fn oracle_finds_copies_by_the_card_right() {
 /// The report of `adma program` comes from the live file, not from the process.
 #[test]
 fn live_file_has_the_bytes_of_the_card_and_of_callers_beside_it() {
-    needs_card!("live_file_has_the_bytes_of_the_card_and_of_callers_beside_it");
+    needs!(card_can_be_used());
     let subject = card("steady", &[("ADMA_CPU_SHARE", "0.5")]);
     let mut command = plain(common::command());
     command.arg(subject.get_program()).args(subject.get_args());
@@ -309,7 +292,7 @@ fn live_file_has_the_bytes_of_the_card_and_of_callers_beside_it() {
 /// Each count rises where there is something to count.
 #[test]
 fn report_tells_what_has_become_of_registrations() {
-    needs_card!("report_tells_what_has_become_of_registrations");
+    needs!(card_can_be_used());
     let counts = |words: &str, knobs: &[(&str, &str)]| {
         let report = only_report(&mut card(words, knobs));
         let counts = report["gpu"]["registrations"].clone();
@@ -330,7 +313,7 @@ fn report_tells_what_has_become_of_registrations() {
 
 #[test]
 fn check_names_the_card_its_copy_engines_its_buffers_and_its_rate() {
-    needs_card!("check_names_the_card_its_copy_engines_its_buffers_and_its_rate");
+    needs!(card_can_be_used());
     let (out, _) = succeed(&mut card("", &[("ADMA_CHECK", "1")]));
     assert!(out.contains("GPU         Fake Card, 3 copy engines"), "{out}");
     assert!(out.contains("4 channels, without bounce buffers"), "{out}");

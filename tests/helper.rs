@@ -3,10 +3,11 @@
 
 mod common;
 
-use common::{Value, copy_program, finish, library, number, plain, skip, text, victim};
+use common::{
+    Folder, Value, copy_program, finish, library, needs, number, plain, skip_this, text, victim,
+};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::process::{Command, Output};
 
 /// Stand-ins for the helper.
@@ -19,31 +20,21 @@ const FOR_A_GROUP: &str = "mknod -m 640 /dev/adma c 1 3; chown 0:4 /dev/adma";
 const UNPRIVILEGED: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
 
 /// The library and a program where every user can read them.
-struct Readable(PathBuf);
-
-impl Readable {
-    fn new() -> Self {
-        use std::sync::atomic::{AtomicU32, Ordering};
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("adma-helper-{}-{number}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        fs::create_dir_all(&folder).unwrap();
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
-        fs::copy(library(), folder.join("libadma.so")).unwrap();
-        copy_program(victim("stats_copies"), folder.join("stats_copies"));
-        Self(folder)
-    }
-}
-
-impl Drop for Readable {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+fn readable() -> Folder {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("adma-helper-{}-{number}", std::process::id());
+    let folder = std::env::temp_dir().join(name);
+    fs::create_dir_all(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::copy(library(), folder.join("libadma.so")).unwrap();
+    copy_program(victim("stats_copies"), folder.join("stats_copies"));
+    Folder(folder)
 }
 
 /// `words` under the library, with a /dev that holds only what `setup` makes.
-fn run(files: &Readable, setup: &str, user: &[&str], knobs: &[&str], words: &[&str]) -> Output {
+fn run(files: &Folder, setup: &str, user: &[&str], knobs: &[&str], words: &[&str]) -> Output {
     let script = format!("mount -t tmpfs none /dev && {{ {setup}; }} && exec \"$@\"");
     let mut command = plain("unshare");
     command.args(["-m", "sh", "-c", &script, "sh"]).args(user).arg("env").args(knobs);
@@ -52,12 +43,12 @@ fn run(files: &Readable, setup: &str, user: &[&str], knobs: &[&str], words: &[&s
 }
 
 /// Whether runs with a /dev of their own can be made here.
-fn can_be_shown(test: &str) -> bool {
+fn can_be_shown() -> bool {
     let setup = "mount -t tmpfs none /dev && mknod /dev/adma c 1 3";
     let done = Command::new("unshare").args(["-m", "sh", "-c", setup]).output();
     let shown = done.is_ok_and(|done| done.status.success());
     if !shown {
-        skip(test, "no mount namespace can be made, or no device in it");
+        skip_this("no mount namespace can be made, or no device in it");
     }
     shown
 }
@@ -66,7 +57,7 @@ const COPIES: [&str; 3] = ["memcpy", "1000000", "6"];
 
 /// Makes six large copies and returns the report and what was said.
 fn copies(setup: &str, user: &[&str], knobs: &[&str]) -> (Value, String) {
-    let files = Readable::new();
+    let files = readable();
     let report = files.0.join("report");
     fs::write(&report, "").unwrap();
     fs::set_permissions(&report, fs::Permissions::from_mode(0o666)).unwrap();
@@ -85,10 +76,7 @@ fn copies(setup: &str, user: &[&str], knobs: &[&str]) -> (Value, String) {
 
 #[test]
 fn whatever_is_no_helper_leaves_copies_to_the_threads() {
-    let test = "whatever_is_no_helper_leaves_copies_to_the_threads";
-    if !can_be_shown(test) {
-        return;
-    }
+    needs!(can_be_shown());
     for setup in [NOTHING, NULL_DEVICE, PLAIN_FILE] {
         for backend in ["auto", "dma", "ioat"] {
             let (json, _) = copies(setup, &[], &[&format!("ADMA_BACKEND={backend}")]);
@@ -99,50 +87,35 @@ fn whatever_is_no_helper_leaves_copies_to_the_threads() {
     }
 }
 
+/// In the log if it is asked for, and in one line where the helper was.
 #[test]
-fn helper_that_cannot_be_used_is_told_in_the_log_and_absent_one_is_not() {
-    let test = "helper_that_cannot_be_used_is_told_in_the_log_and_absent_one_is_not";
-    if !can_be_shown(test) {
-        return;
-    }
-    for (setup, user, lines) in
-        [(NOTHING, &[][..], 1), (NULL_DEVICE, &[][..], 2), (FOR_A_GROUP, &UNPRIVILEGED[..], 2)]
-    {
-        let (_, said) = copies(setup, user, &["ADMA_LOG=info"]);
-        assert_eq!(said.lines().count(), lines, "{setup}: {said}");
-        assert_eq!(said.contains("/dev/adma not used: "), lines == 2, "{setup}: {said}");
-        let (_, said) = copies(setup, user, &[]);
-        assert_eq!(said, "", "{setup}: unasked");
-    }
-}
-
-#[test]
-fn backend_ioat_says_in_one_line_what_is_missing_and_what_to_do() {
-    let test = "backend_ioat_says_in_one_line_what_is_missing_and_what_to_do";
-    if !can_be_shown(test) {
-        return;
-    }
-    for (setup, user, parts) in [
-        (NOTHING, &[][..], ["no /dev/adma", "adma(7)"]),
-        (FOR_A_GROUP, &UNPRIVILEGED[..], ["no permission for /dev/adma", "group adma"]),
+fn helper_that_cannot_be_used_is_told_where_it_is_asked_for_and_what_to_do() {
+    needs!(can_be_shown());
+    for (setup, user, is_there, parts) in [
+        (NOTHING, &[][..], false, ["no /dev/adma", "adma(7)"]),
+        (NULL_DEVICE, &[][..], true, ["", ""]), // another device of that name: the log only
+        (FOR_A_GROUP, &UNPRIVILEGED[..], true, ["no permission for /dev/adma", "group adma"]),
     ] {
+        let (_, said) = copies(setup, user, &["ADMA_LOG=info"]);
+        assert_eq!(said.lines().count(), 1 + usize::from(is_there), "{setup}: {said}");
+        assert_eq!(said.contains("/dev/adma not used: "), is_there, "{setup}: {said}");
+        for quiet in [&[][..], &["ADMA_BACKEND=dma", "ADMA_LOG=error"]] {
+            assert_eq!(copies(setup, user, quiet).1, "", "{setup}: {quiet:?}");
+        }
+        if setup == NULL_DEVICE {
+            continue;
+        }
         let (json, said) = copies(setup, user, &["ADMA_BACKEND=dma"]);
-        assert_eq!(said.lines().count(), 1, "{said}");
+        assert_eq!((said.lines().count(), &json["backend"]), (1, &"threads".into()), "{said}");
         assert!(said.starts_with("adma: ADMA_BACKEND=dma: "), "{said}");
         assert!(parts.iter().all(|part| said.contains(part)), "{said}");
         assert!(said.ends_with("; using threads\n"), "{said}");
-        assert_eq!(json["backend"], "threads");
-        let (_, said) = copies(setup, user, &["ADMA_BACKEND=dma", "ADMA_LOG=error"]);
-        assert_eq!(said, "");
     }
 }
 
 #[test]
 fn check_tells_the_state_of_the_helper_and_the_remedy() {
-    let test = "check_tells_the_state_of_the_helper_and_the_remedy";
-    if !can_be_shown(test) {
-        return;
-    }
+    needs!(can_be_shown());
     let groups = fs::read_to_string("/etc/group").unwrap_or_default();
     let group = groups.lines().find_map(|line| line.strip_suffix(":x:4:"));
     let named = format!("usermod -a -G {}", group.unwrap_or("of /dev/adma"));
@@ -152,7 +125,7 @@ fn check_tells_the_state_of_the_helper_and_the_remedy() {
         (PLAIN_FILE, &[][..], "/dev/adma is not the helper"),
         (FOR_A_GROUP, &UNPRIVILEGED[..], &named),
     ] {
-        let files = Readable::new();
+        let files = readable();
         let knobs = ["ADMA_CHECK=1", "ADMA_CHANNELS=2"];
         let done = run(&files, setup, user, &knobs, &["true"]);
         let said = text(&done.stdout);

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{
-    finish, library, number, only_report, plain, preloaded, skip, statistics, succeed, victim,
+    finish, has, library, needs, number, only_report, plain, preloaded, statistics, succeed, victim,
 };
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -257,6 +257,7 @@ fn worker_calls_nothing_of_libc() {
         "adma::backend::asynchronous::end::attend",
         "adma::runtime::note_end",
         "adma::backend::threads::remote::Transfer::share::{{closure}}",
+        "adma::backend::threads::reads::FileRead::share_cached::{{closure}}",
         "adma::backend::threads::parallel::run::{{closure}}",
         "adma::ipc::link::Link>::copy_with_workers::{{closure}}",
     ];
@@ -281,7 +282,7 @@ fn code_that_every_program_runs_lies_together() {
 
 #[test]
 fn first_copy_with_everything_intercepted_starts_the_engine() {
-    let mut command = offloading("functions", &["memcpy", "3", "100"]);
+    let mut command = offloading("functions", &["calls", "memcpy", "3", "100"]);
     let report = only_report(command.env("ADMA_MIN_BYTES", "1"));
     assert_eq!(report["paths"]["engine"]["calls"], 3, "{report}");
 }
@@ -291,7 +292,7 @@ fn instructions(mut valgrind: Command, name: &str, count: &str) -> i64 {
     valgrind
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
         .arg(victim("functions"))
-        .args([name, count, "32"]);
+        .args(["calls", name, count, "32"]);
     let (_, report) = succeed(&mut valgrind);
     let collected = report.lines().find_map(|line| line.split_once("Collected :"));
     collected.unwrap_or_else(|| panic!("{report}")).1.trim().parse().unwrap()
@@ -299,9 +300,7 @@ fn instructions(mut valgrind: Command, name: &str, count: &str) -> i64 {
 
 #[test]
 fn short_copy_costs_at_most_three_instructions_more() {
-    if Command::new("valgrind").arg("--version").output().is_err() {
-        return skip("short_copy_costs_at_most_three_instructions_more", "no valgrind");
-    }
+    needs!(has("valgrind"));
     // Not the old memcpy: glibc gives it its plainest code, we go on to the best memmove.
     for name in COPIES.split(' ') {
         let ten_thousand_calls = |valgrind: fn() -> Command| {
@@ -316,23 +315,33 @@ fn short_copy_costs_at_most_three_instructions_more() {
     }
 }
 
+/// ADMA_MIN_BYTES means bytes, also for wide characters; ADMA_OPS the functions that it names.
 #[test]
 fn every_function_from_the_threshold_on_is_carried_and_below_it_is_not() {
-    let threshold: u64 = THRESHOLD.parse().unwrap();
     for name in called() {
-        // Four bytes less is one unit less for the wide functions as well.
-        for (size, ops) in
-            [(threshold - 4, "all"), (threshold, "all"), (LARGE, "all"), (LARGE, "memmove")]
-        {
-            let mut command = offloading("functions", &[name, "7", &size.to_string()]);
-            let reports = statistics(command.env("ADMA_OPS", ops));
+        let own = name.trim_start_matches('_').split('@').next().unwrap();
+        // Threshold, size, and functions. Four bytes less is one unit less for wide functions as well.
+        for (min, size, ops) in [
+            (65536, 65532, "all"),
+            (65536, 65536, "all"),
+            (3001, 3000, "all"),
+            (3001, 3004, own),
+            (1_000_000, 999_996, "all"),
+            (1_000_000, 1_000_000, "memmove"),
+            (65536, LARGE, "memmove,wmemcpy"),
+            (u64::MAX, LARGE, "all"),
+        ] {
+            let words = ["calls", name, "7", &size.to_string()];
+            let mut command = offloading("functions", &words);
+            let reports =
+                statistics(command.env("ADMA_MIN_BYTES", min.to_string()).env("ADMA_OPS", ops));
             let sum =
                 |key: &str| reports.iter().map(|report| number(report.pointer(key).unwrap())).sum();
             let found: [u64; 3] = ["engine/calls", "engine/bytes", "libc/calls"]
                 .map(|key| sum(&format!("/paths/{key}")));
-            let carried = size >= threshold && (ops == "all" || name == "memmove");
-            let wanted = if carried { [7, 7 * size, 0] } else { [0; 3] };
-            assert_eq!(found, wanted, "{name} of {size}, {ops}: {reports:?}");
+            let named = ops == "all" || ops.split(',').any(|op| op == own);
+            let wanted = if size >= min && named { [7, 7 * size, 0] } else { [0; 3] };
+            assert_eq!(found, wanted, "{name} of {size} from {min} on, {ops}: {reports:?}");
         }
     }
 }
@@ -347,14 +356,16 @@ fn abort(command: &mut Command) -> (Option<i32>, String) {
 fn checked_copy_with_too_little_room_aborts_as_without_us() {
     for name in ["__memcpy_chk", "__memmove_chk", "__mempcpy_chk"] {
         for (size, room) in [("100", "99"), ("100", "0"), ("300000", "299999"), ("300000", "64")] {
-            let without = abort(plain(victim("checked")).args([name, size, room]));
+            let words = ["checked", name, size, room];
+            let without = abort(plain(victim("functions")).args(words));
             assert_eq!(without.0, Some(SIGABRT), "{name}: {without:?}");
             assert!(without.1.contains("buffer overflow detected"), "{name}: {without:?}");
-            let with = abort(&mut offloading("checked", &[name, size, room]));
+            let with = abort(&mut offloading("functions", &words));
             assert_eq!(with, without, "{name} of {size} bytes into {room}");
             // Enough room, and what the compiler says when it does not know.
-            succeed(&mut offloading("checked", &[name, size, size]));
-            succeed(&mut offloading("checked", &[name, size, "0xffffffffffffffff"]));
+            for room in [size, "0xffffffffffffffff"] {
+                succeed(&mut offloading("functions", &["checked", name, size, room]));
+            }
         }
     }
 }
@@ -364,22 +375,18 @@ fn checked_copy_with_too_little_room_aborts_as_without_us() {
 fn overlapping_copy_either_way_keeps_memmoves_result_on_the_cpu() {
     for name in called() {
         for distance in [4, 8, 64, 4096, 40_960, LARGE - 4, LARGE] {
-            let arguments = [name, &distance.to_string(), &LARGE.to_string()];
-            succeed(plain(victim("overlap")).args(arguments));
-            let report = only_report(&mut offloading("overlap", &arguments));
+            let arguments = ["overlap", name, &distance.to_string(), &LARGE.to_string()];
+            succeed(plain(victim("functions")).args(arguments));
+            let report = only_report(&mut offloading("functions", &arguments));
             // What is adjacent does not overlap.
             let (overlapping, carried) = if distance < LARGE { (2, 0) } else { (0, 2) };
-            assert_eq!(
-                report["fallbacks"]["overlap"], overlapping,
-                "{name} by {distance}: {report}"
-            );
-            assert_eq!(
-                report["paths"]["engine"]["calls"], carried,
-                "{name} by {distance}: {report}"
-            );
+            let found = (&report["fallbacks"]["overlap"], &report["paths"]["engine"]["calls"]);
+            let wanted = (&overlapping.into(), &carried.into());
+            assert_eq!(found, wanted, "{name} by {distance}: {report}");
         }
         for distance in [1, 3, 63, 65, 4095, 4097, LARGE - 1] {
-            succeed(&mut offloading("overlap", &[name, &distance.to_string(), &LARGE.to_string()]));
+            let words = ["overlap", name, &distance.to_string(), &LARGE.to_string()];
+            succeed(&mut offloading("functions", &words));
         }
     }
 }
@@ -387,10 +394,10 @@ fn overlapping_copy_either_way_keeps_memmoves_result_on_the_cpu() {
 #[test]
 fn copy_of_nothing_onto_itself_or_of_a_length_that_wraps_is_as_glibcs() {
     for what in ["nothing", "wrap"] {
-        succeed(&mut offloading("extremes", &[what]));
-        succeed(offloading("extremes", &[what]).env("ADMA_MIN_BYTES", "1"));
+        succeed(&mut offloading("functions", &[what]));
+        succeed(offloading("functions", &[what]).env("ADMA_MIN_BYTES", "1"));
     }
-    let reports = statistics(&mut offloading("extremes", &["itself"]));
+    let reports = statistics(&mut offloading("functions", &["itself"]));
     let engine = |report: &Value| report["paths"]["engine"]["calls"].clone();
     assert!(reports.iter().all(|report| engine(report) == 0), "{reports:?}");
 }
@@ -401,8 +408,9 @@ fn length_beyond_all_memory_dies_as_without_us() {
         ["0xffffffffffffffff", "0xffffffffffffefff", "0x8000000000000000", "0x400000000000"];
     for name in called() {
         for length in lengths {
-            let without = finish(plain(victim("extremes")).args([name, length]));
-            let with = finish(&mut offloading("extremes", &[name, length]));
+            let words = ["beyond", name, length];
+            let without = finish(plain(victim("functions")).args(words));
+            let with = finish(&mut offloading("functions", &words));
             assert_eq!(with.status, without.status, "{name} of {length}: {with:?}");
         }
     }

@@ -4,145 +4,160 @@
 mod common;
 
 use common::{
-    finish, finish_within, library, link_flags, number, plain, root, skip, statistics, succeed,
-    victim_with,
+    finish_within, library, link_flags, number, plain, rows, shown, skip_this, statistics, succeed,
+    text, victim_with,
 };
 use serde_json::Value;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-const CANNOT_SHOW: i32 = 77;
-
-/// A program that is linked with the library.
-fn linked(name: &str) -> PathBuf {
-    victim_with(name, &link_flags().each_ref().map(String::as_str))
-}
-
-fn ipc(name: &str, arguments: &str) -> Command {
-    let mut command = plain(linked(name));
-    command.args(arguments.split_whitespace());
+/// A program that is linked with the library, and its arguments.
+fn ipc(words: &str) -> Command {
+    let mut words = words.split_whitespace();
+    let flags = link_flags();
+    let mut command =
+        plain(victim_with(words.next().unwrap(), &flags.each_ref().map(String::as_str)));
+    command.args(words);
     command
 }
 
 /// Like `ipc`, with the library preloaded, and copies of the program carried.
-fn preloaded(name: &str, arguments: &str) -> Command {
-    let mut command = ipc(name, arguments);
+fn preloaded(words: &str) -> Command {
+    let mut command = ipc(words);
     command.env("LD_PRELOAD", library());
     command.env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "2");
     command
 }
 
-/// Runs a program; returns what it has written to standard error, unless it cannot show anything here:
-/// then this test, whose name its thread has, is skipped.
-fn shows(command: &mut Command) -> Option<String> {
-    let done = finish(command);
-    let [out, err] = [done.stdout, done.stderr].map(|text| String::from_utf8(text).unwrap());
-    if done.status.code() == Some(CANNOT_SHOW) {
-        skip(std::thread::current().name().unwrap_or("ipc"), err.trim());
-        return None;
-    }
-    assert!(done.status.success(), "{command:?}: {}\n{out}{err}", done.status);
-    Some(err)
-}
-
 /// Without and with the library preloaded.
-fn passes(name: &str, arguments: &str) {
-    for mut command in [ipc(name, arguments), preloaded(name, arguments)] {
-        let Some(err) = shows(&mut command) else { return };
-        assert_eq!(err, "", "{command:?}: nothing is written unasked");
+fn passes(words: &str) {
+    for mut command in [ipc(words), preloaded(words)] {
+        let Some(done) = shown(&mut command) else { return };
+        assert_eq!(text(&done.stderr), "", "{command:?}: nothing is written unasked");
     }
 }
 
-/// One test per program and argument: `name: "program" "arguments";`.
-macro_rules! programs {
-    ($($name:ident: $program:literal $arguments:literal;)*) => {
-        $(
-            #[test]
-            fn $name() {
-                passes($program, $arguments);
-            }
-        )*
-    };
+/// Programs under one knob.
+fn pass_under(knob: &str, programs: &[&str]) {
+    for words in programs {
+        shown(ipc(words).envs([knob.split_once('=').unwrap()]));
+    }
 }
 
-programs! {
-    messages_of_every_size_and_order_arrive_whole: "ipc_messages" "process_vm";
-    stopped_process_is_not_needed_when_both_have_posted: "ipc_stopped" "stopped";
-    both_close_and_no_buffer_is_touched_afterwards: "ipc_stopped" "both_close";
-    process_whose_first_thread_has_left_is_not_taken_for_dead: "ipc_ends" "first_thread";
-    fork_leaves_connections_to_the_parent: "ipc_ends" "fork";
-    child_that_outlives_a_dead_parent_does_not_hide_its_end: "ipc_ends" "orphan";
-    exec_ends_a_connection: "ipc_ends" "exec";
-    close_leaves_eager_messages_and_drops_the_rest: "ipc_ends" "close";
-    listen_accept_connect_by_path_and_by_abstract_name: "ipc_listen" "listen";
-    waiting_process_sleeps: "ipc_waiting" "quiet";
-    threads_share_a_connection: "ipc_threads" "threads";
-    message_longer_than_its_buffer_is_told_and_stays: "ipc_messages" "unequal";
-    full_table_is_eagain_and_a_million_reads_are_refused: "ipc_limits" "full";
-    full_table_of_connections_is_emfile: "ipc_limits" "table";
-    connections_made_and_closed_leave_nothing_behind: "ipc_ends" "again";
-    numbers_that_the_program_has_given_to_its_own_files_are_left_alone: "ipc_ends" "all_closed";
-    every_kind_of_unix_socket_will_do_and_is_left_as_it_was: "ipc_sockets" "kinds";
-    other_descriptors_are_refused: "ipc_sockets" "other_sockets";
-    accepting_can_be_interrupted: "ipc_listen" "interrupted";
-    client_greeted_by_another_thread_is_accepted_at_once: "ipc_listen" "beside";
-    connection_info_keeps_to_its_room: "ipc_words" "about";
-    of_two_that_listen_at_one_path_one_does: "ipc_listen" "together";
-    memory_that_must_not_be_executed_will_do: "ipc_sockets" "noexec";
-    child_forked_during_greetings_has_none_of_the_sockets: "ipc_sockets" "forked";
-    child_forked_while_connect_waits_has_not_its_socket: "ipc_sockets" "waiting";
-    threads_that_only_wait_never_find_the_table_full: "ipc_threads" "crowd";
-    more_readers_than_places_wait_for_those_before_them: "ipc_threads" "many_readers";
-    cookie_that_is_late_holds_up_the_256th_message_after_it: "ipc_limits" "late_cookie";
-    both_sides_may_write_as_much_as_is_promised_before_they_read: "ipc_limits" "unread";
-    page_that_is_missing_in_a_large_message_is_efault_on_both_sides: "ipc_limits" "missing";
-    limit_of_a_wait_holds_while_the_caller_copies: "ipc_waiting" "limit";
-    limit_of_a_wait_holds_where_the_other_has_pages_that_do_not_come: "ipc_waiting" "pages";
-    too_few_descriptors_are_emfile: "ipc_limits" "descriptors";
-    every_error_that_is_named_has_words: "ipc_words" "errors";
-    parts_versions_and_cookies_of_copies_are_as_the_header_says: "ipc_words" "calls";
-    block_is_freed_once_and_only_as_a_whole: "ipc_blocks" "freed";
-    blocks_freed_and_made_anew_are_never_confused: "ipc_blocks" "reused";
-    block_freed_gives_its_pages_back_while_others_have_it_mapped: "ipc_blocks" "returned";
-    blocks_stay_with_the_parent_after_fork: "ipc_blocks" "fork";
-    blocks_stay_with_the_parent_after_a_bare_fork: "ipc_blocks" "fork bare";
-    blocks_whose_descriptors_were_closed_are_carried_all_the_same: "ipc_blocks" "closed";
-    buffer_with_a_hole_is_efault_when_the_other_is_a_block: "ipc_blocks" "hole";
-    block_whose_descriptor_was_closed_gives_its_pages_back: "ipc_blocks" "returned closed";
-    block_is_made_while_signals_come: "ipc_blocks" "interrupted";
-    block_beyond_a_limit_is_null_and_no_process_killed: "ipc_blocks" "limited";
-    block_that_cannot_be_mapped_for_want_of_a_descriptor_is_carried: "ipc_blocks" "no_descriptors";
-    block_never_becomes_a_standard_stream: "ipc_blocks" "standard";
-    message_that_ends_behind_its_block_is_carried: "ipc_blocks" "straddling";
-    process_connected_to_itself_has_blocks: "ipc_blocks" "alone";
-    block_that_is_not_what_it_should_be_is_not_mapped: "ipc_block_lies" "lied_to";
-    block_that_loses_its_pages_all_the_time_ends_no_process: "ipc_block_lies" "punched";
-    seccomp_refusal_falls_back_to_shared_memory: "ipc_rights" "refused shared";
-    right_lost_by_one_side_in_mid_connection_messages_go_on: "ipc_rights" "lost";
-    right_lost_by_both_sides_in_mid_connection_messages_go_on: "ipc_rights" "lost both";
-    other_user_namespace_falls_back_to_shared_memory: "ipc_rights" "namespaces shared";
-    two_user_namespaces_fall_back_to_shared_memory: "ipc_rights" "namespaces shared both";
-    other_process_namespace_falls_back_to_shared_memory: "ipc_rights" "pid_namespace";
-    two_process_namespaces_fall_back_to_shared_memory: "ipc_rights" "pid_namespaces";
-    user_without_rights_copies_from_its_own_processes: "ipc_rights" "nobody";
-    process_that_is_not_dumpable_falls_back_to_shared_memory: "ipc_rights" "dumpable";
-    two_that_are_not_dumpable_fall_back_to_shared_memory: "ipc_rights" "dumpable_both";
-    process_that_keeps_tracers_out_is_not_reached_by_root_either: "ipc_rights" "keeps_out";
-    process_with_fewer_capabilities_falls_back_to_shared_memory: "ipc_rights" "poorer";
-    users_that_can_change_back_fall_back_to_shared_memory: "ipc_rights" "changeable";
-    two_users_without_names_are_refused: "ipc_rights" "nameless";
-    user_changed_behind_a_first_thread_that_has_left_is_noticed: "ipc_rights" "changed_thread";
-    two_users_are_refused: "ipc_rights" "users";
-    client_of_another_user_is_refused_and_nothing_is_kept_for_it: "ipc_trust" "refused";
-    server_of_another_user_refuses_a_client_that_cannot_tell: "ipc_trust" "refused_by_server";
-    socket_file_is_its_users_only: "ipc_trust" "private";
-    silent_clients_do_not_block_a_listener_that_must_not: "ipc_trust" "silent";
-    memory_of_a_client_without_proof_is_not_read: "ipc_trust" "stuck_page";
-    memory_of_a_proven_client_that_blocks_holds_up_no_other: "ipc_trust" "stuck_page proven";
-    accepting_without_descriptors_does_not_spin: "ipc_trust" "emfile";
-    process_that_is_not_dumpable_any_more_gets_nothing_more: "ipc_trust" "not_dumpable";
-    blocks_are_mapped_by_the_first_message_that_needs_one: "ipc_trust" "lazy";
+rows! { passes:
+    messages_of_every_size_and_order_arrive_whole: "ipc_messages process_vm";
+    stopped_process_is_not_needed_when_both_have_posted: "ipc_stopped stopped";
+    both_close_and_no_buffer_is_touched_afterwards: "ipc_stopped both_close";
+    process_whose_first_thread_has_left_is_not_taken_for_dead: "ipc_ends first_thread";
+    fork_leaves_connections_to_the_parent: "ipc_ends fork";
+    child_that_outlives_a_dead_parent_does_not_hide_its_end: "ipc_ends orphan";
+    exec_ends_a_connection: "ipc_ends exec";
+    close_leaves_eager_messages_and_drops_the_rest: "ipc_ends close";
+    listen_accept_connect_by_path_and_by_abstract_name: "ipc_listen listen";
+    waiting_process_sleeps: "ipc_waiting quiet";
+    threads_share_a_connection: "ipc_threads threads";
+    message_longer_than_its_buffer_is_told_and_stays: "ipc_messages unequal";
+    full_table_is_eagain_and_a_million_reads_are_refused: "ipc_limits full";
+    full_table_of_connections_is_emfile: "ipc_limits table";
+    connections_made_and_closed_leave_nothing_behind: "ipc_ends again";
+    numbers_that_the_program_has_given_to_its_own_files_are_left_alone: "ipc_ends all_closed";
+    every_kind_of_unix_socket_will_do_and_is_left_as_it_was: "ipc_sockets kinds";
+    other_descriptors_are_refused: "ipc_sockets other_sockets";
+    accepting_can_be_interrupted: "ipc_listen interrupted";
+    client_greeted_by_another_thread_is_accepted_at_once: "ipc_listen beside";
+    connection_info_keeps_to_its_room: "ipc_words about";
+    of_two_that_listen_at_one_path_one_does: "ipc_listen together";
+    client_that_sees_the_socket_file_is_not_refused: "ipc_listen bound";
+    memory_that_must_not_be_executed_will_do: "ipc_sockets noexec";
+    child_forked_during_greetings_has_none_of_the_sockets: "ipc_sockets forked";
+    child_forked_while_connect_waits_has_not_its_socket: "ipc_sockets waiting";
+    threads_that_only_wait_never_find_the_table_full: "ipc_threads crowd";
+    more_readers_than_places_wait_for_those_before_them: "ipc_threads many_readers";
+    cookie_that_is_late_holds_up_the_256th_message_after_it: "ipc_limits late_cookie";
+    both_sides_may_write_as_much_as_is_promised_before_they_read: "ipc_limits unread";
+    page_that_is_missing_in_a_large_message_is_efault_on_both_sides: "ipc_limits missing";
+    limit_of_a_wait_holds_while_the_caller_copies: "ipc_waiting limit";
+    limit_of_a_wait_holds_where_the_other_has_pages_that_do_not_come: "ipc_waiting pages";
+    too_few_descriptors_are_emfile: "ipc_limits descriptors";
+    cookies_are_good_once_and_only_their_own: "ipc_words cookies";
+    every_error_that_is_named_has_words: "ipc_words errors";
+    parts_versions_and_cookies_of_copies_are_as_the_header_says: "ipc_words calls";
+    block_is_freed_once_and_only_as_a_whole: "ipc_blocks freed";
+    blocks_freed_and_made_anew_are_never_confused: "ipc_blocks reused";
+    block_freed_gives_its_pages_back_while_others_have_it_mapped: "ipc_blocks returned";
+    blocks_stay_with_the_parent_after_fork: "ipc_blocks fork";
+    blocks_stay_with_the_parent_after_a_bare_fork: "ipc_blocks fork bare";
+    blocks_whose_descriptors_were_closed_are_carried_all_the_same: "ipc_blocks closed";
+    buffer_with_a_hole_is_efault_when_the_other_is_a_block: "ipc_blocks hole";
+    block_whose_descriptor_was_closed_gives_its_pages_back: "ipc_blocks returned closed";
+    block_is_made_while_signals_come: "ipc_blocks interrupted";
+    block_beyond_a_limit_is_null_and_no_process_killed: "ipc_blocks limited";
+    block_that_cannot_be_mapped_for_want_of_a_descriptor_is_carried: "ipc_blocks no_descriptors";
+    block_never_becomes_a_standard_stream: "ipc_blocks standard";
+    message_that_ends_behind_its_block_is_carried: "ipc_blocks straddling";
+    process_connected_to_itself_has_blocks: "ipc_blocks alone";
+    block_that_is_not_what_it_should_be_is_not_mapped: "ipc_blocks lied_to";
+    block_that_loses_its_pages_all_the_time_ends_no_process: "ipc_blocks punched";
+    seccomp_refusal_falls_back_to_shared_memory: "ipc_rights refused";
+    right_lost_by_one_side_in_mid_connection_messages_go_on: "ipc_rights lost";
+    right_lost_by_both_sides_in_mid_connection_messages_go_on: "ipc_rights lost both";
+    other_user_namespace_falls_back_to_shared_memory: "ipc_rights namespaces";
+    two_user_namespaces_fall_back_to_shared_memory: "ipc_rights namespaces_both";
+    other_process_namespace_falls_back_to_shared_memory: "ipc_rights pid_namespace";
+    two_process_namespaces_fall_back_to_shared_memory: "ipc_rights pid_namespaces";
+    user_without_rights_copies_from_its_own_processes: "ipc_rights nobody";
+    process_that_is_not_dumpable_falls_back_to_shared_memory: "ipc_rights dumpable";
+    two_that_are_not_dumpable_fall_back_to_shared_memory: "ipc_rights dumpable_both";
+    process_that_keeps_tracers_out_is_not_reached_by_root_either: "ipc_rights keeps_out";
+    process_with_fewer_capabilities_falls_back_to_shared_memory: "ipc_rights poorer";
+    users_that_can_change_back_fall_back_to_shared_memory: "ipc_rights changeable";
+    two_users_without_names_are_refused: "ipc_rights nameless";
+    user_changed_behind_a_first_thread_that_has_left_is_noticed: "ipc_rights changed_thread";
+    two_users_are_refused: "ipc_rights users";
+    client_of_another_user_is_refused_and_nothing_is_kept_for_it: "ipc_trust refused";
+    server_of_another_user_refuses_a_client_that_cannot_tell: "ipc_trust refused_by_server";
+    socket_file_is_its_users_only: "ipc_trust private";
+    silent_clients_do_not_block_a_listener_that_must_not: "ipc_silent polled";
+    memory_of_a_client_without_proof_is_not_read: "ipc_silent stuck_page";
+    memory_of_a_proven_client_that_blocks_holds_up_no_other: "ipc_silent stuck_page proven";
+    accepting_without_descriptors_does_not_spin: "ipc_silent emfile";
+    process_that_is_not_dumpable_any_more_gets_nothing_more: "ipc_trust not_dumpable";
+    blocks_are_mapped_by_the_first_message_that_needs_one: "ipc_trust lazy";
+}
+
+rows! { pass_under:
+    // Rights decide which side may map a block; messages arrive in any case.
+    rights_that_one_side_has_or_loses_are_enough_for_blocks: "BLOCKS=1", &[
+        "ipc_rights refused", "ipc_rights lost", "ipc_rights lost both", "ipc_rights namespaces",
+        "ipc_rights namespaces_both", "ipc_rights pid_namespace", "ipc_rights nobody",
+        "ipc_rights dumpable",
+    ];
+    // Also those that are written past the cache.
+    messages_between_blocks_of_every_size_and_order_arrive_whole:
+        "BLOCKS=1", &["ipc_messages process_vm"];
+    waiting_process_sleeps_also_where_it_must_help:
+        "ADMA_IPC_ENGINE=shm", &["ipc_waiting quiet", "ipc_waiting quiet beside"];
+    process_stopped_in_the_middle_of_a_piece_holds_up_no_call_with_a_limit:
+        "ADMA_IPC_TIMEOUT=1", &["ipc_stopped frozen"];
+    // A listener that does not accept, a client that is silent, and clients that talk nonsense.
+    greetings_have_a_limit: "ADMA_IPC_TIMEOUT=1",
+        &["ipc_silent queue", "ipc_silent socket", "ipc_listen closed_meanwhile"];
+    silent_clients_keep_no_other_from_being_accepted:
+        "ADMA_IPC_TIMEOUT=12", &["ipc_silent stalled"];
+    crowd_of_silent_clients_holds_up_no_other_and_leaves_no_descriptor: "ADMA_IPC_TIMEOUT=2", &[
+        "ipc_silent crowd", "ipc_silent closed", "ipc_silent limit", "ipc_listen interrupted silent",
+    ];
+    // Streamed ones, which need the process: only those are looked at that were rung.
+    look_at_a_cookie_costs_the_same_with_a_thousand_idle_connections:
+        "ADMA_IPC_ENGINE=shm", &["ipc_silent idle"];
+    child_forked_while_a_socket_is_closed_does_not_hide_the_end:
+        "ADMA_IPC_TIMEOUT=3", &["ipc_sockets thread"];
+    page_that_is_missing_ends_its_process_where_messages_go_through_shared_memory:
+        "ADMA_IPC_ENGINE=shm", &["ipc_limits missing_shared"];
+    thread_that_ends_a_message_wakes_its_waiter:
+        "ADMA_IPC_ENGINE=auto", &["ipc_progress neighbours", "ipc_progress neighbours write"];
+    messages_of_threads_and_of_other_lengths_arrive_in_chunks:
+        "ADMA_IPC_ENGINE=shm", &["ipc_threads threads", "ipc_messages unequal"];
 }
 
 /// A peer posts an address and becomes another program, or leaves its number to one: that is
@@ -150,28 +165,23 @@ programs! {
 #[test]
 fn program_that_has_not_agreed_is_not_reached_into() {
     let victim = victim_with("ipc_victim", &["-static"]);
-    let scenes = [
-        ("ipc_deputy", "set_user_id_same"),
-        ("ipc_deputy", "capability_same"),
-        ("ipc_deputy", "exec"),
-        ("ipc_deputy", "exec_same"),
-        ("ipc_deputy", "reused"),
-        ("ipc_deputy", "raced"),
-        ("ipc_changed", "messages"),
-        ("ipc_changed", "block"),
-        ("ipc_changed", "claims"),
-    ];
-    // Workers copy, too.
-    let alone = scenes.map(|scene| (scene, None));
-    let shared = scenes.map(|scene| (scene, Some(("ADMA_CHANNELS", "3"))));
-    let all = alone.into_iter().chain(shared);
-    for ((program, scene), knob) in all {
-        let mut command = ipc(program, scene);
-        if program == "ipc_deputy" {
-            command.arg(&victim);
+    let victim = victim.to_str().unwrap();
+    for scene in [
+        "ipc_deputy set_user_id_same",
+        "ipc_deputy capability_same",
+        "ipc_deputy exec",
+        "ipc_deputy exec_same",
+        "ipc_deputy reused",
+        "ipc_deputy raced",
+        "ipc_trust changed",
+        "ipc_trust changed_block",
+        "ipc_trust changed_claims",
+    ] {
+        // Workers copy, too.
+        for knob in [None, Some(("ADMA_CHANNELS", "3"))] {
+            let mut command = ipc(scene);
+            shown(command.arg(victim).envs(knob).env("ADMA_IPC_TIMEOUT", "2"));
         }
-        command.envs(knob).env("ADMA_IPC_TIMEOUT", "2");
-        shows(&mut command);
     }
 }
 
@@ -180,39 +190,15 @@ fn program_that_has_not_agreed_is_not_reached_into() {
 fn blocks_made_freed_and_sent_at_random_lose_no_byte() {
     let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() % 1_000_000;
     for seed in [1, now, now + 1] {
-        for mut command in [ipc("ipc_mixed", ""), preloaded("ipc_mixed", "")] {
-            succeed(command.arg(seed.to_string()));
-        }
-    }
-}
-
-/// Rights decide which side may map a block; messages arrive in any case.
-#[test]
-fn rights_that_one_side_has_or_loses_are_enough_for_blocks() {
-    let cases = [
-        "refused shared",
-        "lost",
-        "lost both",
-        "namespaces shared",
-        "namespaces shared both",
-        "pid_namespace",
-        "nobody",
-        "dumpable",
-    ];
-    for arguments in cases {
-        shows(ipc("ipc_rights", arguments).env("BLOCKS", "1"));
+        let words = format!("ipc_mixed {seed}");
+        succeed(&mut ipc(&words));
+        succeed(&mut preloaded(&words));
     }
 }
 
 #[test]
 fn figures_are_told_where_they_are_counted() {
-    statistics(&mut ipc("ipc_words", "counted"));
-}
-
-#[test]
-fn waiting_process_sleeps_also_where_it_must_help() {
-    succeed(ipc("ipc_waiting", "quiet").env("ADMA_IPC_ENGINE", "shm"));
-    succeed(ipc("ipc_waiting", "quiet beside").env("ADMA_IPC_ENGINE", "shm"));
+    statistics(&mut ipc("ipc_words counted"));
 }
 
 fn is_quick() -> bool {
@@ -220,70 +206,20 @@ fn is_quick() -> bool {
 }
 
 #[test]
-fn process_stopped_in_the_middle_of_a_piece_holds_up_no_call_with_a_limit() {
-    shows(ipc("ipc_stopped", "frozen").env("ADMA_IPC_TIMEOUT", "1"));
-}
-
-#[test]
-fn greetings_have_a_limit() {
-    // A listener that does not accept, a client that is silent, and clients that talk nonsense.
-    let cases =
-        [("ipc_silent", "queue"), ("ipc_silent", "socket"), ("ipc_listen", "closed_meanwhile")];
-    for (program, arguments) in cases {
-        succeed(ipc(program, arguments).env("ADMA_IPC_TIMEOUT", "1"));
-    }
-}
-
-#[test]
-fn silent_clients_keep_no_other_from_being_accepted() {
-    succeed(ipc("ipc_silent", "stalled").env("ADMA_IPC_TIMEOUT", "12"));
-}
-
-#[test]
-fn crowd_of_silent_clients_holds_up_no_other_and_leaves_no_descriptor() {
-    let programs = [("ipc_silent", "crowd"), ("ipc_silent", "closed"), ("ipc_silent", "limit")];
-    for (program, scene) in programs.into_iter().chain([("ipc_listen", "interrupted silent")]) {
-        shows(ipc(program, scene).env("ADMA_IPC_TIMEOUT", "2"));
-    }
-}
-
-/// Streamed ones, which need the process: only those are looked at that were rung.
-#[test]
-fn look_at_a_cookie_costs_the_same_with_a_thousand_idle_connections() {
-    shows(ipc("ipc_trust", "idle").env("ADMA_IPC_ENGINE", "shm"));
-}
-
-#[test]
-fn child_forked_while_a_socket_is_closed_does_not_hide_the_end() {
-    shows(ipc("ipc_sockets", "thread").env("ADMA_IPC_TIMEOUT", "3"));
-}
-
-#[test]
-fn page_that_is_missing_ends_its_process_where_messages_go_through_shared_memory() {
-    succeed(ipc("ipc_limits", "missing_shared").env("ADMA_IPC_ENGINE", "shm"));
-}
-
-#[test]
 fn program_without_a_heap_goes_on_waiting() {
-    for engine in ["shm", "auto"] {
-        succeed(ipc("ipc_limits", "no_heap").env("ADMA_IPC_ENGINE", engine));
+    for knob in ["ADMA_IPC_ENGINE=shm", "ADMA_IPC_ENGINE=auto"] {
+        pass_under(knob, &["ipc_limits no_heap"]);
     }
 }
 
 /// Over every engine, for what needs both sides and for what does not.
 #[test]
 fn waiting_thread_makes_all_connections_of_the_process_go_on() {
-    for arguments in ["ring", "ring write_first", "asleep", "handed_on", "cancelled"] {
-        for engine in ["shm", "auto"] {
-            succeed(ipc("ipc_progress", arguments).env("ADMA_IPC_ENGINE", engine));
+    let scenes = ["ring", "ring write_first", "asleep", "handed_on", "cancelled"];
+    for words in scenes.map(|scene| format!("ipc_progress {scene}")) {
+        for knob in ["ADMA_IPC_ENGINE=shm", "ADMA_IPC_ENGINE=auto"] {
+            pass_under(knob, &[&words]);
         }
-    }
-}
-
-#[test]
-fn thread_that_ends_a_message_wakes_its_waiter() {
-    for arguments in ["neighbours", "neighbours write"] {
-        shows(&mut ipc("ipc_progress", arguments));
     }
 }
 
@@ -293,12 +229,9 @@ fn every_engine_carries_every_size() {
     let cases = [("ADMA_IPC_ENGINE", "shm"), ("ADMA_BACKEND", "threads"), ("ADMA_CHANNELS", "3")];
     for (knob, value) in cases {
         let engine = if value == "shm" { "shared" } else { "process_vm" };
-        let mut command = ipc("ipc_messages", &format!("{engine} 4000000"));
+        let mut command = ipc(&format!("ipc_messages {engine} 4000000"));
         succeed(command.env(knob, value));
         succeed(command.env("BLOCKS", "1"));
-    }
-    for (program, arguments) in [("ipc_threads", "threads"), ("ipc_messages", "unequal")] {
-        succeed(ipc(program, arguments).env("ADMA_IPC_ENGINE", "shm"));
     }
 }
 
@@ -308,7 +241,7 @@ fn large_messages_between_any_memory_are_copied_by_workers_too() {
     let copied = |report: &Value, means: &str| number(&report["messages"]["copied_bytes"][means]);
     let mut by_workers = 0;
     for _ in 0..20 {
-        let mut command = ipc("ipc_messages", "process_vm 20000000");
+        let mut command = ipc("ipc_messages process_vm 20000000");
         let reports = statistics(command.env("ADMA_CHANNELS", "2"));
         by_workers +=
             reports.iter().map(|report| copied(report, "process_vm_workers")).sum::<u64>();
@@ -319,17 +252,11 @@ fn large_messages_between_any_memory_are_copied_by_workers_too() {
     panic!("no worker has copied a byte");
 }
 
-/// Also those that are written past the cache.
-#[test]
-fn messages_between_blocks_of_every_size_and_order_arrive_whole() {
-    succeed(ipc("ipc_messages", "process_vm").env("BLOCKS", "1"));
-}
-
 #[test]
 fn peer_killed_at_random_moments_is_noticed_every_time() {
     let rounds = if is_quick() { 500 } else { 10_000 };
     let play = |engine: &str, blocks: bool, workers: bool| {
-        let mut command = ipc("ipc_killed", &rounds.to_string());
+        let mut command = ipc(&format!("ipc_killed {rounds}"));
         command.env("ADMA_IPC_ENGINE", engine);
         if workers {
             command.env("ADMA_CHANNELS", "2");
@@ -356,7 +283,7 @@ fn peer_that_says_and_writes_anything_does_no_harm() {
     let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() % 1_000_000;
     let (greetings, messages) = if is_quick() { ("3000", "500") } else { ("30000", "5000") };
     for (what, rounds) in [("greeting", greetings), ("region", messages)] {
-        let mut command = ipc("ipc_fuzz", &format!("{what} {rounds} {now}"));
+        let mut command = ipc(&format!("ipc_fuzz {what} {rounds} {now}"));
         let done = finish_within(command.env("ADMA_IPC_TIMEOUT", "1"), Duration::from_secs(600));
         let err = String::from_utf8_lossy(&done.stderr);
         assert!(done.status.success(), "{command:?}: {}\n{err}", done.status);
@@ -366,27 +293,27 @@ fn peer_that_says_and_writes_anything_does_no_harm() {
 #[test]
 fn log_info_names_the_engine_and_why() {
     let cases = [
-        ("ipc_ends", "close", "process_vm, one copy, both processes copy"),
-        ("ipc_rights", "refused shared", "shared memory, two copies; process_vm: "),
-        ("ipc_rights", "pid_namespaces", "cannot be seen from this namespace"),
-        ("ipc_rights", "dumpable", "does not let itself be reached"),
+        ("ipc_ends close", "process_vm, one copy, both processes copy"),
+        ("ipc_rights refused", "shared memory, two copies; process_vm: "),
+        ("ipc_rights pid_namespaces", "cannot be seen from this namespace"),
+        ("ipc_rights dumpable", "does not let itself be reached"),
     ];
-    for (program, arguments, why) in cases {
-        let mut command = ipc(program, arguments);
-        let Some(err) = shows(command.env("ADMA_LOG", "info")) else { continue };
+    for (words, why) in cases {
+        let Some(done) = shown(ipc(words).env("ADMA_LOG", "info")) else { continue };
+        let err = text(&done.stderr);
         let lines: Vec<&str> = err.lines().filter(|line| line.contains("connection:")).collect();
         assert_eq!(lines.len(), 2, "one line for each side: {err}");
         let says = |line: &&str| line.starts_with("adma: connection: ") && line.contains(why);
-        assert!(lines.iter().all(says), "{arguments}: {err}");
+        assert!(lines.iter().all(says), "{words}: {err}");
     }
 }
 
 #[test]
 fn helper_that_is_wanted_and_not_there_is_named() {
     if std::path::Path::new("/dev/adma").exists() {
-        return skip("helper_that_is_wanted_and_not_there_is_named", "/dev/adma is there");
+        return skip_this("/dev/adma is there");
     }
-    let mut command = ipc("ipc_ends", "close");
+    let mut command = ipc("ipc_ends close");
     let (_, err) = succeed(command.envs([("ADMA_LOG", "info"), ("ADMA_IPC_ENGINE", "helper")]));
     assert!(err.contains("shared memory") && err.contains("the kernel helper"), "{err}");
 }
@@ -396,7 +323,7 @@ fn helper_that_is_wanted_and_not_there_is_named() {
 fn report_counts_messages_by_direction_regime_and_means() {
     const DIRECT: u64 = 80_000 + (4 << 20);
     for (engine, direct) in [("auto", "process_vm"), ("auto", "mapped"), ("shm", "none")] {
-        let mut command = ipc("ipc_counts", "");
+        let mut command = ipc("ipc_words six");
         if direct == "mapped" {
             command.env("BLOCKS", "1");
         }
@@ -434,20 +361,6 @@ fn report_counts_messages_by_direction_regime_and_means() {
         }
         assert_eq!(copied, if engine == "shm" { 0 } else { DIRECT }, "every byte once");
     }
-    let (_, err) = succeed(ipc("ipc_counts", "").env("ADMA_STATS", "text"));
+    let (_, err) = succeed(ipc("ipc_words six").env("ADMA_STATS", "text"));
     assert!(err.contains("messages") && err.contains("copied here by"), "{err}");
-}
-
-/// The header alone, as C and as C++.
-#[test]
-fn header_compiles_alone() {
-    let header = root().join("include/adma.h");
-    for (compiler, language) in [("gcc", "c"), ("g++", "c++")] {
-        let mut command = plain(compiler);
-        command.args(["-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-pedantic", "-x", language]);
-        if std::process::Command::new(compiler).arg("--version").output().is_err() {
-            return skip("header_compiles_alone", "no g++");
-        }
-        succeed(command.arg(&header));
-    }
 }

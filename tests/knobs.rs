@@ -4,13 +4,11 @@ mod common;
 
 use adma_record::knobs::{Form, KNOBS, Knob};
 use common::{
-    finish, fixed, found, number, only_report, plain, preloaded, scratch, skip, statistics,
-    succeed, victim,
+    Folder, finish, fixed, number, only_report, plain, preloaded, statistics, succeed, victim,
 };
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::process::Command;
 
 /// Values that each form of knob takes, and such as it refuses, separated by bars.
@@ -186,45 +184,6 @@ fn every_good_value_copies_the_right_bytes() {
 }
 
 #[test]
-fn every_kind_of_store_with_every_share_copies_the_right_bytes() {
-    for stores in ["ordinary", "stream"] {
-        for share in ["auto", "0", "0.5"] {
-            let mut command = copies("memcpy 65536-3000000 40 memmove 4097 10");
-            command.env("ADMA_STORES", stores).env("ADMA_CPU_SHARE", share);
-            let json = only_report(command.env("ADMA_VERIFY", "1").env("ADMA_MIN_BYTES", "4096"));
-            assert_eq!(json["verify"]["mismatched"], 0, "{stores} {share}");
-            assert_eq!(calls(&json), (50, 0), "{stores} {share}: {json}");
-        }
-    }
-}
-
-#[test]
-fn min_bytes_carries_from_exactly_that_size() {
-    for size in [3000u64, 65536, 65537, 1_000_000] {
-        for function in ["memcpy", "memmove", "mempcpy", "bcopy"] {
-            let what = format!("{function} {} 5 {function} {size} 3", size - 1);
-            let json = only_report(copies(&what).env("ADMA_MIN_BYTES", size.to_string()));
-            assert_eq!(json["min_bytes"], size);
-            assert_eq!(calls(&json), (3, 0), "{what}: {json}");
-            assert_eq!(json["paths"]["engine"]["bytes"], 3 * size, "{what}");
-            assert_eq!(json["paths"]["engine"]["size"]["max"], size, "{what}");
-        }
-    }
-}
-
-#[test]
-fn min_bytes_means_bytes_also_for_wide_characters() {
-    for function in ["wmemcpy", "wmemmove"] {
-        for min in [100_001, 100_004] {
-            let what = format!("{function} 100000 5 {function} 100004 3");
-            let json = only_report(copies(&what).env("ADMA_MIN_BYTES", min.to_string()));
-            assert_eq!(calls(&json), (3, 0), "{what}, {min}: {json}");
-            assert_eq!(json["paths"]["engine"]["bytes"], 3 * 100_004);
-        }
-    }
-}
-
-#[test]
 fn min_bytes_beyond_every_copy_leaves_all_to_libc_uncounted() {
     for min in ["1G", "18446744073709551615"] {
         let reports = statistics(copies("memcpy 5000000 5").env("ADMA_MIN_BYTES", min));
@@ -245,25 +204,6 @@ fn channels_bounds_the_workers() {
         let (caller, workers) = shares(&json);
         assert_eq!(caller + workers, 60 * 4_000_000, "a channel that is not named has copied");
     }
-}
-
-#[test]
-fn channels_auto_on_one_cpu_leaves_all_to_libc() {
-    if !found("taskset") {
-        return skip("channels_auto_on_one_cpu_leaves_all_to_libc", "no taskset");
-    }
-    let run = |channels: &str| {
-        let mut command = preloaded("taskset");
-        command.args(["-c", "0"]).arg(victim("stats_copies")).args(["memcpy", "1000000", "6"]);
-        command.env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", channels);
-        command.env("ADMA_BACKEND", "threads"); // I/OAT needs no second CPU
-        only_report(&mut command)
-    };
-    let json = run("auto");
-    assert_eq!(calls(&json), (0, 6));
-    assert_eq!((&json["fallbacks"]["one_cpu"], &json["channels"]), (&6.into(), &0.into()));
-    // Asked for by number, channels there are.
-    assert_eq!(calls(&run("2")), (6, 0));
 }
 
 #[test]
@@ -321,41 +261,6 @@ fn backend_libc_carries_nothing_and_says_why() {
 }
 
 #[test]
-fn backend_ioat_without_helper_costs_one_line_and_runs() {
-    if Path::new("/dev/adma").exists() {
-        return skip("backend_ioat_without_helper_costs_one_line_and_runs", "there is a helper");
-    }
-    let lines = remarks(program().env("ADMA_BACKEND", "ioat"));
-    assert_eq!(lines.len(), 1, "{lines:?}");
-    assert!(lines[0].contains("ADMA_BACKEND=dma") && lines[0].contains("threads"), "{lines:?}");
-    assert_eq!(remarks(program().env("ADMA_BACKEND", "ioat").env("ADMA_LOG", "error")), [""; 0]);
-    let json = only_report(copies("memcpy 1000000 6").env("ADMA_BACKEND", "ioat"));
-    assert_eq!(calls(&json), (6, 0));
-}
-
-#[test]
-fn ops_carries_the_named_functions_only() {
-    let functions = ["memcpy", "memmove", "mempcpy", "bcopy", "wmemcpy", "wmemmove"];
-    // A size of its own for each function tells which ones were seen.
-    let size = |index: usize| 200_000 + 400 * index as u64;
-    let what: String = functions
-        .iter()
-        .enumerate()
-        .map(|(index, name)| format!("{name} {} 1 ", size(index)))
-        .collect();
-    for (index, name) in functions.iter().enumerate() {
-        let json = only_report(copies(&what).env("ADMA_OPS", name));
-        assert_eq!(calls(&json), (1, 0), "{name}");
-        assert_eq!(json["paths"]["engine"]["bytes"], size(index), "{name}");
-    }
-    let json = only_report(copies(&what).env("ADMA_OPS", "wmemmove,memcpy"));
-    assert_eq!(json["paths"]["engine"]["bytes"], size(0) + size(5));
-    let json = only_report(copies(&what).env("ADMA_OPS", "all"));
-    assert_eq!(calls(&json), (6, 0));
-    assert_eq!(statistics(copies(&what).env("ADMA_OPS", "memcpy_chk")).len(), 0);
-}
-
-#[test]
 fn log_info_says_one_line_at_exit_on_stderr_only() {
     for level in ["info", "debug"] {
         let mut command = copies("memcpy 1000000 5");
@@ -373,10 +278,8 @@ fn log_info_says_one_line_at_exit_on_stderr_only() {
 
 #[test]
 fn stats_are_off_until_asked_for() {
-    let folder = scratch("off");
-    let file = folder.join("report");
-    let (_, err) = succeed(copies("memcpy 1000000 5").env("ADMA_STATS_FILE", &file));
-    assert_eq!(err, "");
-    assert!(!file.exists());
-    std::fs::remove_dir_all(folder).unwrap();
+    let folder = Folder::new("off");
+    let (_, err) =
+        succeed(copies("memcpy 1000000 5").env("ADMA_STATS_FILE", folder.join("report")));
+    assert_eq!((&*err, folder.names().len()), ("", 0));
 }

@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::{finish, number, only_report, plain, preloaded, statistics, succeed, victim};
+use common::{finish, number, only_report, plain, preloaded, rows, statistics, succeed, victim};
 use serde_json::Value;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -57,23 +57,12 @@ fn engine_is_right(words: &str, settings: &str, at_least: u64) {
     }
 }
 
-macro_rules! right {
-    ($($name:ident: $words:literal, $settings:literal, $at_least:literal;)*) => {
-        $(
-            #[test]
-            fn $name() {
-                engine_is_right($words, $settings, $at_least);
-            }
-        )*
-    };
-}
-
-right! {
+rows! { engine_is_right:
     copies_are_right_with_ordinary_stores:
         "oracle", "STORES=ordinary CHANNELS=1|STORES=ordinary", 100_000;
     copies_are_right_with_streaming_stores:
         "oracle", "STORES=stream CHANNELS=1|STORES=stream", 100_000;
-    copies_are_right_with_every_share: "oracle", "CPU_SHARE=0|CPU_SHARE=0.5|CPU_SHARE=1", 100_000;
+    copies_are_right_with_every_share: "oracle", "CPU_SHARE=0|CPU_SHARE=0.5|CPU_SHARE=1|STORES=ordinary CPU_SHARE=0.5|STORES=stream CPU_SHARE=0", 100_000;
     copies_of_a_program_that_handles_faults_are_right: "oracle -h", "", 100_000;
     copies_of_a_random_seed_are_right: "oracle -s SEED", "", 100_000;
     // More threads than channels: some copies find every channel busy.

@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::{finish, found, plain, preloaded, reports_in, scratch, skip, text};
+use common::{Folder, finish, found, plain, preloaded, reports_in, rows, skip_this, text};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,7 +20,7 @@ struct Traces {
 }
 
 /// Whether a program, or numpy for Debian's Python, is installed.
-fn has(program: &str) -> bool {
+fn is_there(program: &str) -> bool {
     let import = || plain("/usr/bin/python3").args(["-c", "import numpy"]).output();
     match program {
         "numpy" => import().is_ok_and(|done| done.status.success()),
@@ -31,11 +31,11 @@ fn has(program: &str) -> bool {
 /// Runs a bash script with and without the library, in folders of the same name with the same two
 /// input files. A program that makes no large copy proves little: the beginnings of the names
 /// `carried`, as of python3.11, must be among those that did.
-fn compare(test: &str, needs: &str, carried: &str, script: &str) {
-    if let Some(missing) = needs.split(' ').find(|program| !has(program)) {
-        return skip(test, &format!("{missing} is not installed"));
+fn compare(needs: &str, carried: &str, script: &str) {
+    if let Some(missing) = needs.split(' ').find(|program| !is_there(program)) {
+        return skip_this(&format!("{missing} is not installed"));
     }
-    let (base, reports) = (scratch(test), scratch("reports"));
+    let (base, reports) = (Folder::new("real"), Folder::new("reports"));
     let folder = base.join("work");
     let without = run(plain("bash"), &folder, script);
     let mut shim = preloaded("bash");
@@ -59,20 +59,6 @@ fn compare(test: &str, needs: &str, carried: &str, script: &str) {
             by_program.iter().filter(|(name, _)| named(name)).map(|(_, bytes)| bytes).sum();
         assert!(bytes > 0, "{program} had nothing carried: {by_program:?}");
     }
-    std::fs::remove_dir_all(base).unwrap();
-    std::fs::remove_dir_all(reports).unwrap();
-}
-
-/// One test for each script: needed programs, and those that must have had copies carried.
-macro_rules! programs {
-    ($($name:ident: $needs:literal $carried:literal $script:literal;)*) => {
-        $(
-            #[test]
-            fn $name() {
-                compare(stringify!($name), $needs, $carried, $script);
-            }
-        )*
-    };
 }
 
 fn run(mut bash: Command, folder: &Path, script: &str) -> Traces {
@@ -147,8 +133,8 @@ fn words(count: usize) -> String {
     text
 }
 
-programs! {
-    python_bytes_and_modules_give_the_same: "python3" "python3" r#"/usr/bin/python3 - <<'END'
+rows! { compare:
+    python_bytes_and_modules_give_the_same: "python3", "python3", r#"/usr/bin/python3 - <<'END'
 import hashlib, json, zlib, bz2, lzma, pickle, array, struct, random
 data = open('random.bin', 'rb').read()
 text = open('words.txt').read()
@@ -180,7 +166,7 @@ open('joined.bin', 'wb').write(joined)
 print(text.replace('cat', 'tiger').upper().count('TIGER'), text[::-1][:50])
 END"#;
 
-    python_processes_and_threads_give_the_same: "python3" "python3" r#"/usr/bin/python3 - <<'END'
+    python_processes_and_threads_give_the_same: "python3", "python3", r#"/usr/bin/python3 - <<'END'
 import hashlib, multiprocessing, os, subprocess, threading
 data = open('random.bin', 'rb').read()
 
@@ -214,7 +200,7 @@ piped = subprocess.run(['cat'], input=data, stdout=subprocess.PIPE, check=True).
 print(piped == data)
 END"#;
 
-    numpy_arrays_give_the_same: "numpy" "python3" r#"OPENBLAS_NUM_THREADS=1 /usr/bin/python3 - <<'END'
+    numpy_arrays_give_the_same: "numpy", "python3", r#"OPENBLAS_NUM_THREADS=1 /usr/bin/python3 - <<'END'
 import hashlib, numpy
 data = numpy.fromfile('random.bin', dtype=numpy.uint8)
 def show(name, array):
@@ -236,7 +222,7 @@ show('tile', numpy.tile(data[:100_000], 30))
 show('integers', data.astype(numpy.int64).cumsum())
 END"#;
 
-    perl_strings_give_the_same: "perl" "perl" r#"perl -MDigest::SHA=sha1_hex -e '
+    perl_strings_give_the_same: "perl", "perl", r#"perl -MDigest::SHA=sha1_hex -e '
         local $/; open F, "<", "random.bin"; binmode F; my $data = <F>;
         my $twice = $data x 2; print sha1_hex($twice), "\n";
         substr($twice, 100_000, 2_000_000) = substr($data, 5, 1_500_000);
@@ -250,14 +236,14 @@ END"#;
         waitpid $pid, 0; print "child $?\n";
     '"#;
 
-    sort_in_parallel_and_with_small_buffer_gives_the_same: "sort" "" "
+    sort_in_parallel_and_with_small_buffer_gives_the_same: "sort", "", "
         for i in 1 2 3 4; do cat words.txt; done > many.txt
         sort --parallel=4 -S 64M many.txt > sorted.txt
         sort --parallel=2 -S 1M -T . -k2,2n -u many.txt > numbers.txt
         sort -m sorted.txt sorted.txt | uniq -c | tail -n 5
         shuf --random-source=random.bin words.txt | tac | head -c 100000 | sha1sum";
 
-    compressors_round_trip_to_the_same: "gzip xz zstd" "zstd xz" "
+    compressors_round_trip_to_the_same: "gzip xz zstd", "zstd xz", "
         head -c 700000 random.bin | cat words.txt - > input
         for tool in gzip bzip2 xz zstd lz4; do
             command -v $tool > /dev/null || continue
@@ -269,7 +255,7 @@ END"#;
         if command -v zstd > /dev/null; then zstd -q -T2 -9 --long input -o long.zst; fi
         if command -v xz > /dev/null; then xz -T2 -1 --block-size=1MiB -k -c input > blocks.xz; fi";
 
-    tar_cp_dd_and_rsync_give_the_same: "tar cp dd" "dd" "
+    tar_cp_dd_and_rsync_give_the_same: "tar cp dd", "dd", "
         mkdir -p tree/deep/deeper
         cp random.bin tree/; cp words.txt tree/deep/; split -b 300000 random.bin tree/deep/deeper/part.
         tar --sort=name --mtime=@0 --owner=0 --group=0 -cf tree.tar tree
@@ -287,7 +273,7 @@ END"#;
         truncate -s 10M sparse; cp --sparse=auto sparse sparse2; cmp sparse sparse2; rm sparse*
         cksum dd.out dd2.out";
 
-    git_history_and_packs_give_the_same: "git" "git" "
+    git_history_and_packs_give_the_same: "git", "git", "
         export GIT_AUTHOR_DATE='2024-01-01T00:00:00Z' GIT_COMMITTER_DATE='2024-01-01T00:00:00Z'
         export GIT_AUTHOR_NAME=A GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=A GIT_COMMITTER_EMAIL=a@b
         export GIT_CONFIG_NOSYSTEM=1
@@ -303,7 +289,7 @@ END"#;
         git blame text | sha1sum; git grep -c 'cat 1' | head -n 3
         git checkout -q HEAD~2; sha1sum text binary; cd ..; rm -rf repository clone";
 
-    sqlite_database_gives_the_same: "sqlite3" "sqlite3" "
+    sqlite_database_gives_the_same: "sqlite3", "sqlite3", "
         sqlite3 data.db <<'END'
 PRAGMA page_size=65536;
 CREATE TABLE words(name TEXT, number INTEGER, class INTEGER, load BLOB);
@@ -322,7 +308,7 @@ SELECT sum(length(load)) FROM words;
 END
         sqlite3 data.db .dump | sha1sum; rm data.db";
 
-    gcc_objects_and_linked_program_are_the_same: "gcc ar objdump awk" "cc1" r#"
+    gcc_objects_and_linked_program_are_the_same: "gcc ar objdump awk", "cc1", r#"
         { echo '#include <stdio.h>'
           echo '#include <string.h>'
           awk 'NR <= 800 { printf "int f%d(int x) { return x * %d + %d; }\n", NR, $3 + 1, NR }' words.txt
@@ -338,7 +324,7 @@ END
         ar rcD library.a big.o; nm library.a | sha1sum; objdump -d big | sha1sum
         ./big"#;
 
-    shell_pipelines_awk_and_sed_give_the_same: "awk sed" "bash" r#"
+    shell_pipelines_awk_and_sed_give_the_same: "awk sed", "bash", r#"
         awk '{ sum[$1] += $3; n[$1]++ } END { for (k in sum) print k, sum[k], n[k] }' words.txt | sort
         awk 'BEGIN { RS = "" } { print length($0) }' words.txt
         sed -e 's/cat/tiger/g' -e '/^dog/d' -e 'y/abc/xyz/' words.txt > sed.out
@@ -353,7 +339,7 @@ END
         for i in $(seq 30); do (head -c 100000 random.bin | sha1sum) & done | sort -u; wait
         tr a-z A-Z < words.txt | fold -w 50 | tail -n 2; wc words.txt; comm -12 <(sort words.txt) <(sort words.txt) | wc -l"#;
 
-    openssl_digests_and_ciphers_give_the_same: "openssl" "" "
+    openssl_digests_and_ciphers_give_the_same: "openssl", "", "
         openssl dgst -sha256 -md5 random.bin; openssl dgst -sha3-256 words.txt
         key=00112233445566778899aabbccddeeff
         openssl enc -aes-128-cbc -K $key -iv $key -in random.bin -out random.enc
@@ -361,7 +347,7 @@ END
         openssl enc -base64 -in random.bin -out random.b64
         openssl enc -d -base64 -in random.b64 | cmp - random.bin";
 
-    java_with_its_own_fault_handlers_gives_the_same: "java javac" "java" r#"
+    java_with_its_own_fault_handlers_gives_the_same: "java javac", "java", r#"
         mkdir classes
         cat > Copies.java <<'END'
 import java.nio.*; import java.nio.file.*; import java.security.*; import java.util.*;
@@ -410,7 +396,7 @@ END
         rm -r classes"#;
 
     // Nothing need be carried: V8 has protection keys and fault handlers of its own.
-    node_buffers_and_workers_give_the_same: "node" "" r#"
+    node_buffers_and_workers_give_the_same: "node", "", r#"
         node -e '
             const fs = require("fs"), crypto = require("crypto"), zlib = require("zlib");
             const { Worker } = require("worker_threads");
@@ -441,11 +427,11 @@ END
         '"#;
 
     // "*": /proc/self/exe is valgrind's own to a bare system call.
-    valgrind_runs_a_program_to_the_same_end: "valgrind" "*" "
+    valgrind_runs_a_program_to_the_same_end: "valgrind", "*", "
         valgrind -q --error-exitcode=9 dd if=random.bin of=out ibs=8192 obs=300000 status=none
         cmp random.bin out";
 
-    small_tools_give_the_same: "jq bc diff curl make file" "" r#"
+    small_tools_give_the_same: "jq bc diff curl make file", "", r#"
         head -n 20000 words.txt | jq -R -c 'split(" ") | {name: .[0], number: (.[1] | tonumber)}' > lines.json
         jq -s 'group_by(.name) | map({name: .[0].name, sum: (map(.number) | add)})' lines.json
         echo 'scale=400; 4*a(1)' | BC_LINE_LENGTH=0 bc -l | md5sum

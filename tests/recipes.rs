@@ -3,11 +3,13 @@
 
 mod common;
 
-use common::{executable, succeed, text, victim};
-use common::{finish, found, is_root, library, only_report, plain, root, scratch, skip};
+use common::{
+    Folder, executable, finish, has, is_root, library, needs, only_report, plain, root, skip_this,
+    succeed, text, victim,
+};
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// The `index`-th block of code below a heading of the page.
@@ -21,8 +23,8 @@ fn recipe(heading: &str, index: usize) -> String {
 }
 
 /// A folder with the library under its installed name and a command `adma` that names it there.
-fn installed() -> PathBuf {
-    let place = scratch("recipes");
+fn installed() -> Folder {
+    let place = Folder::new("recipes");
     symlink(library(), place.join("libadma.so.0")).unwrap();
     let adma = format!(
         "#!/bin/sh\n[ \"$1\" != --libpath ] || exec echo {0}\nexec {1} \"$@\"\n",
@@ -57,9 +59,7 @@ fn systemd_drop_in_is_valid_and_carries_the_copies_of_the_named_program() {
         command.env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "2").env_remove("ADMA_LIVE");
         assert_eq!(common::statistics(&mut command).len(), reports, "{}", executed.display());
     }
-    if !found("systemd-analyze") {
-        return skip("systemd_drop_in_is_valid", "systemd-analyze is not installed");
-    }
+    needs!(has("systemd-analyze"));
     let unit = place.join("redis-server.service");
     fs::write(&unit, "[Service]\nExecStart=/bin/true\n").unwrap();
     let folder = place.join("redis-server.service.d");
@@ -68,18 +68,16 @@ fn systemd_drop_in_is_valid_and_carries_the_copies_of_the_named_program() {
     fs::write(folder.join("adma.conf"), format!("{drop_in}Surprise=1\n")).unwrap();
     let wrong = text(&verify().stderr);
     if !wrong.contains("Surprise") {
-        return skip("systemd_drop_in_is_valid", wrong.trim());
+        return skip_this(wrong.trim());
     }
     fs::write(folder.join("adma.conf"), &drop_in).unwrap();
     let right = text(&verify().stderr);
     assert!(!right.contains("adma.conf"), "{right}");
-    fs::remove_dir_all(place).unwrap();
 }
 
 /// Where podman can start containers, one is made of this system, over which it writes nothing.
 #[test]
 fn container_recipe_reports_copies_of_the_program_inside() {
-    let name = "container_recipe_reports_copies_of_the_program_inside";
     let code = recipe("Docker and Podman", 0);
     succeed(plain("bash").args(["-n", "-c", &code]));
     let place = installed();
@@ -101,17 +99,14 @@ fn container_recipe_reports_copies_of_the_program_inside() {
     };
     let preload = format!("LD_PRELOAD={}", volume.strip_suffix(":ro").unwrap());
     assert!(after("--env").contains(&&*preload), "{said:?}");
-    if !found("podman") {
-        return skip(name, "podman is not installed");
-    }
+    needs!(has("podman"));
     let code = code.replace("${IMAGE:-python:3.12-slim}", "--network none --rootfs /:O");
     let done = finish(script(&place, &code).env("ENGINE", "podman"));
     let told = text(&done.stderr);
     if !done.status.success() && !told.contains("adma") {
-        return skip(name, &format!("podman starts no container: {}", told.trim()));
+        return skip_this(&format!("podman starts no container: {}", told.trim()));
     }
     assert!(done.status.success() && told.contains("by the engine"), "{told}");
-    fs::remove_dir_all(place).unwrap();
 }
 
 /// `srun` is one that starts the program here, with the environment that it was told.
@@ -127,15 +122,11 @@ fn slurm_recipe_preloads_the_ranks_and_nothing_else() {
     job.env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "2");
     let report = only_report(&mut job);
     assert!(report["exe"].as_str().unwrap().ends_with("trap_copy"), "{report}");
-    fs::remove_dir_all(place).unwrap();
 }
 
 #[test]
 fn mpirun_recipe_reports_for_both_ranks() {
-    let name = "mpirun_recipe_reports_for_both_ranks";
-    if !found("mpirun") || !found("mpicc") {
-        return skip(name, "no Open MPI (openmpi-bin, libopenmpi-dev)");
-    }
+    needs!(has("mpirun mpicc"));
     let place = installed();
     let source = root().join("tests/programs/mpi_echo.c");
     succeed(plain("mpicc").args(["-O1", "-o"]).arg(place.join("program")).arg(source));
@@ -144,13 +135,11 @@ fn mpirun_recipe_reports_for_both_ranks() {
     job.env("OMPI_MCA_rmaps_base_oversubscribe", "1");
     let (out, err) = succeed(&mut job);
     assert!((out.clone() + &err).contains("2 processes"), "{out}{err}");
-    fs::remove_dir_all(place).unwrap();
 }
 
 /// In a mount namespace with an /etc of its own.
 #[test]
 fn preload_of_the_whole_machine_reaches_only_the_named_programs() {
-    let name = "preload_of_the_whole_machine_reaches_only_the_named_programs";
     let mount = "mount -t tmpfs none \"$T\" && cp -a /etc/. \"$T\" && mount --bind \"$T\" /etc";
     let place = installed();
     let inside = |code: &str| {
@@ -162,7 +151,7 @@ fn preload_of_the_whole_machine_reaches_only_the_named_programs() {
         command
     };
     if !is_root() || !finish(&mut inside("true")).status.success() {
-        return skip(name, "no mount namespace with an /etc of its own can be made");
+        return skip_this("no mount namespace with an /etc of its own can be made");
     }
     symlink(victim("trap_copy"), place.join("redis-server")).unwrap();
     symlink(victim("trap_copy"), place.join("other")).unwrap();
@@ -175,5 +164,4 @@ fn preload_of_the_whole_machine_reaches_only_the_named_programs() {
            busybox rm /etc/ld.so.preload; ./redis-server; ls ./*.json | wc -l\n";
     let (out, _) = succeed(&mut inside(&code));
     assert_eq!(out.split_whitespace().collect::<Vec<_>>(), ["1", "1"], "{out}");
-    fs::remove_dir_all(place).unwrap();
 }

@@ -4,7 +4,8 @@
 mod common;
 
 use common::{
-    Value, found, number, plain, preloaded, root, scratch, skip, statistics, succeed, victim,
+    Folder, Value, has, has_cpus, needs, number, plain, preloaded, root, rows, statistics, succeed,
+    victim,
 };
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -28,25 +29,16 @@ fn engine_transfers_right(words: &str, at_least: u64) {
     assert!(shared(&reports) >= at_least, "{words}: {reports:?}");
 }
 
-macro_rules! transfers {
-    ($($name:ident: $words:literal, $at_least:literal;)*) => {
-        $(
-            #[test]
-            fn $name() {
-                engine_transfers_right($words, $at_least);
-            }
-        )*
-    };
-}
-
-transfers! {
+rows! { engine_transfers_right:
     scattered_transfers_are_the_kernels: "random 1 400", 150;
     transfers_of_four_threads_at_once_are_the_kernels: "threads 20 80", 10;
     transfers_in_the_child_of_a_fork_are_the_kernels: "forked 30 100", 30;
     // Lists that would not fit on every stack.
-    transfers_of_more_than_64_segments_are_shared_and_the_kernels: "long 60", 50;
+    transfers_of_more_than_64_segments_are_shared_and_the_kernels: "long 3 60", 50;
     // A filter that kills for calls that a program need not make for transfers.
     transfers_under_a_filter_are_the_kernels: "filtered 40 60", 20;
+    // More channels than one transfer of this size gains by.
+    workers_that_are_awake_are_not_made_again: "in_a_row", 1;
     refused_and_cut_off_transfers_are_answered_as_the_kernel_does: "errors", 0;
 }
 
@@ -58,9 +50,7 @@ fn rank_of_many_takes_no_cpu_of_the_others() {
         command.env("OMPI_COMM_WORLD_LOCAL_SIZE", ranks).env_remove("ADMA_CHANNELS");
         statistics(&mut command)
     };
-    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-        return skip("rank_of_many_takes_no_cpu_of_the_others", "one CPU");
-    }
+    needs!(has_cpus());
     assert!(shared(&with_ranks("1")) > 10);
     let reports = with_ranks("4096");
     let alone: u64 = reports.iter().map(|one| number(&one["fallbacks"]["one_cpu"])).sum();
@@ -116,11 +106,8 @@ fn large_transfer_is_shared_and_a_smaller_one_is_not() {
 /// An unmodified MPI program: what comes back is what was sent, and the engine carried it.
 #[test]
 fn open_mpi_ping_pong_is_carried_and_right() {
-    if !found("mpirun") || !found("mpicc") {
-        let needs = "no Open MPI (openmpi-bin, libopenmpi-dev)";
-        return skip("open_mpi_ping_pong_is_carried_and_right", needs);
-    }
-    let folder = scratch("mpi");
+    needs!(has("mpirun mpicc"));
+    let folder = Folder::new("mpi");
     let (source, program) = (root().join("tests/programs/mpi_echo.c"), folder.join("echo"));
     succeed(plain("mpicc").args(["-O1", "-Wall", "-Werror", "-o"]).arg(&program).arg(source));
     let mut command = plain("mpirun");
@@ -134,5 +121,4 @@ fn open_mpi_ping_pong_is_carried_and_right() {
     assert_eq!(reports.len(), 2, "{reports:?}");
     // Twenty messages each way of 1 to 16 MiB; some may have found the channels busy.
     assert!(shared(&reports) >= 20, "{reports:?}");
-    std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -28,7 +28,7 @@ fn bench_of_programs_that_copy_tells_times_memory_output_and_a_verdict() {
     if found("python3") {
         programs.push(vec!["python3", "-c", "a = bytearray(16 << 20); print(len(bytes(a)))"]);
     } else {
-        skip("bench_of_programs_that_copy", "python3 is not installed");
+        skip_this("python3 is not installed");
     }
     for program in programs {
         let options = ["-n7", "--with", "ADMA_BACKEND=libc", "--json"];
@@ -128,6 +128,15 @@ fn bench_runs_its_commands_and_reads_its_input_in_order() {
         bad,
         (Some(1), "cleaned\n".into(), "adma: the setup command fails: exit 4\n".into())
     );
+    // The report has what was measured before.
+    for (options, said) in [
+        (["--cleanup", "exit 4"], "adma: the cleanup command fails: exit 4\n"),
+        (["--html", "/no/such/page"], "adma: /no/such/page: No such file or directory\n"),
+    ] {
+        let (status, out, err) = done(&[&["-n1"], &options[..]].concat(), &["true"]);
+        assert_eq!((status, err.as_str()), (Some(1), said));
+        assert!(out.starts_with("adma: true: 1 round "), "{out}");
+    }
     let (status, _, err) = done(&["-i", "/no/such/file"], &["true"]);
     assert_eq!((status, err.contains("/no/such/file: No such file")), (Some(1), true), "{err}");
 }

@@ -96,9 +96,8 @@ fn stale_library_that_cannot_be_built_again_runs() {
     let without_cargo = checkout.path_without_cargo();
     let (out, err) = succeed(checkout.shim().env("PATH", without_cargo).args(["/bin/echo", "ran"]));
     assert_eq!((&*out, &*err), ("ran\n", ""));
-    const NAME: &str = "stale_library_that_cannot_be_built_again_runs";
     if !is_root() || !found("setpriv") {
-        return skip(NAME, "needs root and setpriv to become another user");
+        return skip_this("needs root and setpriv to become another user");
     }
     checkout.cargo("exit 101");
     let mut command = checkout.shim_at(Path::new("setpriv"));
@@ -106,7 +105,7 @@ fn stale_library_that_cannot_be_built_again_runs() {
     command.arg(checkout.tree.join("preload.sh")).args(["echo", "ran"]).current_dir("/");
     let done = finish(command.env("RECORD", "/dev/null"));
     if text(&done.stderr).contains("Permission denied") {
-        return skip(NAME, "another user cannot reach this checkout");
+        return skip_this("another user cannot reach this checkout");
     }
     assert_eq!((&*text(&done.stdout), &*text(&done.stderr)), ("ran\n", ""));
 }
@@ -188,7 +187,7 @@ fn library_in_another_target_folder_is_found() {
 #[test]
 fn libraries_preloaded_already_are_kept_and_come_first() {
     let checkout = Checkout::new();
-    let neighbour = victim_with("stats_neighbour", &["-shared", "-fPIC"]);
+    let neighbour = victim_with("trap_library", &["-shared", "-fPIC", "-DNEIGHBOUR"]);
     let script = r#"echo "$LD_PRELOAD"; echo "$NEIGHBOUR"; cat /proc/self/maps"#;
     for before in ["{}", "{}:{}", "{} {}"].map(|set| set.replace("{}", neighbour.to_str().unwrap()))
     {

@@ -7,17 +7,10 @@ use std::time::{Duration, SystemTime};
 pub const BUILD: &str =
     r#"mkdir -p "$target" && cp "$LIBRARY" "$target/libadma.so" && cp "$COMMAND" "$target/adma""#;
 
-/// Removed at the end.
 pub struct Checkout {
     /// Also holds the record of the fake cargo.
-    pub folder: PathBuf,
+    pub folder: Folder,
     pub tree: PathBuf,
-}
-
-impl Drop for Checkout {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder);
-    }
 }
 
 impl Checkout {
@@ -26,7 +19,7 @@ impl Checkout {
     }
 
     pub fn named(name: &str) -> Self {
-        let folder = scratch("checkout");
+        let folder = Folder::new("checkout");
         let tree = folder.join(name);
         fs::create_dir_all(tree.join("target/release")).unwrap();
         fs::create_dir_all(tree.join("include")).unwrap();

@@ -25,9 +25,23 @@ fn help_fits_a_screen_and_version_is_the_crates() {
     assert!(out.lines().count() <= 24, "{} lines", out.lines().count());
     assert!(out.lines().all(|line| line.chars().count() <= 80), "{out}");
     assert!(out.starts_with("usage: adma "), "{out}");
+    assert!(out.contains(&format!("report as {} (a comma", FORMATS.join(", "))), "{out}");
     for option in options().into_iter().filter(|option| option != "--check") {
         let named = |line: &str| line.split([' ', ',']).any(|word| word == option);
         assert!(out.lines().any(named), "{option}");
+    }
+}
+
+#[test]
+fn help_lists_values_that_the_options_take() {
+    let (out, _) = succeed(adma().arg("--help"));
+    for (option, before, count) in [("--backend", "", 5), ("--stats", "report as ", 2)] {
+        let told = |line: &'_ str| Some(line.split_once(&format!("{option} <"))?.1.to_owned());
+        let line = out.lines().find_map(told).expect(option);
+        let values = line.split_once('>').unwrap().1.trim_start().strip_prefix(before).unwrap();
+        let values: Vec<_> = values.split(" (").next().unwrap().split(", ").collect();
+        assert_eq!(values.len(), count, "{values:?}");
+        values.iter().for_each(|value| _ = succeed(adma().args([option, value, "true"])));
     }
 }
 
@@ -97,10 +111,12 @@ fn completed(words: &[&str]) -> Vec<String> {
 fn completion_of_bash_knows_options_values_programs_and_files() {
     assert_eq!(completed(&["adma", "-"]), options());
     // Words, and what is offered for the last of them.
-    let table: [(&[&str], &[&str]); 10] = [
+    let table: [(&[&str], &[&str]); 12] = [
         (&["adma", "--libp"], &["--libpath"]),
         (&["adma", "-b", "th"], &["threads"]),
         (&["adma", "--backend", "=", "th"], &["threads"]),
+        (&["adma", "--backend=th"], &["--backend=threads"]),
+        (&["adma", "--stats", "="], &["off", "text", "json"]),
         (&["adma", "-q", "--stats", "js"], &["json"]),
         (&["adma", "report", "--h"], &["--html", "--hlog", "--help"]),
         (&["adma", "report", "Cargo.t"], &["Cargo.toml"]),
@@ -122,8 +138,7 @@ fn completion_of_bash_knows_options_values_programs_and_files() {
 }
 
 #[test]
-fn completion_of_zsh_and_fish_loads() {
-    let test = "completion_of_zsh_and_fish_loads";
+fn completion_of_zsh_loads_and_that_of_fish_answers() {
     if found("zsh") {
         let folder = completions("");
         let script = "autoload -Uz compinit && compinit -D && whence -v _adma && \
@@ -133,13 +148,21 @@ fn completion_of_zsh_and_fish_loads() {
         let (out, err) = succeed(zsh.env("HOME", scratch("zsh")));
         assert!(out.ends_with("loaded\n") && err.is_empty(), "{out}{err}");
     } else {
-        skip(test, "zsh is not installed");
+        skip_this("zsh is not installed");
     }
-    if !found("fish") {
-        return skip(test, "fish is not installed");
+    needs!(has("fish"));
+    for (line, offered) in [
+        ("adma -b th", "threads"),
+        ("adma --backend=th", "--backend=threads"),
+        ("adma report Cargo.t", "Cargo.toml"),
+        ("adma report --html=Cargo.t", "--html=Cargo.toml"),
+        ("adma cat Cargo.t", "Cargo.toml"),
+        ("adma bench --discard", "--discard-output\tthrow the output away instead of comparing it"),
+    ] {
+        let script =
+            format!("source '{}'; complete -C '{line}'", completions("adma.fish").display());
+        let mut fish = shell("fish");
+        fish.args(["-c", &script]).env("HOME", scratch("fish")).current_dir(root());
+        assert_eq!(succeed(&mut fish).0.trim(), offered, "{line}");
     }
-    let script =
-        format!("source '{}'; complete -C 'adma -b th'", completions("adma.fish").display());
-    let (out, _) = succeed(shell("fish").args(["-c", &script]).env("HOME", scratch("fish")));
-    assert_eq!(out.trim(), "threads");
 }

@@ -13,10 +13,10 @@ mod program;
 mod report;
 mod warnings;
 
-use adma_record::knobs::KNOBS;
+use adma_record::knobs::{FORMATS, KNOBS};
 use common::{
-    command, copy_program, executable, finish, found, is_root, library, plain, preloaded, root,
-    scratch, skip, statistics, succeed, text, victim, victim_with,
+    Folder, command, copy_program, executable, finish, found, has, is_root, library, needs, plain,
+    preloaded, root, scratch, skip_this, statistics, succeed, text, victim, victim_with,
 };
 use std::fs;
 use std::io::Write;

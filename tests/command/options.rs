@@ -48,27 +48,39 @@ fn option_does_what_its_knob_does_and_wins_over_it() {
     }
 }
 
+/// A report is text on standard error, once, also by a command inside another, unless options or the
+/// environment say otherwise.
 #[test]
 fn options_of_the_report_say_what_is_written_and_where() {
-    let folder = scratch("said");
-    let file = format!("{}/report %e", folder.display());
-    // Options, and what standard error says; nothing: it stays empty.
-    let table: [(&[&str], &[&str]); 6] = [
-        (&["-q"], &[]),
-        (&["--stats", "json", "--quiet"], &[]),
-        (&["--stats", "text,json"], &["large copies", "{\"version\""]),
-        (&["-p"], &["profile:", "suggested:"]),
-        (&["-pq"], &["profile:", "suggested:"]),
-        (&["--each", "--stats-file", &file], &[]),
+    let folder = Folder::new("said");
+    let (file, inner) = (format!("{}/report %e", folder.display()), command());
+    let inner = inner.to_str().unwrap();
+    // ADMA_STATS, options, and what standard error says; nothing: it stays empty.
+    let table: [(&str, &[&str], &[&str]); 11] = [
+        ("", &[], &["adma: stats_copies (pid ", "large copies"]),
+        ("", &[inner], &["adma: stats_copies (pid "]),
+        ("json", &[], &["{\"version\""]),
+        ("off", &[], &[]),
+        ("", &["-q"], &[]),
+        ("", &["-q", inner], &[]),
+        ("", &["--stats", "json", "--quiet"], &[]),
+        ("", &["--stats", "text,json"], &["large copies", "{\"version\""]),
+        ("", &["-p"], &["profile:", "suggested:"]),
+        ("", &["-pq"], &["profile:", "suggested:"]),
+        ("", &["--each", "--stats-file", &file], &[]),
     ];
-    for (options, parts) in table {
+    for (stats, options, parts) in table {
         let mut command = adma();
-        let command = command.env("ADMA_STATS_FILE", "stderr").args(options);
-        let (out, err) = succeed(copying(command));
+        command.env("ADMA_STATS_FILE", "stderr").args(options);
+        if !stats.is_empty() {
+            command.env("ADMA_STATS", stats);
+        }
+        let (out, err) = succeed(copying(&mut command));
         assert_eq!(out, "3000000 bytes copied\n");
-        assert_eq!(err.is_empty(), parts.is_empty(), "{options:?}: {err}");
+        assert_eq!(err.is_empty(), parts.is_empty(), "{stats}, {options:?}: {err}");
+        assert!(err.matches("adma: ").count() <= 1, "{options:?}: {err}");
         for part in parts {
-            assert!(err.contains(part), "{options:?}: {part} is missing: {err}");
+            assert!(err.contains(part), "{stats}, {options:?}: {part} is missing: {err}");
         }
     }
     let report = fs::read_to_string(folder.join("report stats_copies")).unwrap();

@@ -81,9 +81,7 @@ fn check_tells_what_the_machine_offers_in_words_and_json() {
 
 #[test]
 fn check_with_one_cpu_says_what_to_do() {
-    if !found("taskset") {
-        return skip("check_with_one_cpu_says_what_to_do", "no taskset");
-    }
+    needs!(has("taskset"));
     let (out, err) = succeed(plain("taskset").args(["-c", "0"]).arg(command()).arg("--check"));
     assert_eq!(err, "");
     for said in [
@@ -99,7 +97,6 @@ fn check_with_one_cpu_says_what_to_do() {
 
 #[test]
 fn check_where_threads_are_refused_says_so() {
-    const NAME: &str = "check_where_threads_are_refused_says_so";
     // The limit does not hold for root, so root becomes another user first; that user
     // must be able to read the library.
     let folder = std::env::temp_dir().join(format!("adma-nproc-{}", std::process::id()));
@@ -120,13 +117,13 @@ fn check_where_threads_are_refused_says_so() {
         Ok(done) => done,
         Err(error) => {
             let _ = fs::remove_dir_all(&folder);
-            return skip(NAME, &format!("setpriv or prlimit: {error}"));
+            return skip_this(&format!("setpriv or prlimit: {error}"));
         }
     };
     let _ = fs::remove_dir_all(&folder);
     let (out, err) = (text(&done.stdout), text(&done.stderr));
     if !done.status.success() {
-        return skip(NAME, err.trim());
+        return skip_this(err.trim());
     }
     assert!(out.contains("refuses worker threads") && out.contains("RLIMIT_NPROC"), "{out}{err}");
 }

@@ -88,9 +88,9 @@ fn end_of_the_program_is_passed_on() {
         let done = finish(adma().args(["sh", "-c", &format!("exit {status}")]));
         assert_eq!((done.status.code(), &*text(&done.stderr)), (Some(status), ""));
     }
-    let done = finish(adma().arg(victim("stats_ends")).arg("return"));
+    let done = finish(adma().arg(victim("trap_ends")).arg("return"));
     assert_eq!(done.status.code(), Some(7));
-    assert!(text(&done.stderr).contains("adma: stats_ends"), "{}", text(&done.stderr));
+    assert!(text(&done.stderr).contains("adma: trap_ends"), "{}", text(&done.stderr));
     for (name, signal) in [("TERM", 15), ("KILL", 9)] {
         let done = finish(adma().args(["sh", "-c", &format!("kill -{name} $$")]));
         assert_eq!(done.status.signal(), Some(signal));
@@ -133,18 +133,20 @@ fn program_that_is_not_there_or_not_executable_has_the_shells_status() {
     let place = scratch("missing");
     fs::write(place.join("data"), "text").unwrap();
     let path = format!("{}:{}", place.display(), std::env::var("PATH").unwrap());
-    for (program, status) in [
-        ("no-such-program", 127),
-        ("/no/such/program", 127),
-        ("", 127),
-        ("data", 126),
-        ("./data", 126),
-        ("/usr", 126),
+    for (program, status, said) in [
+        ("no-such-program", 127, "no-such-program: not found\n"),
+        ("/no/such/program", 127, "not found\n"),
+        ("", 127, "not found\n"),
+        ("tpo", 127, "tpo: not found; did you mean top?\n"),
+        ("data", 126, "cannot be executed\n"),
+        ("./data", 126, "cannot be executed\n"),
+        ("/usr", 126, "cannot be executed\n"),
     ] {
         let done = finish(adma().arg(program).current_dir(&place).env("PATH", &path));
         let err = text(&done.stderr);
         assert_eq!(done.status.code(), Some(status), "{program}: {err}");
         assert!(err.starts_with("adma: ") && err.lines().count() == 1, "{program}: {err}");
+        assert!(err.ends_with(said), "{program}: {err}");
     }
     // A file of that name in this folder does not matter: PATH is where programs are.
     let done = finish(adma().arg("data").current_dir(&place));
@@ -153,27 +155,4 @@ fn program_that_is_not_there_or_not_executable_has_the_shells_status() {
     let done = finish(adma().arg(place.join("stale")));
     assert_eq!(done.status.code(), Some(127), "{}", text(&done.stderr));
     assert!(text(&done.stderr).contains("interpreter"), "{}", text(&done.stderr));
-}
-
-#[test]
-fn report_is_text_on_stderr_once_unless_told_otherwise() {
-    let copies = |command: &mut Command| {
-        let (out, err) =
-            succeed(command.arg(victim("stats_copies")).args(["memcpy", "1000000", "3"]));
-        assert_eq!(out, "3000000 bytes copied\n");
-        err
-    };
-    for err in [copies(&mut adma()), copies(adma().arg(command()))] {
-        assert!(err.starts_with("adma: stats_copies (pid "), "{err}");
-        assert_eq!(err.matches("adma: ").count(), 1, "{err}");
-    }
-    // What the caller has asked for in the environment stays.
-    let json: serde_json::Value =
-        serde_json::from_str(&copies(adma().env("ADMA_STATS", "json"))).unwrap();
-    assert!(json["paths"]["libc"]["bytes"].is_u64());
-    assert_eq!(copies(adma().env("ADMA_STATS", "off")), "");
-    assert_eq!(copies(adma().arg("-q").arg(command())), "");
-    for program in [&["true"][..], &["sh", "-c", "true; cat /dev/null; true"], &["ls", "/"]] {
-        assert_eq!(succeed(adma().args(program)).1, "", "no large copy: {program:?}");
-    }
 }

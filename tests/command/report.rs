@@ -18,26 +18,20 @@ fn reports() -> (PathBuf, Vec<serde_json::Value>) {
 }
 
 #[test]
-fn report_of_one_process_tells_what_the_library_tells() {
+fn reports_of_one_file_several_and_standard_input_are_told_and_summed() {
     let (folder, all) = reports();
-    let (out, err) = succeed(adma().arg("report").arg(folder.join("1.json")));
-    assert_eq!(err, "");
-    assert!(out.starts_with("adma: stats_copies (pid "), "{out}");
-    let engine = &all[1]["paths"]["engine"];
-    let line = out.lines().find(|line| line.contains("by the engine")).unwrap();
-    assert!(line.contains(&format!(" {} ", engine["calls"])), "{line}");
-    assert!(out.lines().all(|line| line.chars().count() <= 80), "{out}");
-}
-
-#[test]
-fn reports_of_several_files_standard_input_and_one_file_with_several_are_summed() {
-    let (folder, all) = reports();
-    let calls: u64 = all.iter().map(|v| v["paths"]["engine"]["calls"].as_u64().unwrap()).sum();
     let files: Vec<_> = (0..3).map(|n| folder.join(format!("{n}.json"))).collect();
-    let (separate, _) = succeed(adma().arg("report").args(&files));
-    assert!(separate.starts_with("adma: 3 processes"), "{separate}");
-    let line = separate.lines().find(|line| line.contains("by the engine")).unwrap();
-    assert!(line.contains(&format!(" {calls} ")), "{line}");
+    let report = |files: &[PathBuf], all: &[serde_json::Value], heading: &str| {
+        let (out, err) = succeed(adma().arg("report").args(files));
+        assert!(err.is_empty() && out.starts_with(heading), "{out}{err}");
+        let calls: u64 = all.iter().map(|v| v["paths"]["engine"]["calls"].as_u64().unwrap()).sum();
+        let line = out.lines().find(|line| line.contains("by the engine")).unwrap();
+        assert!(line.contains(&format!(" {calls} ")), "{line}");
+        assert!(out.lines().all(|line| line.chars().count() <= 80), "{out}");
+        out
+    };
+    report(&files[1..2], &all[1..2], "adma: stats_copies (pid ");
+    let separate = report(&files, &all, "adma: 3 processes");
     let together: Vec<u8> = files.iter().flat_map(|file| fs::read(file).unwrap()).collect();
     fs::write(folder.join("all.json"), &together).unwrap();
     assert_eq!(succeed(adma().arg("report").arg(folder.join("all.json"))).0, separate);
@@ -149,9 +143,8 @@ fn browse(page: &Path, options: &[&str]) -> String {
 
 #[test]
 fn page_stands_alone_in_a_browser() {
-    const NAME: &str = "page_stands_alone_in_a_browser";
     if browser().is_none() {
-        return skip(NAME, "no chromium is installed");
+        return skip_this("no chromium is installed");
     }
     let (folder, all) = reports();
     let files: Vec<_> = (0..3).map(|n| folder.join(format!("{n}.json"))).collect();
@@ -166,15 +159,14 @@ fn page_stands_alone_in_a_browser() {
     let dom = browse(&page, &["--dump-dom"]);
     assert!(!dom.contains("<img") && !dom.contains("taken</title>"), "markup came through");
     assert!(dom.contains("&lt;img src=x"), "the name is shown");
-    // What the browser has made of it: pictures with names, tables with heads, things to open.
+    // What the browser has made of it: rows with bars, tables with heads, things to open.
     let count = |what: &str| dom.matches(what).count();
-    assert!(count("<svg viewBox") >= 17, "{} pictures", count("<svg viewBox"));
-    assert_eq!(count("role=\"img\""), count("<svg viewBox"), "every picture has a description");
+    let bars = count("<td class=\"bars\" aria-hidden=\"true\"><div><i class=");
+    assert!(bars >= 60, "{bars} rows with bars");
+    assert_eq!(count("<div class=\"strip\" role=\"img\" aria-label="), 4, "of all and of each");
     assert_eq!(count("<details>"), 3);
     assert!(count("<caption>") >= 4 * 3 && count("scope=\"col\"") > 40);
-    for part in
-        ["size of a copy", "copies", "bytes", "time of a copy", "part of the copies", "MiB", "µs"]
-    {
+    for part in ["Size of a copy", "copies", "bytes", "Time of a copy", "p50", "MiB", "µs"] {
         assert!(count(part) > 0, "{part}");
     }
     let calls: u64 = all.iter().map(|v| v["paths"]["engine"]["calls"].as_u64().unwrap()).sum();

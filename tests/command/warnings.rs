@@ -43,29 +43,12 @@ fn warning_for_a_statically_linked_program_and_its_scripts() {
     assert_eq!(out, succeed(&mut plain(&program)).0);
 }
 
-#[test]
-fn program_of_another_c_library_is_warned_of_and_runs_without_ours() {
-    // glibc's loader under the name of musl's: the program runs, and is not what it seems.
-    let place = scratch("musl").canonicalize().unwrap();
-    let loader = place.join("ld-musl-x86_64.so.1");
-    symlink("/lib64/ld-linux-x86-64.so.2", &loader).unwrap();
-    let source = place.join("show.c");
-    fs::write(&source, "#include <stdio.h>\n#include <stdlib.h>\nint main(void)\n{\n\tconst char *p = getenv(\"LD_PRELOAD\");\n\tputs(p ? p : \"none\");\n\treturn 3;\n}\n").unwrap();
-    let program = place.join("show");
-    let flag = format!("-Wl,--dynamic-linker={}", loader.display());
-    succeed(plain("gcc").arg("-o").arg(&program).arg(&source).arg(flag));
-    warns(&program, "has another C library", adma);
-    let done = finish(adma().arg(&program));
-    assert_eq!((text(&done.stdout), done.status.code()), ("none\n".to_owned(), Some(3)));
-}
-
 /// LD_PRELOAD reaches such a program as a child, too; its loader would refuse to start it for a
 /// symbol that only glibc has.
 #[test]
 fn musl_program_runs_unharmed_also_as_a_child() {
-    const NAME: &str = "musl_program_runs_unharmed_also_as_a_child";
     if finish(plain("sh").args(["-c", "command -v musl-gcc"])).stdout.is_empty() {
-        return skip(NAME, "no musl-gcc (musl-tools)");
+        return skip_this("no musl-gcc (musl-tools)");
     }
     let place = scratch("real-musl").canonicalize().unwrap();
     let program = place.join("oracle");
@@ -92,7 +75,7 @@ fn program_of_32_bits_is_warned_of_and_runs_as_it_would() {
         plain("gcc").args(["-m32", "-nostdlib", "-static", "-o"]).arg(&program).arg(&source),
     );
     if !built.status.success() {
-        return skip("program_of_32_bits_is_warned_of_and_runs_as_it_would", "no 32-bit assembler");
+        return skip_this("no 32-bit assembler");
     }
     let without = finish(plain("sh").arg("-c").arg(&program)).status.code();
     warns(&program, "is a 32-bit program", adma);
@@ -101,9 +84,8 @@ fn program_of_32_bits_is_warned_of_and_runs_as_it_would() {
 
 #[test]
 fn program_with_rights_of_its_own_is_warned_of() {
-    const NAME: &str = "program_with_rights_of_its_own_is_warned_of";
     if !is_root() || !found("setpriv") {
-        return skip(NAME, "needs root and setpriv to become another user");
+        return skip_this("needs root and setpriv to become another user");
     }
     // Where another user can come, and rights are given.
     let place = std::env::temp_dir().join(format!("adma-rights-{}", std::process::id()));
@@ -135,7 +117,7 @@ fn program_with_rights_of_its_own_is_warned_of() {
     });
     if nosuid {
         let _ = fs::remove_dir_all(&place);
-        return skip(NAME, "the folder for temporary files gives no rights");
+        return skip_this("the folder for temporary files gives no rights");
     }
     warns(&place.join("suid"), "is set-user-id", || another(&[]));
     warns(&place.join("sgid"), "is set-user-id", || another(&[]));

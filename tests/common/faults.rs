@@ -1,7 +1,7 @@
 //! Faults and signals: output and end of a program are compared with those of a run without the
 //! library.
 
-use super::{Value, finish, plain, preloaded, scratch, skip, text, victim};
+use super::{Folder, Value, finish, plain, preloaded, skip_this, text, victim};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 
@@ -27,14 +27,13 @@ pub fn offloading(program: &str, share: &str) -> Command {
 /// Runs to any end and returns the statistics as well, where there was an exit to write them.
 /// Children that have made copies report first.
 pub fn finish_with_report(command: &mut Command) -> (Output, Option<Value>) {
-    let folder = scratch("faults");
+    let folder = Folder::new("faults");
     let file = folder.join("report.json");
     let done = finish(command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", &file));
     let report = std::fs::read_to_string(&file).ok().map(|text| {
         let last = text.lines().last().unwrap_or_default();
         serde_json::from_str(last).unwrap_or_else(|error| panic!("{command:?}: {error}: {text}"))
     });
-    std::fs::remove_dir_all(&folder).unwrap();
     (done, report)
 }
 
@@ -44,10 +43,10 @@ pub fn outcome(done: &Output) -> (Option<i32>, Option<i32>, String, String) {
 }
 
 /// Outcome without the library; `None`: skipped, for it cannot be shown here.
-pub fn without_us(test: &str, program: &str, arguments: &[&str]) -> Option<Output> {
+pub fn without_us(program: &str, arguments: &[&str]) -> Option<Output> {
     let done = finish(plain(victim(program)).args(arguments));
     if done.status.code() == Some(super::CANNOT_BE_SHOWN) {
-        skip(test, text(&done.stderr).trim());
+        skip_this(text(&done.stderr).trim());
         return None;
     }
     assert_ne!(done.status.code(), Some(1), "without the library: {:?}", outcome(&done));

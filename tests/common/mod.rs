@@ -9,13 +9,33 @@ pub mod traps;
 
 pub use serde_json::Value;
 use std::ffi::OsStr;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+/// One test for each row: `name: arguments;`, after the function that is called with them.
+macro_rules! rows {
+    ($judge:ident: $($name:ident: $($argument:expr),+;)*) => { $(
+        #[test]
+        fn $name() {
+            $judge($($argument),+);
+        }
+    )* };
+}
+
+/// Ends a test that cannot run here; the function that says so has recorded why.
+macro_rules! needs {
+    ($there:expr) => {
+        if !$there {
+            return;
+        }
+    };
+}
+
+pub(crate) use {needs, rows};
 
 /// The repository.
 pub fn root() -> PathBuf {
@@ -109,64 +129,19 @@ pub fn finish(command: &mut Command) -> Output {
     finish_within(command, Duration::from_secs(300))
 }
 
+/// Also fails where a process that it has left behind holds its output open.
 pub fn finish_within(command: &mut Command, limit: Duration) -> Output {
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let stdout = gather(child.stdout.take().unwrap());
-    let stderr = gather(child.stderr.take().unwrap());
-    let begun = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        if begun.elapsed() > limit {
-            let _ = child.kill();
-            let _ = child.wait();
-            panic!("{command:?} still ran after {limit:?}: {}{}", stdout.text(), stderr.text());
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    };
-    // A process that it has left behind may hold its output open.
-    let begun = Instant::now();
-    while !(stdout.thread.is_finished() && stderr.thread.is_finished()) {
-        if begun.elapsed() > limit.min(Duration::from_secs(100)) {
-            let said = format!("{}{}", stdout.text(), stderr.text());
-            panic!("{command:?}: {status}, and has left a process behind: {said}");
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    Output { status, stdout: stdout.bytes(), stderr: stderr.bytes() }
-}
-
-/// Output read by a thread.
-struct Gathered {
-    bytes: Arc<Mutex<Vec<u8>>>,
-    thread: std::thread::JoinHandle<()>,
-}
-
-impl Gathered {
-    fn bytes(&self) -> Vec<u8> {
-        self.bytes.lock().unwrap().clone()
-    }
-
-    fn text(&self) -> String {
-        text(&self.bytes())
-    }
-}
-
-fn gather(mut from: impl Read + Send + 'static) -> Gathered {
-    let bytes = Arc::new(Mutex::new(Vec::new()));
-    let into = bytes.clone();
-    let thread = std::thread::spawn(move || {
-        let mut some = [0; 1 << 16];
-        loop {
-            match from.read(&mut some) {
-                Ok(count @ 1..) => into.lock().unwrap().extend_from_slice(&some[..count]),
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                _ => return,
-            }
-        }
-    });
-    Gathered { bytes, thread }
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = child.id() as i32;
+    let (sender, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(child.wait_with_output().unwrap()));
+    ended.recv_timeout(limit).unwrap_or_else(|_| {
+        // SAFETY: a signal to a child that no thread has waited for, or that has ended.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+        let said = ended.recv_timeout(Duration::from_secs(10)).ok();
+        let said = said.map(|done| text(&done.stdout) + &text(&done.stderr));
+        panic!("{command:?} or a child of it still ran after {limit:?}: {said:?}");
+    })
 }
 
 pub fn text(bytes: &[u8]) -> String {
@@ -252,11 +227,11 @@ pub fn is_root() -> bool {
 pub const CANNOT_BE_SHOWN: i32 = 77;
 
 /// Runs to exit status 0; `None`: skipped, for the program says that it cannot be shown here.
-pub fn shown(test: &str, command: &mut Command) -> Option<Output> {
+pub fn shown(command: &mut Command) -> Option<Output> {
     let done = finish(command);
     let reason = text(&done.stderr);
     if done.status.code() == Some(CANNOT_BE_SHOWN) {
-        skip(test, reason.trim());
+        skip_this(reason.trim());
         return None;
     }
     assert!(done.status.success(), "{command:?}: {}\n{}{reason}", done.status, text(&done.stdout));
@@ -272,6 +247,77 @@ pub fn scratch(purpose: &str) -> PathBuf {
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).unwrap();
     folder
+}
+
+/// A fresh folder under target/, removed at the end of the test.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    pub fn new(purpose: &str) -> Self {
+        Self(scratch(purpose))
+    }
+
+    /// What lies in it, sorted.
+    pub fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
+    }
+}
+
+impl std::ops::Deref for Folder {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl AsRef<OsStr> for Folder {
+    fn as_ref(&self) -> &OsStr {
+        self.0.as_ref()
+    }
+}
+
+impl AsRef<Path> for Folder {
+    fn as_ref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Whether these programs are installed; the test is skipped where one is not.
+pub fn has(programs: &str) -> bool {
+    let missing = programs.split(' ').find(|program| !found(program));
+    missing.inspect(|name| skip_this(&format!("{name} is not installed"))).is_none()
+}
+
+/// Whether the machine has several CPUs; the test is skipped where it has not.
+pub fn has_cpus() -> bool {
+    let several = std::thread::available_parallelism().map_or(1, usize::from) > 1;
+    if !several {
+        skip_this("one CPU only");
+    }
+    several
+}
+
+/// Exit status, standard output and standard error.
+pub fn ended(command: &mut Command) -> (Option<i32>, String, String) {
+    let done = finish(command);
+    (done.status.code(), text(&done.stdout), text(&done.stderr))
+}
+
+/// Records why the running test could not run here. Use as `return skip_this("reason")`.
+pub fn skip_this(reason: &str) {
+    let thread = std::thread::current();
+    skip(thread.name().unwrap_or("main").rsplit("::").next().unwrap(), reason);
 }
 
 /// Records why a test could not run here, for the summary of `tests/run`.

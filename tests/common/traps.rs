@@ -2,7 +2,7 @@
 //! library (a program that fails there proves nothing), with no knob set, and with a fixed threshold,
 //! where copies are certainly offloaded.
 
-use super::{Value, plain, preloaded, shown, statistics, succeed, victim_with};
+use super::{Folder, Value, library, plain, preloaded, shown, statistics, succeed, victim_with};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,22 +12,29 @@ pub fn fixed(command: &mut Command) -> &mut Command {
     command.env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "4").env("TRAP_WORKERS", "1")
 }
 
+/// A program of tests/programs and its arguments.
+fn split(words: &str) -> (PathBuf, Vec<&str>) {
+    let mut words = words.split(' ');
+    (super::victim(words.next().unwrap()), words.collect())
+}
+
+/// Expects copies over the channels in the third run.
+pub fn survives_offloaded(words: &str) {
+    let (program, args) = split(words);
+    program_survives_offloaded(&program, &args);
+}
+
 /// Returns the statistics of the third run, or nothing when skipped.
-pub fn survives(test: &str, program: &Path, args: &[&str]) -> Option<Vec<Value>> {
-    shown(test, plain(program).args(args))?;
+pub fn survives(words: &str) -> Option<Vec<Value>> {
+    let (program, args) = split(words);
+    program_survives(&program, &args)
+}
+
+fn program_survives(program: &Path, args: &[&str]) -> Option<Vec<Value>> {
+    shown(plain(program).args(args))?;
     let (_, complaints) = succeed(preloaded(program).args(args));
     assert_eq!(complaints, "", "nothing is written unasked");
     Some(statistics(fixed(preloaded(program).args(args))))
-}
-
-/// Expects these lines on stdout in each run.
-pub fn says(program: &Path, args: &[&str], lines: &[&str]) {
-    let expected: String = lines.iter().map(|line| format!("{line}\n")).collect();
-    assert_eq!(succeed(plain(program).args(args)).0, expected, "without the library");
-    assert_eq!(succeed(preloaded(program).args(args)).0, expected, "with default knobs");
-    let mut reporting = preloaded(program);
-    let (said, _) = succeed(fixed(reporting.args(args)).env("ADMA_STATS", "text"));
-    assert_eq!(said, expected, "with a fixed threshold and a report on stderr");
 }
 
 pub fn engine_calls(process: &Value) -> u64 {
@@ -42,43 +49,28 @@ pub fn offloaded(processes: &[Value]) -> u64 {
     processes.iter().map(engine_calls).sum()
 }
 
-/// Expects copies over the channels in the third run.
-pub fn survives_offloaded(test: &str, program: &Path, args: &[&str]) {
-    if let Some(processes) = survives(test, program, args) {
+pub fn program_survives_offloaded(program: &Path, args: &[&str]) {
+    if let Some(processes) = program_survives(program, args) {
         assert!(offloaded(&processes) > 0, "nothing was offloaded: {processes:?}");
     }
 }
 
 /// For programs that have no right, or no descriptor, to write a report.
-pub fn survives_unreported(test: &str, program: &Path, args: &[&str]) {
-    if shown(test, plain(program).args(args)).is_some() {
-        succeed(preloaded(program).args(args));
-        assert_eq!(succeed(fixed(preloaded(program).args(args))).1, "", "quietly");
+pub fn survives_unreported(words: &str) {
+    let (program, args) = split(words);
+    if shown(plain(&program).args(&args)).is_some() {
+        succeed(preloaded(&program).args(&args));
+        assert_eq!(succeed(fixed(preloaded(&program).args(&args))).1, "", "quietly");
     }
 }
 
 /// For programs that have neither that right nor use for a run with default knobs.
-pub fn survives_fixed(test: &str, program: &Path, args: &[&str]) {
-    if shown(test, plain(program).args(args)).is_some() {
-        succeed(fixed(preloaded(program).args(args)));
+pub fn survives_fixed(words: &str) {
+    let (program, args) = split(words);
+    if shown(plain(&program).args(&args)).is_some() {
+        succeed(fixed(preloaded(&program).args(&args)));
     }
 }
-
-/// One test for each row: `name: "program argument";`, after the function that judges it.
-macro_rules! victims {
-    ($judge:ident: $($name:ident: $words:literal;)*) => {
-        $(
-            #[test]
-            fn $name() {
-                let mut words = $words.split(' ');
-                let program = $crate::common::victim(words.next().unwrap());
-                $crate::common::traps::$judge(stringify!($name), &program, &words.collect::<Vec<_>>());
-            }
-        )*
-    };
-}
-
-pub(crate) use victims;
 
 pub fn a_library(name: &str, flags: &[&str]) -> PathBuf {
     victim_with(name, &[&["-shared", "-fPIC", "-Wl,-z,now"], flags].concat())
@@ -92,6 +84,29 @@ pub fn linked(name: &str, with: &Path) -> PathBuf {
 
 /// Our library and another one, in both orders of LD_PRELOAD.
 pub fn both_orders(other: &Path) -> [String; 2] {
-    let (ours, other) = (super::library().display().to_string(), other.display().to_string());
+    let (ours, other) = (library().display().to_string(), other.display().to_string());
     [format!("{ours}:{other}"), format!("{other}:{ours}")]
+}
+
+/// A program under strace, preloaded if wanted, and the log that it will write.
+pub fn traced(option: &str, preload: bool, folder: &Folder) -> (Command, PathBuf) {
+    let log = folder.join("log");
+    let mut command = plain("strace");
+    command.args(["-f", "-e", option, "-o"]).arg(&log);
+    if preload {
+        command.args(["-E", &format!("LD_PRELOAD={}", library().display())]);
+    }
+    (command, log)
+}
+
+/// A program copies right and offloaded beside another preloaded library, in both orders. Returns the
+/// number of reports of each run.
+pub fn survives_beside(program: &Path, other: &Path) -> [usize; 2] {
+    succeed(plain(program).env("LD_PRELOAD", other));
+    both_orders(other).map(|order| {
+        succeed(preloaded(program).env("LD_PRELOAD", &order));
+        let processes = statistics(fixed(&mut preloaded(program)).env("LD_PRELOAD", &order));
+        assert!(offloaded(&processes) > 0, "LD_PRELOAD={order}");
+        processes.len()
+    })
 }

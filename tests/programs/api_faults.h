@@ -45,7 +45,7 @@ static void dies_without_handler(bool notif)
     }
     EXPECT(waitpid(pid, &status, 0) == pid);
     if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGSEGV)
-        fail("a bad page without handler: status %#x", status);
+        wrong("a bad page without handler: status %#x", status);
 }
 
 static void batches_with_bad_pages(void)
@@ -64,7 +64,7 @@ static void batches_with_bad_pages(void)
         if (sigsetjmp(back, 1) == 0) {
             cookie = adma_icopy_batch(ops, 1 + BAD);
             adma_wait_copy(cookie);
-            fail("no fault came");
+            wrong("no fault came");
         }
         EXPECT(faults == 1);
         if (cookie)
@@ -75,7 +75,7 @@ static void batches_with_bad_pages(void)
         sleep_ms(20);
         for (size_t at = 0; at < front.size; at++)
             if (front.base[at] != laid_down(&front, DESTINATION, at))
-                fail("byte %zu was written after a handler had left", at);
+                wrong("byte %zu was written after a handler had left", at);
         repair = true;
         finish_by_wait(adma_icopy_batch(ops, 1 + BAD));
         EXPECT(faults == 1 + BAD);
@@ -108,7 +108,7 @@ static void subject_faults(void)
             else
                 while (adma_check_copy(cookie) == 0)
                     sched_yield();
-            fail("no fault came");
+            wrong("no fault came");
         }
         EXPECT(faults == 1);
         if (cookie)
@@ -116,7 +116,7 @@ static void subject_faults(void)
         /* The word's call faults itself. */
         if (sigsetjmp(back, 1) == 0) {
             adma_icopy_notif(from(&pair), to(&pair), pair.src.len, &word, 1);
-            fail("no fault came");
+            wrong("no fault came");
         }
         EXPECT(faults == 2 && word == 0);
         /* The handler repairs. */

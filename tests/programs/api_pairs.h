@@ -8,12 +8,10 @@
 #include "looked_up.h"
 #endif
 
-enum { MIB = 1024 * 1024 };
-
 static void expect(bool good, const char *what)
 {
     if (!good)
-        fail("%s", what);
+        wrong("%s", what);
 }
 #define EXPECT(condition) expect(condition, #condition)
 
@@ -53,7 +51,7 @@ static adma_cookie_t start(const struct pair *pair)
 {
     adma_cookie_t cookie = adma_icopy(from(pair), to(pair), pair->src.len);
     if (cookie <= 0)
-        fail("adma_icopy: %lld, %s", (long long)cookie, adma_strerror((int)cookie));
+        wrong("adma_icopy: %lld, %s", (long long)cookie, adma_strerror((int)cookie));
     return cookie;
 }
 
@@ -61,7 +59,7 @@ static void finish_by_wait(adma_cookie_t cookie)
 {
     int result = adma_wait_copy(cookie);
     if (result)
-        fail("adma_wait_copy: %d, %s", result, adma_strerror(result));
+        wrong("adma_wait_copy: %d, %s", result, adma_strerror(result));
 }
 
 static void finish_by_check(adma_cookie_t cookie)
@@ -70,7 +68,7 @@ static void finish_by_check(adma_cookie_t cookie)
     while ((result = adma_check_copy(cookie)) == 0)
         sched_yield();
     if (result != 1)
-        fail("adma_check_copy: %d, %s", result, adma_strerror(result));
+        wrong("adma_check_copy: %d, %s", result, adma_strerror(result));
 }
 
 static void copied(struct pair *pair, const char *what)
@@ -84,7 +82,7 @@ static void by_notif(struct pair *pair)
     _Alignas(8) uint64_t word = 0;
     int result = adma_icopy_notif(from(pair), to(pair), pair->src.len, &word, ++value);
     if (result)
-        fail("adma_icopy_notif: %d", result);
+        wrong("adma_icopy_notif: %d", result);
     while (__atomic_load_n(&word, __ATOMIC_ACQUIRE) != value)
         sched_yield();
 }
@@ -100,7 +98,7 @@ static void by_batch(struct pair *pair)
     adma_cookie_t cookie = adma_icopy_batch(ops, 3);
     memset(ops, 0xff, sizeof ops); /* the array is ours again */
     if (cookie <= 0)
-        fail("adma_icopy_batch: %lld", (long long)cookie);
+        wrong("adma_icopy_batch: %lld", (long long)cookie);
     finish_by_wait(cookie);
 }
 
@@ -132,5 +130,5 @@ static void child_succeeds(pid_t pid)
     int status;
     EXPECT(pid > 0 && waitpid(pid, &status, 0) == pid);
     if (!WIFEXITED(status) || WEXITSTATUS(status))
-        fail("child: status %#x", status);
+        wrong("child: status %#x", status);
 }

@@ -8,7 +8,7 @@ static void subject_refused(void)
 {
     const int making_threads[] = { SYS_clone, -1 };
     if (answer_calls(making_threads, SECCOMP_RET_ERRNO | EAGAIN, 0))
-        cannot_be_shown("no seccomp here");
+        cannot("no seccomp here");
     struct pair pair = new_pair(MIB, 1, 2);
     for (int i = 0; i < 50; i++)
         copied_by(i % 2 ? by_waiting : by_notif, &pair, "refused");
@@ -38,7 +38,7 @@ static void subject_limited(void)
     pthread_t threads[THREADS];
     alarm(200);
     if (getuid() == 0 && setresuid(65534, 65534, 65534))
-        cannot_be_shown("root, and for ever");
+        cannot("root, and for ever");
     for (int i = 0; i < THREADS; i++)
         pairs[i] = new_pair(100000, i, 1);
     by_waiting(&pairs[0]);

@@ -1,16 +1,5 @@
-/* memcmp, bcmp and wmemcmp against a naive oracle and libc's own functions.
- *
- * compare lengths [SEED]   every length class, at odd places, right in front of a bad page
- * compare borders          differences at and around the borders of pieces, in both directions
- * compare values           every pair of bytes, and characters of both signs
- * compare fault            a bad page behind no difference: SIGSEGV in this thread, at that page
- * compare behind           a bad page behind a difference has no effect
- * compare unhandled        both again without a handler, in children
- * compare threads          four threads at once
- * compare cancel           a difference in the second MiB of 64
- * compare early            differences in the first kilobytes: no worker is woken
- * compare enormous         lengths beyond all memory that differ soon
- * compare calls NAME COUNT SIZE  COUNT calls of one function, of equal ranges
+/* memcmp, bcmp and wmemcmp against a naive oracle and libc's own functions. Takes a scene, and then a
+ * seed for "lengths", or NAME COUNT SIZE for "calls".
  */
 #include "trap.h"
 #include "fault.h"
@@ -33,7 +22,7 @@ static struct way {
     {"bcmp", bcmp, 1, NULL},
     {"wmemcmp", by_wmemcmp, 4, NULL},
 };
-enum { WAYS = sizeof ways / sizeof *ways };
+enum { WAYS = COUNT(ways) };
 
 static comparer *libcs_wmemcmp;
 
@@ -133,6 +122,7 @@ static void with_difference(const struct way *way, struct pair pair, size_t size
     b[at] ^= flip;
 }
 
+/* Every length class, at odd places, right in front of a bad page. */
 static void lengths_from(uint64_t seed)
 {
     struct pair pair = map_pair(9 * MIB);
@@ -167,12 +157,13 @@ static void lengths(void)
     lengths_from(strtoul(scene_argument(0, "1"), NULL, 0));
 }
 
+/* Differences at and around the borders of pieces, in both directions. */
 static void borders(void)
 {
     const size_t size = 4 * MIB;
     struct pair pair = map_pair(size);
     const size_t steps[] = {16 * KIB, 64 * KIB, 96 * KIB, 256 * KIB, MIB};
-    for (size_t s = 0; s < sizeof steps / sizeof *steps; s++)
+    for (size_t s = 0; s < COUNT(steps); s++)
         for (size_t border = steps[s]; border < size; border += steps[s] * 5)
             for (int off = -1; off <= 1; off++) {
                 const struct way *way = &ways[(border / steps[s] + off) % WAYS];
@@ -210,7 +201,7 @@ static void values(void)
         }
     pair.a[at] = pair.b[at];
     const wchar_t wide[] = {0, 1, -1, 0x7fffffff, -0x7fffffff - 1, 0x100, 0x01020304, -256};
-    enum { COUNT = sizeof wide / sizeof *wide };
+    enum { COUNT = COUNT(wide) };
     wchar_t *a = (wchar_t *)(pair.a + 150 * KIB), *b = (wchar_t *)(pair.b + 150 * KIB);
     for (int x = 0; x < COUNT; x++)
         for (int y = 0; y < COUNT; y++) {
@@ -223,7 +214,7 @@ static void values(void)
 
 static const size_t places[] = {0,       PAGE,           64 * KIB,       MIB,
                                 2 * MIB, 3 * MIB + PAGE, 4 * MIB - PAGE};
-enum { PLACES = sizeof places / sizeof *places };
+enum { PLACES = COUNT(places) };
 
 static void fault(void)
 {
@@ -253,7 +244,7 @@ static void behind(void)
 {
     const size_t size = 4 * MIB, distances[] = {512, PAGE, 20 * KIB, 300 * KIB, 2 * MIB};
     for (int i = 1; i < PLACES; i++)
-        for (size_t d = 0; d < sizeof distances / sizeof *distances; d++)
+        for (size_t d = 0; d < COUNT(distances); d++)
             for (int way = 0; way < WAYS && distances[d] < places[i]; way++) {
                 struct pair pair = map_pair(size);
                 char *bad = (char *)(d % 2 ? pair.b : pair.a) + places[i];
@@ -286,7 +277,8 @@ static void unhandled(void)
         if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGSEGV)
             wrong("the child ended with %x", status);
     }
-    in_child(behind, "child with a bad page behind a difference");
+    IN_CHILD("child with a bad page behind a difference")
+        behind();
 }
 
 static void behind_handled(void)
@@ -297,6 +289,7 @@ static void behind_handled(void)
     behind();
 }
 
+/* A difference in the second MiB of 64. */
 static void cancel(void)
 {
     struct pair pair = map_pair(64 * MIB);
@@ -307,6 +300,7 @@ static void cancel(void)
     unmap_pair(pair);
 }
 
+/* Differences in the first kilobytes: no worker is woken. */
 static void early(void)
 {
     struct pair pair = map_pair(16 * MIB);
@@ -317,12 +311,13 @@ static void early(void)
     unmap_pair(pair);
 }
 
+/* Lengths beyond all memory that differ soon. */
 static void enormous(void)
 {
     struct pair pair = map_pair(MIB);
     const size_t sizes[] = {(size_t)1 << 30, (size_t)1 << 40, (size_t)1 << 46};
     pair.b[500000] ^= 1;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    for (size_t i = 0; i < COUNT(sizes); i++) {
         int got = memcmp(pair.a, pair.b, sizes[i]);
         if (sign(got) != naive(pair.a, pair.b, MIB, 1))
             wrong("memcmp of %zx: %d", sizes[i], got);
@@ -338,7 +333,7 @@ static void *thread(void *seed)
 
 static void threads(void)
 {
-    in_four_threads(thread);
+    in_threads(4, thread);
 }
 
 static void calls(void)

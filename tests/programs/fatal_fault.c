@@ -19,16 +19,16 @@ static void be_watched(int signo)
     char *from = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     int file = memfd_create("short", 0);
     if (to == MAP_FAILED || from == MAP_FAILED || file < 0)
-        fail("mmap: %m");
+        wrong("mmap: %m");
     for (int i = 0; i < 5; i++)
         memcpy(to, from, LEN);
     if (signo == SIGSEGV)
         mprotect(to + BAD, PAGE, PROT_READ);
     else if (mmap(to + BAD, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) ==
              MAP_FAILED)
-        fail("mmap of a file: %m");
+        wrong("mmap of a file: %m");
     memcpy(to, from, LEN);
-    fail("the copy came back");
+    wrong("the copy came back");
 }
 
 /* The last part of the name of what is mapped there. */
@@ -57,7 +57,7 @@ int main(int argc, char **argv)
     pid_t last = 0, child = fork();
     if (child == 0) {
         if (ptrace(PTRACE_TRACEME, 0, 0, 0))
-            cannot_be_shown("ptrace is forbidden here");
+            cannot("ptrace is forbidden here");
         raise(SIGSTOP);
         be_watched(signo);
     }
@@ -70,7 +70,7 @@ int main(int argc, char **argv)
         pid_t thread = waitpid(-1, &status, __WALL);
         int deliver = 0;
         if (thread < 0)
-            fail("waitpid: %m");
+            wrong("waitpid: %m");
         if (thread == child && !WIFSTOPPED(status))
             break;
         if (!WIFSTOPPED(status))

@@ -16,7 +16,7 @@ static void on_fault(int signo, siginfo_t *info, void *context)
     size_t beyond = (byte *)info->si_addr - forbidden;
     (void)context;
     if (!forbidden || beyond >= PAGE)
-        fail("signal %d at %p, which is not this thread's affair", signo, info->si_addr);
+        wrong("signal %d at %p, which is not this thread's affair", signo, info->si_addr);
     siglongjmp(before_copy, 1);
 }
 
@@ -31,7 +31,7 @@ static void *work(void *number)
         mprotect((void *)forbidden, PAGE, PROT_NONE);
         if (!sigsetjmp(before_copy, 1)) {
             memcpy((void *)(dst.base + 100), (void *)(src.base + 300), LEN);
-            fail("a copy over a forbidden page came back");
+            wrong("a copy over a forbidden page came back");
         }
         mprotect((void *)forbidden, PAGE, PROT_READ | PROT_WRITE);
         forbidden = NULL;
@@ -50,7 +50,7 @@ int main(void)
     sigaction(SIGSEGV, &action, NULL);
     for (uintptr_t i = 0; i < THREADS; i++)
         if (pthread_create(&threads[i], NULL, work, (void *)i))
-            fail("no thread");
+            wrong("no thread");
     for (int i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
     return 0;

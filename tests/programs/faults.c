@@ -28,14 +28,14 @@ struct spot {
     int file; /* behind the page, where the trouble is with a file */
 };
 
-/* How a page is spoiled, how a handler mends it, and what that needs beforehand. */
+/* What is wrong with a page, and what that needs beforehand. */
 struct trouble {
     const char *name;
     unsigned side;
+    enum { UNMAPPED, PROTECTED, TRUNCATED, MISSING, WITH_KEY } kind;
+    int value;                  /* a protection; for a key, the rights that the caller has not */
     void (*prepare)(void);      /* before the first copy, hence before there are workers */
     void (*prepare_late)(void); /* after it */
-    void (*spoil)(struct spot *);
-    void (*mend)(struct spot *);
 };
 
 static const struct trouble *trouble;
@@ -49,12 +49,6 @@ static volatile uint64_t blocked_signals;
 static volatile int leave_by_jump, leave_by_exit;
 static sigjmp_buf before_copy;
 static pid_t caller;
-
-static void must(int right, const char *what)
-{
-    if (!right)
-        fail("%s: %m", what);
-}
 
 /* The side that the bad pages are on. */
 static const struct side *troubled(void)
@@ -70,63 +64,54 @@ static void write_page(const char *page, byte *to)
         to[at] = laid_down(troubled(), trouble->side, first + at);
 }
 
-static void unmap(struct spot *spot)
-{
-    must(!munmap(spot->page, PAGE), "munmap");
-}
-
 static void map_page(struct spot *spot, int flags)
 {
-    must(mmap(spot->page, PAGE, PROT_READ | PROT_WRITE, flags | MAP_FIXED, spot->file, 0) ==
-             spot->page,
-         "mmap");
+    MUST(mmap(spot->page, PAGE, PROT_READ | PROT_WRITE, flags | MAP_FIXED, spot->file, 0) ==
+         spot->page);
     write_page(spot->page, (byte *)spot->page);
-}
-
-static void map_again(struct spot *spot)
-{
-    map_page(spot, MAP_PRIVATE | MAP_ANONYMOUS);
-}
-
-static void make_read_only(struct spot *spot)
-{
-    must(!mprotect(spot->page, PAGE, PROT_READ), "mprotect");
-}
-
-static void forbid(struct spot *spot)
-{
-    must(!mprotect(spot->page, PAGE, PROT_NONE), "mprotect");
-}
-
-static void allow(struct spot *spot)
-{
-    must(!mprotect(spot->page, PAGE, PROT_READ | PROT_WRITE), "mprotect");
-}
-
-static void truncate_file(struct spot *spot)
-{
-    spot->file = memfd_create("truncated", MFD_CLOEXEC);
-    must(spot->file >= 0 && !ftruncate(spot->file, PAGE), "memfd_create");
-    map_page(spot, MAP_SHARED);
-    must(!ftruncate(spot->file, 0), "ftruncate");
-}
-
-static void extend_file(struct spot *spot)
-{
-    must(!ftruncate(spot->file, PAGE), "ftruncate");
-    write_page(spot->page, (byte *)spot->page);
-}
-
-static void lose_page(struct spot *spot)
-{
-    lose_pages(spot->page, PAGE);
 }
 
 static void supply(struct spot *spot)
 {
     static unsigned char sound[PAGE];
     write_page(spot->page, sound);
-    must(!supply_page((uintptr_t)spot->page, sound), "UFFDIO_COPY");
+    MUST(!supply_page((uintptr_t)spot->page, sound));
+}
+
+static void spoil(struct spot *spot)
+{
+    switch (trouble->kind) {
+    case UNMAPPED: MUST(!munmap(spot->page, PAGE)); break;
+    case PROTECTED: MUST(!mprotect(spot->page, PAGE, trouble->value)); break;
+    case MISSING: lose_pages(spot->page, PAGE); break;
+    case WITH_KEY: MUST(!pkey_mprotect(spot->page, PAGE, PROT_READ | PROT_WRITE, key)); break;
+    case TRUNCATED:
+        spot->file = memfd_create("truncated", MFD_CLOEXEC);
+        MUST(spot->file >= 0 && !ftruncate(spot->file, PAGE));
+        map_page(spot, MAP_SHARED);
+        MUST(!ftruncate(spot->file, 0));
+    }
+}
+
+static void mend(struct spot *spot)
+{
+    switch (trouble->kind) {
+    case UNMAPPED: map_page(spot, MAP_PRIVATE | MAP_ANONYMOUS); break;
+    case PROTECTED: MUST(!mprotect(spot->page, PAGE, PROT_READ | PROT_WRITE)); break;
+    case MISSING: supply(spot); break;
+    case WITH_KEY: MUST(!pkey_mprotect(spot->page, PAGE, PROT_READ | PROT_WRITE, 0)); break;
+    case TRUNCATED:
+        MUST(!ftruncate(spot->file, PAGE));
+        write_page(spot->page, (byte *)spot->page);
+    }
+}
+
+/* Whether the copy faults: a monitor supplies missing pages, and a key may leave the caller its rights. */
+static bool faults_occur(void)
+{
+    return trouble->kind == MISSING    ? strstr(trouble->name, "sigbus") != NULL
+           : trouble->kind == WITH_KEY ? trouble->value != 0
+                                       : true;
 }
 
 static void *supply_missing_pages(void *unused)
@@ -140,22 +125,12 @@ static void *supply_missing_pages(void *unused)
     return unused;
 }
 
-static void watch_missing_pages(int flags)
+static void watch_missing_pages(void)
 {
     pthread_t monitor;
-    open_userfault(flags, 0);
-    must(!pthread_create(&monitor, NULL, supply_missing_pages, NULL), "pthread_create");
-}
-
-static void from_monitor(void)
-{
-    watch_missing_pages(0);
-}
-
-/* The kernel then reports only faults of user code; its own accesses fail instead. */
-static void from_monitor_for_users(void)
-{
-    watch_missing_pages(UFFD_USER_MODE_ONLY);
+    /* With the flag the kernel reports only faults of user code; its own accesses fail instead. */
+    open_userfault(trouble->value, 0);
+    MUST(!pthread_create(&monitor, NULL, supply_missing_pages, NULL));
 }
 
 static void by_sigbus(void)
@@ -168,7 +143,7 @@ static void allocate_key(void)
 {
     key = pkey_alloc(0, 0);
     if (key < 0)
-        cannot_be_shown("no memory protection keys here");
+        cannot("no memory protection keys here");
 }
 
 /* A gap below the key that is used: code that looks at the lowest key only is misled. */
@@ -180,46 +155,33 @@ static void allocate_second_key(void)
 }
 
 /* Workers keep the right that the caller gives up here. */
-static void deny_access(void)
+static void deny(void)
 {
-    must(!pkey_set(key, PKEY_DISABLE_ACCESS), "pkey_set");
-}
-
-static void deny_writing(void)
-{
-    must(!pkey_set(key, PKEY_DISABLE_WRITE), "pkey_set");
-}
-
-static void give_key(struct spot *spot)
-{
-    must(!pkey_mprotect(spot->page, PAGE, PROT_READ | PROT_WRITE, key), "pkey_mprotect");
-}
-
-static void take_key(struct spot *spot)
-{
-    must(!pkey_mprotect(spot->page, PAGE, PROT_READ | PROT_WRITE, 0), "pkey_mprotect");
+    MUST(!pkey_set(key, trouble->value));
 }
 
 static const struct trouble troubles[] = {
-    {"unmapped-source", SOURCE, NULL, NULL, unmap, map_again},
-    {"unmapped-destination", DESTINATION, NULL, NULL, unmap, map_again},
-    {"read-only-destination", DESTINATION, NULL, NULL, make_read_only, allow},
-    {"forbidden-source", SOURCE, NULL, NULL, forbid, allow},
-    {"forbidden-destination", DESTINATION, NULL, NULL, forbid, allow},
-    {"truncated-source", SOURCE, NULL, NULL, truncate_file, extend_file},
-    {"truncated-destination", DESTINATION, NULL, NULL, truncate_file, extend_file},
-    {"missing-source", SOURCE, from_monitor, NULL, lose_page, NULL},
-    {"missing-destination", DESTINATION, from_monitor, NULL, lose_page, NULL},
-    {"missing-source-user-mode", SOURCE, from_monitor_for_users, NULL, lose_page, NULL},
-    {"missing-destination-user-mode", DESTINATION, from_monitor_for_users, NULL, lose_page, NULL},
-    {"missing-source-sigbus", SOURCE, by_sigbus, NULL, lose_page, supply},
-    {"missing-destination-sigbus", DESTINATION, by_sigbus, NULL, lose_page, supply},
-    {"key-of-caller-source", SOURCE, NULL, allocate_key, give_key, NULL},
-    {"key-of-caller-destination", DESTINATION, NULL, allocate_key, give_key, NULL},
-    {"key-of-others-source", SOURCE, allocate_key, deny_access, give_key, take_key},
-    {"second-key-of-others-source", SOURCE, allocate_second_key, deny_access, give_key, take_key},
-    {"key-of-others-destination", DESTINATION, allocate_key, deny_access, give_key, take_key},
-    {"key-for-reading-destination", DESTINATION, allocate_key, deny_writing, give_key, take_key},
+    {"unmapped-source", SOURCE, UNMAPPED, 0, NULL, NULL},
+    {"unmapped-destination", DESTINATION, UNMAPPED, 0, NULL, NULL},
+    {"read-only-destination", DESTINATION, PROTECTED, PROT_READ, NULL, NULL},
+    {"forbidden-source", SOURCE, PROTECTED, PROT_NONE, NULL, NULL},
+    {"forbidden-destination", DESTINATION, PROTECTED, PROT_NONE, NULL, NULL},
+    {"truncated-source", SOURCE, TRUNCATED, 0, NULL, NULL},
+    {"truncated-destination", DESTINATION, TRUNCATED, 0, NULL, NULL},
+    {"missing-source", SOURCE, MISSING, 0, watch_missing_pages, NULL},
+    {"missing-destination", DESTINATION, MISSING, 0, watch_missing_pages, NULL},
+    {"missing-source-user-mode", SOURCE, MISSING, UFFD_USER_MODE_ONLY, watch_missing_pages, NULL},
+    {"missing-destination-user-mode", DESTINATION, MISSING, UFFD_USER_MODE_ONLY,
+     watch_missing_pages, NULL},
+    {"missing-source-sigbus", SOURCE, MISSING, 0, by_sigbus, NULL},
+    {"missing-destination-sigbus", DESTINATION, MISSING, 0, by_sigbus, NULL},
+    {"key-of-caller-source", SOURCE, WITH_KEY, 0, NULL, allocate_key},
+    {"key-of-caller-destination", DESTINATION, WITH_KEY, 0, NULL, allocate_key},
+    {"key-of-others-source", SOURCE, WITH_KEY, PKEY_DISABLE_ACCESS, allocate_key, deny},
+    {"second-key-of-others-source", SOURCE, WITH_KEY, PKEY_DISABLE_ACCESS, allocate_second_key,
+     deny},
+    {"key-of-others-destination", DESTINATION, WITH_KEY, PKEY_DISABLE_ACCESS, allocate_key, deny},
+    {"key-for-reading-destination", DESTINATION, WITH_KEY, PKEY_DISABLE_WRITE, allocate_key, deny},
 };
 
 static void on_fault(int signo, siginfo_t *info, void *context)
@@ -239,9 +201,9 @@ static void on_fault(int signo, siginfo_t *info, void *context)
         siglongjmp(before_copy, 1);
     if (leave_by_exit)
         exit(42);
-    if (!spot || !trouble->mend)
-        fail("signal %d, code %d at %p, which was sound", signo, info->si_code, info->si_addr);
-    trouble->mend(spot);
+    if (!spot || !faults_occur())
+        wrong("signal %d, code %d at %p, which was sound", signo, info->si_code, info->si_addr);
+    mend(spot);
     memcpy((void *)aside_dst.base, (void *)aside_src.base, ASIDE);
 }
 
@@ -256,9 +218,9 @@ static void install_handlers(const char *reaction)
     if (!strcmp(reaction, "ignored"))
         action.sa_handler = SIG_IGN;
     if (sigbus || strcmp(reaction, "other"))
-        must(!sigaction(SIGSEGV, &action, NULL), "sigaction");
+        MUST(!sigaction(SIGSEGV, &action, NULL));
     if (!sigbus || strcmp(reaction, "other"))
-        must(!sigaction(SIGBUS, &action, NULL), "sigaction");
+        MUST(!sigaction(SIGBUS, &action, NULL));
     if (!strcmp(reaction, "blocked")) {
         sigset_t both;
         sigemptyset(&both);
@@ -275,7 +237,7 @@ static struct side low_pages(size_t gigabyte, size_t from, size_t len)
     size_t size = (from + len + PAGE - 1) / PAGE * PAGE;
     void *base = mmap((void *)(gigabyte << 30), size, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-    must(base != MAP_FAILED, "mmap");
+    MUST(base != MAP_FAILED);
     return (struct side){base, size, from, len};
 }
 
@@ -311,13 +273,13 @@ static void one_case(enum place place, size_t len, const struct operation *opera
     lay_down(&aside_dst, DESTINATION);
     find_spots(place);
     for (int i = 0; i < spots_used; i++)
-        trouble->spoil(&spots[i]);
+        spoil(&spots[i]);
     faults = last_signal = last_code = in_other_thread = elsewhere = 0;
     blocked_signals = 0;
     if (sigsetjmp(before_copy, 1)) {
         jumped = 1;
         for (int i = 0; i < spots_used; i++)
-            trouble->mend(&spots[i]);
+            mend(&spots[i]);
         expect_no_writer(dst.base, dst.size, 256, what);
     } else {
         operation->call((void *)(dst.base + dst.from), (void *)(src.base + src.from), len);
@@ -349,7 +311,7 @@ int main(int argc, char **argv)
         if (!strcmp(troubles[i].name, argv[1]))
             trouble = &troubles[i];
     if (!trouble)
-        fail("usage: faults TROUBLE REACTION [PLACE SIZE]");
+        wrong("usage: faults TROUBLE REACTION [PLACE SIZE]");
     caller = gettid();
     if (trouble->prepare)
         trouble->prepare();

@@ -1,12 +1,5 @@
-/* memset and its relatives against a naive oracle.
- *
- * fill values            every value, with guard bytes around, at odd places
- * fill lengths           lengths around powers of two and piece borders, at odd places
- * fill fresh             memory never touched
- * fill threads           four threads at once
- * fill fault             a bad page at every kind of place: SIGSEGV in this thread, at that page
- * fill checked           __memset_chk with too little room
- * fill calls NAME COUNT SIZE  COUNT calls of one function
+/* memset and its relatives against a naive oracle. Takes a scene, and then a seed for "lengths", the room
+ * for "checked", or NAME COUNT SIZE for "calls".
  */
 #include "trap.h"
 #include "fault.h"
@@ -49,7 +42,7 @@ static const struct way {
     {"bzero", by_bzero, true, 1},
     {"wmemset", by_wmemset, false, 4},
 };
-enum { WAYS = sizeof ways / sizeof *ways };
+enum { WAYS = COUNT(ways) };
 
 static void one(const struct way *way, unsigned char *region, size_t offset, int value, size_t size)
 {
@@ -128,7 +121,7 @@ static void *thread(void *seed)
 
 static void threads(void)
 {
-    in_four_threads(thread);
+    in_threads(4, thread);
 }
 
 static void fault(void)
@@ -136,7 +129,7 @@ static void fault(void)
     const size_t size = 4 * MIB, places[] = {0, PAGE, 64 * KIB, MIB, 2 * MIB, 3 * MIB + PAGE,
                                              4 * MIB - PAGE};
     handle_faults();
-    for (volatile size_t i = 0; i < sizeof places / sizeof *places; i++)
+    for (volatile size_t i = 0; i < COUNT(places); i++)
         for (volatile int way = 0; way < WAYS; way++) {
             char *region = map(size);
             ways[0].fill(region, 1, size);

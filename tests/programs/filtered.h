@@ -9,12 +9,17 @@ static inline void filter_calls(const int *calls, unsigned action, unsigned flag
         cannot("no seccomp filter here: %s", strerror(errno));
 }
 
-/* Installs a filter that forbids nothing in use, and executes this program again, with "again" for
- * its second word. */
+/* With "again" for the second word. */
+static inline void execute_again(char **words)
+{
+    execl("/proc/self/exe", words[0], words[1], "again", (char *)NULL);
+    wrong("cannot execute myself: %s", strerror(errno));
+}
+
+/* Installs a filter that forbids nothing in use, and executes this program again. */
 static inline void be_filtered(char **words)
 {
     const int unused[] = {SYS_kexec_load, -1};
     filter_calls(unused, SECCOMP_RET_KILL_PROCESS, 0);
-    execl("/proc/self/exe", words[0], words[1], "again", (char *)NULL);
-    wrong("cannot execute myself: %s", strerror(errno));
+    execute_again(words);
 }

@@ -3,7 +3,10 @@
  *   huge             KiB of huge pages afterwards
  *   asked_for_small  like huge, after MADV_NOHUGEPAGE for other memory
  *   told_small       like huge, after PR_SET_THP_DISABLE
+ *   asked_for_huge   like huge, of twice the memory, marked with MADV_HUGEPAGE and copied into by halves
  *   resident         KiB by which the program has grown
+ *   sparse           like resident, after it has given all back and written a byte of each 2 MiB
+ *   grown            0, or why the mapping cannot be made longer
  *   mappings OWN     mappings that 600 copies add, in a program with OWN of its own
  */
 #include "trap.h"
@@ -19,22 +22,9 @@ static char *source(size_t size)
     return at;
 }
 
-static long field(const char *file, const char *name)
-{
-    char line[256];
-    long value = -1;
-    FILE *in = fopen(file, "r");
-    while (in && fgets(line, sizeof(line), in))
-        if (strncmp(line, name, strlen(name)) == 0)
-            value = atol(line + strlen(name));
-    if (in)
-        fclose(in);
-    return value;
-}
-
 static long huge_kib(void)
 {
-    return field("/proc/self/smaps_rollup", "AnonHugePages:");
+    return number_in("/proc/self/smaps_rollup", "AnonHugePages:");
 }
 
 static long count_mappings(void)
@@ -65,42 +55,48 @@ static void mappings(void)
     printf("%ld\n", count_mappings() - before);
 }
 
-/* Returns the growth of the program, in KiB. */
-static long copy_into_fresh(void)
+enum { HUGE, ASKED_FOR_SMALL, ASKED_FOR_HUGE, TOLD_SMALL, RESIDENT, SPARSE, GROWN };
+
+/* Returns the growth of the program, in KiB, by a copy to an offset into a new mapping. */
+static long copy_into_fresh(size_t at)
 {
     char *from = source(SIZE);
-    if (huge_kib() != 0)
+    if (scene_how != GROWN && huge_kib() != 0)
         cannot("the system makes huge pages without being asked");
-    long before = field("/proc/self/status", "VmRSS:");
+    long before = number_in("/proc/self/status", "VmRSS:");
     char *to = map(SIZE + 4096);
-    memcpy(to + 100, from, SIZE);
-    if (memcmp(to + 100, from, SIZE) != 0)
+    if (scene_how == ASKED_FOR_HUGE) {
+        to = map(2 * SIZE + 4096);
+        madvise(to, 2 * SIZE + 4096, MADV_HUGEPAGE);
+    }
+    memcpy(to + at, from, SIZE);
+    for (size_t i = SIZE + 4096; scene_how == ASKED_FOR_HUGE && i < 2 * SIZE; i += 4096)
+        to[i] = 1;
+    if (memcmp(to + at, from, SIZE) != 0)
         wrong("other bytes");
-    return field("/proc/self/status", "VmRSS:") - before;
+    if (scene_how == SPARSE) {
+        madvise(to, SIZE, MADV_DONTNEED);
+        for (size_t i = 0; i < SIZE; i += 2 * MIB)
+            to[i] = 1;
+    }
+    if (scene_how == GROWN)
+        return mremap(to, SIZE + 4096, 2 * SIZE, MREMAP_MAYMOVE) == MAP_FAILED ? errno : 0;
+    return number_in("/proc/self/status", "VmRSS:") - before;
 }
 
-static void huge(void)
+static void pages(void)
 {
-    copy_into_fresh();
-    printf("%ld\n", huge_kib());
+    if (scene_how == ASKED_FOR_SMALL)
+        madvise(map(4 * MIB), 4 * MIB, MADV_NOHUGEPAGE);
+    if (scene_how == TOLD_SMALL)
+        prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+    long grown = copy_into_fresh(100);
+    if (scene_how == GROWN && grown == 0)
+        grown = copy_into_fresh(0) + copy_into_fresh(4096);
+    printf("%ld\n", scene_how >= RESIDENT ? grown : huge_kib());
 }
 
-static void asked_for_small(void)
-{
-    madvise(map(4 * MIB), 4 * MIB, MADV_NOHUGEPAGE);
-    huge();
-}
-
-static void told_small(void)
-{
-    prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
-    huge();
-}
-
-static void resident(void)
-{
-    printf("%ld\n", copy_into_fresh());
-}
-
-SCENES((void)0, {"huge", huge}, {"asked_for_small", asked_for_small}, {"told_small", told_small},
-       {"resident", resident}, {"mappings", mappings})
+SCENES((void)0, {"huge", pages, HUGE}, {"asked_for_small", pages, ASKED_FOR_SMALL},
+       {"asked_for_huge", pages, ASKED_FOR_HUGE}, {"told_small", pages, TOLD_SMALL},
+       {"resident", pages, RESIDENT}, {"sparse", pages, SPARSE}, {"grown", pages, GROWN},
+       {"mappings", mappings})

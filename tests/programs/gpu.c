@@ -18,8 +18,6 @@ static void *many(void *unused)
 /* Copies, with one or several threads. */
 static void plain(void)
 {
-    int threads = atoi(scene_argument(0, "0"));
-    pthread_t others[16];
     struct blocks b = map_blocks(LEN);
     struct blocks shifted = {(char *)b.to + 24, (char *)b.from + 4096 + 8, LEN - 3 * 4096};
     for (int i = 0; i < 60; i++) {
@@ -27,10 +25,7 @@ static void plain(void)
         copy(shifted, "plain, not aligned");
         usleep(1000);
     }
-    for (int i = 0; i < threads; i++)
-        others[i] = start_thread(many, NULL);
-    for (int i = 0; i < threads; i++)
-        pthread_join(others[i], NULL);
+    in_threads(atoi(scene_argument(0, "0")), many);
     printf("%lu\n", carried());
 }
 

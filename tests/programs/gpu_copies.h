@@ -2,7 +2,6 @@
 #pragma once
 #include "trap.h"
 #include <adma.h>
-#define fail wrong
 #include "looked_up.h"
 
 enum { LEN = 2 << 20 };

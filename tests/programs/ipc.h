@@ -6,25 +6,11 @@
 #ifndef IPC_H
 #define IPC_H
 #include "pattern.h"
+#include "scenes.h"
 #include "../../include/adma.h"
-#include <dirent.h>
-#include <errno.h>
 #include <grp.h>
-#include <poll.h>
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/uio.h>
 #include <sys/un.h>
-#include <sys/wait.h>
-
-#define KIB 1024ul
-#define MIB (1024ul * 1024)
 
 /* A result that must be this one. */
 #define EXPECT(call, want) expect_result(call, want, #call, __LINE__)
@@ -32,46 +18,19 @@
 static inline void expect_result(long got, long want, const char *call, int line)
 {
 	if (got != want)
-		fail("line %d, process %d: %s is %ld (%s), want %ld", line, getpid(), call, got,
+		wrong("line %d, process %d: %s is %ld (%s), want %ld", line, getpid(), call, got,
 		     got < 0 ? strerror(-got) : "a count", want);
 }
 
-/* What a program can show; its first argument says which of them, the second, if any, how. */
-struct mode {
-	const char *name; /* NULL: there are no more */
-	void (*run)(void);
-};
+/* A whole program: what it does first, and its scenes. A standstill ends it. */
+#define PROGRAM(first, ...) SCENES(alarm(200); first, __VA_ARGS__)
 
-static const char *variant; /* the second argument */
-
-static inline int run_mode(int argc, char **argv, const struct mode *all)
-{
-	const char *name = argc > 1 ? argv[1] : "";
-
-	variant = argc > 2 ? argv[2] : NULL;
-	for (; all->name; all++)
-		if (!strcmp(name, all->name)) {
-			all->run();
-			return 0;
-		}
-	fail("no mode is called %s", name);
-}
-
-/* A whole program: what it does first, and its modes. A standstill ends it. */
-#define PROGRAM(first, ...)                                                     \
-	int main(int argc, char **argv)                                         \
-	{                                                                       \
-		static const struct mode all[] = { __VA_ARGS__, { 0 } };        \
-                                                                                \
-		alarm(200);                                                     \
-		first;                                                          \
-		return run_mode(argc, argv, all);                               \
-	}
+#define variant scene_argument(0, NULL)
 
 static inline void root_only(void)
 {
 	if (getuid())
-		cannot_be_shown("only root can become others");
+		cannot("only root can become others");
 }
 
 /* ---- bytes ------------------------------------------------------------------------------- */
@@ -92,7 +51,7 @@ static inline void expect_content(byte *data, size_t len, unsigned message, cons
 {
 	for (size_t at = 0; at < len; at++)
 		if (data[at] != content(message, at))
-			fail("%s: byte %zu of %zu of message %u is %#x, want %#x", what, at, len,
+			wrong("%s: byte %zu of %zu of message %u is %#x, want %#x", what, at, len,
 			     message, data[at], content(message, at));
 }
 
@@ -100,7 +59,7 @@ static inline void expect_only(byte *data, size_t len, unsigned char value, cons
 {
 	for (size_t at = 0; at < len; at++)
 		if (data[at] != value)
-			fail("%s: byte %zu beside the buffer was written: %#x", what, at, data[at]);
+			wrong("%s: byte %zu beside the buffer was written: %#x", what, at, data[at]);
 }
 
 /* Entries of a folder: descriptors in /proc/self/fd, threads in /proc/self/task. */
@@ -146,13 +105,13 @@ static inline int mappings(const char *rights, const char *file)
 static inline void make_pair(int kind, int pair[2])
 {
 	if (socketpair(AF_UNIX, kind, 0, pair))
-		fail("socketpair: %s", strerror(errno));
+		wrong("socketpair: %s", strerror(errno));
 }
 
 static inline void make_pipe(int ends[2])
 {
 	if (pipe(ends))
-		fail("pipe: %s", strerror(errno));
+		wrong("pipe: %s", strerror(errno));
 }
 
 /* One process tells another over a pipe to go on. */
@@ -168,51 +127,35 @@ static inline void await_byte(int from)
 
 	/* Longer than a busy machine needs for anything. */
 	if (poll(&one, 1, 60000) != 1 || read(from, &byte, 1) != 1)
-		fail("process %d: the other process does nothing", getpid());
+		wrong("process %d: the other process does nothing", getpid());
 }
 
-/* Sends bytes with descriptors beside them; answers as sendmsg does. */
-static inline ssize_t send_with(int to, const void *bytes, size_t len, const int *fds, int count,
-				int flags)
+/* An abstract name and a path that no other process has. */
+static inline char *own_name(void)
 {
-	char beside[CMSG_SPACE(253 * sizeof(int))] = "";
-	struct iovec piece = { (void *)bytes, len };
-	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1 };
+	static char name[60];
 
-	if (count) {
-		message.msg_control = beside;
-		message.msg_controllen = CMSG_SPACE(count * sizeof(int));
-		struct cmsghdr *c = CMSG_FIRSTHDR(&message);
-
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(count * sizeof(int));
-		memcpy(CMSG_DATA(c), fds, count * sizeof(int));
-	}
-	return sendmsg(to, &message, MSG_NOSIGNAL | flags);
+	if (!*name)
+		snprintf(name, sizeof(name), "@adma-test-%d", getpid());
+	return name;
 }
 
-/* Like send_with; fails unless the other end has closed. */
-static inline void say(int to, const void *bytes, size_t len, const int *fds, int count)
+static char own_folder[40] __attribute__((unused)), own_path[60];
+
+/* Makes the folder, which all users can reach, and no file. */
+static inline const char *make_path(void)
 {
-	if (send_with(to, bytes, len, fds, count, 0) != (ssize_t)len && errno != EPIPE)
-		fail("sendmsg: %s", strerror(errno));
+	strcpy(own_folder, "/tmp/adma-test-XXXXXX");
+	if (!mkdtemp(own_folder) || chmod(own_folder, 0755))
+		wrong("mkdtemp: %s", strerror(errno));
+	snprintf(own_path, sizeof(own_path), "%s/file", own_folder);
+	return own_path;
 }
 
-/* Takes bytes and, where they come, two descriptors (else -1); answers as recvmsg does. */
-static inline ssize_t take_with(int from, void *bytes, size_t len, int fds[2])
+static inline void remove_path(void)
 {
-	char beside[256];
-	struct iovec piece = { bytes, len };
-	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1, .msg_control = beside,
-				  .msg_controllen = sizeof(beside) };
-	ssize_t got = recvmsg(from, &message, 0);
-
-	fds[0] = fds[1] = -1;
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); got > 0 && c; c = CMSG_NXTHDR(&message, c))
-		if (c->cmsg_type == SCM_RIGHTS && c->cmsg_len >= CMSG_LEN(2 * sizeof(int)))
-			memcpy(fds, CMSG_DATA(c), 2 * sizeof(int));
-	return got;
+	unlink(own_path);
+	rmdir(own_folder);
 }
 
 /* The address of an abstract name, "@" first; answers its length. */
@@ -221,6 +164,18 @@ static inline socklen_t abstract_address(const char *name, struct sockaddr_un *a
 	*address = (struct sockaddr_un){ .sun_family = AF_UNIX };
 	strcpy(address->sun_path + 1, name + 1);
 	return offsetof(struct sockaddr_un, sun_path) + strlen(name);
+}
+
+/* A listener of the system's, whose queue is full as soon as one client has come. */
+static inline int short_listener(const char *name)
+{
+	struct sockaddr_un address;
+	socklen_t len = abstract_address(name, &address);
+	int listener = socket(AF_UNIX, SOCK_STREAM, 0);
+
+	if (bind(listener, (void *)&address, len) || listen(listener, 0))
+		wrong("listen: %s", strerror(errno));
+	return listener;
 }
 
 /* A socket that is connected to such a name, and nothing more; negative: it is not. */
@@ -241,7 +196,7 @@ static inline int plain_client(const char *name)
 	int client = try_client(name, 0);
 
 	if (client < 0)
-		fail("connect: %s", strerror(errno));
+		wrong("connect: %s", strerror(errno));
 	return client;
 }
 
@@ -255,31 +210,81 @@ static inline double seconds(void)
 	return now.tv_sec + now.tv_nsec * 1e-9;
 }
 
+/* What was begun then has taken this many seconds. */
+static inline void expect_seconds(double begun, double least, double most, const char *what)
+{
+	double taken = seconds() - begun;
+
+	if (taken < least || taken > most)
+		wrong("%s took %.3f s", what, taken);
+}
+
+static inline void limit_to(int resource, rlim_t most)
+{
+	struct rlimit limits;
+
+	getrlimit(resource, &limits);
+	limits.rlim_cur = most;
+	if (setrlimit(resource, &limits))
+		cannot("a limit cannot be set here");
+}
+
 /* No more are open than before: what strangers send is closed by a thread, when it gets a CPU. */
 static inline void expect_descriptors(long before)
 {
 	for (double begun = seconds(); entries_of("/proc/self/fd") > before; sleep_ms(10))
 		if (seconds() - begun > 60)
-			fail("%ld descriptors are left", entries_of("/proc/self/fd") - before);
+			wrong("%ld descriptors are left", entries_of("/proc/self/fd") - before);
+}
+
+/* ---- threads ----------------------------------------------------------------------------- */
+
+static inline pthread_t start(void *(*work)(void *), long argument)
+{
+	pthread_t thread;
+
+	if (pthread_create(&thread, NULL, work, (void *)argument))
+		wrong("pthread_create");
+	return thread;
+}
+
+static inline long result_of(pthread_t thread)
+{
+	void *result;
+
+	pthread_join(thread, &result);
+	return (long)result;
+}
+
+static inline void join_all(const pthread_t *threads, int count)
+{
+	for (int i = 0; i < count; i++)
+		pthread_join(threads[i], NULL);
 }
 
 /* ---- connections ------------------------------------------------------------------------- */
+
+static inline adma_cookie_t post(int connection, byte *data, size_t len, bool writes)
+{
+	return writes ? adma_iwrite(connection, (void *)data, len) :
+			adma_iread(connection, (void *)data, len);
+}
 
 static inline void expect_engine(int connection, const char *name)
 {
 	char text[200];
 
 	if (adma_connection_info(connection, text, sizeof(text)) <= 0)
-		fail("no connection info");
+		wrong("no connection info");
 	if (strncmp(text, name, strlen(name)))
-		fail("the engine is %s, want %s", text, name);
+		wrong("the engine is %s, want %s", text, name);
 }
 
 /* A connection that must be one. */
 static inline int made(int connection)
 {
 	if (connection < 0)
-		fail("process %d: no connection: %s", getpid(), strerror(-connection));
+		wrong("process %d: no connection: %s", getpid(), strerror(-connection));
 	return connection;
 }
 
@@ -310,14 +315,20 @@ static inline void *attach_in_thread(void *socket)
 /* Both ends here, or why not. */
 static inline void attach_both(const int pair[2], int ends[2])
 {
-	pthread_t thread;
-	void *other;
+	pthread_t thread = start(attach_in_thread, pair[1]);
 
-	if (pthread_create(&thread, NULL, attach_in_thread, (void *)(long)pair[1]))
-		fail("pthread_create");
 	ends[0] = adma_attach(pair[0]);
-	pthread_join(thread, &other);
-	ends[1] = (int)(long)other;
+	ends[1] = result_of(thread);
+}
+
+static inline void connect_both(int ends[2])
+{
+	int pair[2];
+
+	make_pair(SOCK_STREAM, pair);
+	attach_both(pair, ends);
+	close(pair[0]);
+	close(pair[1]);
 }
 
 /* ---- processes --------------------------------------------------------------------------- */
@@ -338,27 +349,43 @@ static inline void become_user(uid_t user)
 		return;
 	if (getuid() == 0 && (setgroups(0, NULL) || setresgid(user, user, user) ||
 			      setresuid(user, user, user)))
-		cannot_be_shown("cannot become another user");
+		cannot("cannot become another user");
 	prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
 	prctl(PR_SET_PDEATHSIG, SIGKILL); /* which goes with the user */
 }
 
-/* The parent's end of a connected pair; the child gets the other and runs `other`. */
-static inline int with_process(int (*other)(int connection), pid_t *child)
+/* A child of that name, which alone runs the block behind this and ends well with it. */
+#define CHILD(name)                       \
+	pid_t name = fork_child();        \
+	for (; name == 0; exit(0))
+
+/* Forks a child with a connection to it; both get their end. */
+static inline int fork_connected(pid_t *child)
 {
 	int pair[2];
 
 	make_pair(SOCK_STREAM, pair);
 	*child = fork_child();
-	if (*child == 0) {
-		close(pair[0]);
-		exit(other(attach_and_close(pair[1])));
-	}
-	close(pair[1]);
-	return attach_and_close(pair[0]);
+	close(pair[*child != 0]);
+	return attach_and_close(pair[*child == 0]);
 }
 
-static pid_t child __attribute__((unused)); /* that of the latest with_child */
+static pid_t child __attribute__((unused)); /* that of the latest PEER or with_child */
+
+/* Like CHILD, with an end of a connection for both: what the peer does is the block. */
+#define PEER(connection)                              \
+	int connection = fork_connected(&child);      \
+	for (; child == 0; exit(0))
+
+/* The parent's end; the child runs `other`. */
+static inline int with_process(int (*other)(int connection), pid_t *child)
+{
+	int connection = fork_connected(child);
+
+	if (*child == 0)
+		exit(other(connection));
+	return connection;
+}
 
 static inline int with_child(int (*other)(int connection))
 {
@@ -372,7 +399,7 @@ static inline void expect_good_end(pid_t child)
 	int status;
 
 	if (waitpid(child, &status, 0) != child || status != 0)
-		fail("the other process ended with status %#x", status);
+		wrong("the other process ended with status %#x", status);
 }
 
 /* Closes, which is what the other process waits for. */
@@ -380,6 +407,13 @@ static inline void finish(int connection, pid_t child)
 {
 	EXPECT(adma_close(connection), 0);
 	expect_good_end(child);
+}
+
+/* Closes when the other process has ended. */
+static inline void finish_after(int connection, pid_t child)
+{
+	expect_good_end(child);
+	EXPECT(adma_close(connection), 0);
 }
 
 /* Ends as the child does. */
@@ -405,7 +439,7 @@ static inline byte *message_memory(size_t size)
 		return pages_between_guards(size);
 	byte *block = adma_alloc(size);
 	if (!block)
-		fail("no block of %zu bytes", size);
+		wrong("no block of %zu bytes", size);
 	return block;
 }
 #endif

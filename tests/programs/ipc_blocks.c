@@ -1,15 +1,57 @@
 /*
- * Tests adma_alloc memory across fork, free and reuse, with closed descriptors, and at limits.
+ * Tests adma_alloc memory across fork, free and reuse, with closed descriptors, at limits, and where
+ * posts name wrong blocks or pages are taken away: no process is ended, and messages arrive.
  *
  * usage: ipc_blocks freed|reused|returned [closed]|fork [bare]|closed|hole|interrupted|limited|
- *        no_descriptors|standard|straddling|alone
+ *        no_descriptors|standard|straddling|alone|lied_to|punched
  */
-#include "ipc_blocks.h"
-#include <fcntl.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/time.h>
+#include "ipc_inside.h"
+
+enum { SIZE = 300000 };
+
+static void *new_block(size_t size)
+{
+	void *block = adma_alloc(size);
+
+	if (!block)
+		wrong("no block of %zu bytes", size);
+	for (size_t at = 0; at < size; at += 1000)
+		if (((byte *)block)[at])
+			wrong("a new block is not all zeros");
+	return block;
+}
+
+/* Sends back what it gets, from and into blocks of its own, until the connection is closed. */
+static int echo(int connection)
+{
+	void *block = new_block(SIZE);
+	ssize_t got;
+
+	while ((got = adma_read(connection, block, SIZE)) > 0)
+		EXPECT(adma_write(connection, block, got), got);
+	EXPECT(got, -EPIPE);
+	EXPECT(adma_free(block), 0);
+	EXPECT(adma_close(connection), 0);
+	return 0;
+}
+
+static void ask(int connection, byte *data, unsigned message)
+{
+	fill(data, SIZE, message);
+	EXPECT(adma_write(connection, (void *)data, SIZE), SIZE);
+	memset((void *)data, 0, SIZE);
+	EXPECT(adma_read(connection, (void *)data, SIZE), SIZE);
+	expect_content(data, SIZE, message, "echo");
+}
+
+/* The number that the next descriptor gets, which a block has one of. */
+static int next_descriptor(void)
+{
+	int number = dup(0);
+
+	close(number);
+	return number;
+}
 
 /* What is no block, or not any more, cannot be freed. */
 static void freed(void)
@@ -24,7 +66,7 @@ static void freed(void)
 	EXPECT(adma_free(new_block(0)), 0);
 	errno = 12345;
 	if (adma_alloc(SIZE_MAX) || adma_alloc(SIZE_MAX / 2) || adma_alloc(1ul << 46))
-		fail("a block larger than the machine");
+		wrong("a block larger than the machine");
 	EXPECT(errno, 12345);
 }
 
@@ -53,7 +95,7 @@ static long pages_of(int memory)
 	struct stat is;
 
 	if (fstat(memory, &is))
-		fail("fstat: %s", strerror(errno));
+		wrong("fstat: %s", strerror(errno));
 	return is.st_blocks / (PAGE / 512);
 }
 
@@ -106,7 +148,7 @@ static void forked(void)
 	}
 	expect_good_end(mine);
 	if (bare && block[0] != (content(1, 0) ^ 0xff))
-		fail("the child's byte is not there");
+		wrong("the child's byte is not there");
 	ask(connection, block, 4);
 	EXPECT(adma_free((void *)block), 0);
 	finish(connection, child);
@@ -121,7 +163,7 @@ static void closed(void)
 	int after = next_descriptor();
 
 	if (after <= before)
-		fail("a block has a descriptor: %d is free before, %d after", before, after);
+		wrong("a block has a descriptor: %d is free before, %d after", before, after);
 	close(before);
 	byte *second = new_block(SIZE);
 
@@ -133,26 +175,23 @@ static void closed(void)
 	ask(connection, second, 3);
 	close(before);
 	if (dup(0) != before)
-		fail("the number is not free");
+		wrong("the number is not free");
 	EXPECT(adma_free((void *)second), 0);
 	if (fcntl(before, F_GETFD) < 0)
-		fail("a descriptor of the program was closed");
+		wrong("a descriptor of the program was closed");
 	finish(connection, child);
-}
-
-static int read_into_a_hole(int connection)
-{
-	byte *room = pages_between_guards(SIZE);
-
-	munmap((char *)room + 200 * KIB, 4 * KIB);
-	EXPECT(adma_read(connection, (void *)room, SIZE), -EFAULT);
-	return echo(connection);
 }
 
 /* A buffer that is not mapped is told as ever, if only the other one is a block. */
 static void hole(void)
 {
-	int connection = with_child(read_into_a_hole);
+	PEER(connection) {
+		byte *room = pages_between_guards(SIZE);
+
+		munmap((char *)room + 200 * KIB, 4 * KIB);
+		EXPECT(adma_read(connection, (void *)room, SIZE), -EFAULT);
+		echo(connection);
+	}
 	byte *block = new_block(SIZE);
 
 	EXPECT(adma_write(connection, (void *)block, SIZE), -EFAULT);
@@ -161,17 +200,6 @@ static void hole(void)
 }
 
 /* ---- limits --------------------------------------------------------------------------- */
-
-static void limit(int what, rlim_t most)
-{
-	struct rlimit limits = { most, RLIM_INFINITY };
-
-	if (what == RLIMIT_NOFILE)
-		getrlimit(what, &limits);
-	limits.rlim_cur = most;
-	if (setrlimit(what, &limits))
-		fail("setrlimit: %s", strerror(errno));
-}
 
 static volatile int alarms;
 
@@ -191,63 +219,55 @@ static void interrupted(void)
 	byte *block = adma_alloc(64 * MIB);
 	setitimer(ITIMER_REAL, &never, NULL);
 	if (!block)
-		fail("no block while signals come");
+		wrong("no block while signals come");
 	if (!alarms)
-		cannot_be_shown("this machine makes a block faster than signals come");
+		cannot("this machine makes a block faster than signals come");
 	EXPECT(adma_free((void *)block), 0);
 }
 
 /* A limit of the system is an error, not a kill. */
 static void limited(void)
 {
-	int pair[2], ends[2];
+	int ends[2];
 
 	errno = 12345;
-	limit(RLIMIT_FSIZE, 100000);
+	limit_to(RLIMIT_FSIZE, 100000);
 	if (adma_alloc(SIZE))
-		fail("a block larger than files may be");
+		wrong("a block larger than files may be");
 	EXPECT(adma_free(new_block(10000)), 0);
-	make_pair(SOCK_STREAM, pair);
-	attach_both(pair, ends); /* the one that makes the region is told */
+	connect_both(ends); /* the one that makes the region is told */
 	EXPECT(ends[0] == -EFBIG || ends[1] == -EFBIG, 1);
-	limit(RLIMIT_FSIZE, RLIM_INFINITY);
+	limit_to(RLIMIT_FSIZE, RLIM_INFINITY);
 
-	limit(RLIMIT_AS, 1536 * MIB);
+	limit_to(RLIMIT_AS, 1536 * MIB);
 	if (adma_alloc(2048 * MIB))
-		fail("a block larger than the address space may be");
+		wrong("a block larger than the address space may be");
 	EXPECT(adma_free(new_block(SIZE)), 0);
-	limit(RLIMIT_AS, RLIM_INFINITY);
+	limit_to(RLIMIT_AS, RLIM_INFINITY);
 
 	int next = next_descriptor();
 
-	limit(RLIMIT_NOFILE, next);
+	limit_to(RLIMIT_NOFILE, next);
 	if (adma_alloc(SIZE))
-		fail("a block without a descriptor");
-	limit(RLIMIT_NOFILE, next + 10);
+		wrong("a block without a descriptor");
+	limit_to(RLIMIT_NOFILE, next + 10);
 	EXPECT(adma_free(new_block(SIZE)), 0);
 	EXPECT(errno, 12345);
-}
-
-static int echo_without_descriptors(int connection)
-{
-	void *block = new_block(SIZE);
-	int next = next_descriptor();
-
-	limit(RLIMIT_NOFILE, next);
-	EXPECT(adma_read(connection, block, SIZE), SIZE);
-	EXPECT(adma_write(connection, block, SIZE), SIZE);
-	EXPECT(adma_free(block), 0);
-	EXPECT(adma_close(connection), 0);
-	return 0;
 }
 
 /* A block that cannot be opened for want of a descriptor is copied another way. */
 static void no_descriptors(void)
 {
-	int connection = with_child(echo_without_descriptors);
-	byte *block = new_block(SIZE);
+	PEER(connection) {
+		void *block = new_block(SIZE);
 
-	ask(connection, block, 1);
+		limit_to(RLIMIT_NOFILE, next_descriptor());
+		EXPECT(adma_read(connection, block, SIZE), SIZE);
+		EXPECT(adma_write(connection, block, SIZE), SIZE);
+		EXPECT(adma_free(block), 0);
+		EXPECT(adma_close(connection), 0);
+	}
+	ask(connection, new_block(SIZE), 1);
 	finish(connection, child);
 }
 
@@ -259,7 +279,7 @@ static void standard(void)
 	byte *other = new_block(SIZE), *block = new_block(SIZE);
 
 	if (write(1, "spoiled", 7) > 0)
-		fail("the standard output has become a block");
+		wrong("the standard output has become a block");
 	expect_only(block, SIZE, 0, "block");
 	EXPECT(adma_free((void *)block), 0);
 	EXPECT(adma_free((void *)other), 0);
@@ -275,36 +295,34 @@ static void straddling(void)
 	byte *block = new_block(whole), *below = new_block(whole);
 
 	if (below + whole != block)
-		cannot_be_shown("two blocks that do not lie side by side");
+		cannot("two blocks that do not lie side by side");
 	ask(connection, block - 1000, 1);
 	ask(connection, block - SIZE + 1, 2);
 	ask(connection, below, 3);
 	EXPECT(adma_free((void *)block), 0);
 	if (mmap((void *)block, whole, PROT_READ | PROT_WRITE,
 		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) != block)
-		fail("no memory behind the block");
+		wrong("no memory behind the block");
 	ask(connection, block - 1000, 4);
 	ask(connection, block, 5);
 	EXPECT(adma_free((void *)below), 0);
 	finish(connection, child);
 }
 
-static int pair_of_mine[2];
-
-static void *echo_here(void *unused)
+static void *echo_here(void *socket)
 {
-	echo(adma_attach(pair_of_mine[1]));
-	return unused;
+	echo(adma_attach((int)(long)socket));
+	return NULL;
 }
 
 /* A process connected to itself. */
 static void alone(void)
 {
-	pthread_t thread;
+	int pair[2];
 
-	make_pair(SOCK_STREAM, pair_of_mine);
-	pthread_create(&thread, NULL, echo_here, NULL);
-	int connection = adma_attach(pair_of_mine[0]);
+	make_pair(SOCK_STREAM, pair);
+	pthread_t thread = start(echo_here, pair[1]);
+	int connection = adma_attach(pair[0]);
 	byte *block = new_block(SIZE);
 
 	for (unsigned i = 0; i < 20; i++)
@@ -314,9 +332,144 @@ static void alone(void)
 	pthread_join(thread, NULL);
 }
 
+/* ---- lies ------------------------------------------------------------------------------ */
+
+/* The latest with this buffer. */
+static volatile struct post *find_post(const void *buffer)
+{
+	volatile struct post *latest = NULL;
+	size_t size;
+	byte *from = region(&size);
+
+	for (volatile struct post *post = (void *)from; (byte *)post < from + size; post++)
+		if (post->at == (uintptr_t)buffer && post->len == SIZE &&
+		    (!latest || post->number > latest->number))
+			latest = post;
+	if (!latest)
+		wrong("no post found");
+	return latest;
+}
+
+static int some_memory(off_t size, unsigned seals, bool pages)
+{
+	int memory = memfd_create("lie", MFD_ALLOW_SEALING);
+
+	if (memory < 0 || ftruncate(memory, size) || (pages && fallocate(memory, 0, 0, size)) ||
+	    fcntl(memory, F_ADD_SEALS, seals))
+		wrong("no memory: %s", strerror(errno));
+	return memory;
+}
+
+enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
+
+/* Names a descriptor as the library names a block: number and file. */
+static uint64_t name_of(int memory)
+{
+	struct stat file;
+
+	if (fstat(memory, &file))
+		wrong("fstat: %s", strerror(errno));
+	return (uint64_t)memory << 40 | ((file.st_ino ^ (uint64_t)file.st_dev << 32) & ((1ul << 39) - 1));
+}
+
+/* Posts that are not what they should be; the first is. */
+static const struct {
+	off_t size;
+	unsigned seals;
+	bool pages;
+	int wrong_file;
+	uint64_t offset;
+} lies[] = {
+	{ .size = 0 },
+	{ .size = SIZE, .seals = F_SEAL_GROW | F_SEAL_SEAL, .pages = true }, /* could be made smaller later */
+	{ .size = SIZE, .seals = SEALS | F_SEAL_WRITE, .pages = true },
+	{ .size = SIZE, .seals = 0, .pages = true },
+	{ .size = 1l << 46, .seals = SEALS, .pages = false }, /* half of the address space, and no page in it */
+	{ .size = SIZE, .seals = SEALS, .pages = true, .wrong_file = 1 }, /* the number of another file */
+	{ .offset = 1l << 40 },
+	{ .offset = 1ul << 63 },
+};
+
+enum { LIES = COUNT(lies) };
+
+static void tell(int lie, volatile struct post *post)
+{
+	if (lies[lie].size) {
+		int memory = some_memory(lies[lie].size, lies[lie].seals, lies[lie].pages);
+
+		post->block = name_of(memory) ^ lies[lie].wrong_file;
+	}
+	if (lies[lie].offset)
+		post->block_offset = lies[lie].offset;
+}
+
+/* A block that is not what it should be is not mapped, and the message arrives. */
+static void lied_to(void)
+{
+	int told[2];
+	char go = 0;
+
+	make_pipe(told);
+	PEER(connection) {
+		byte *block = new_block(SIZE);
+
+		/* What is posted is true but for the block. */
+		for (int i = 0; i < LIES; i++) {
+			fill(block, SIZE, i);
+			adma_cookie_t cookie = adma_iwrite(connection, (void *)block, SIZE);
+
+			tell(i, find_post((void *)block));
+			send_byte(told[1]);
+			/* Only the other side copies. */
+			EXPECT(adma_read(connection, &go, 1), 1);
+			EXPECT(adma_wait(cookie), SIZE);
+		}
+		echo(connection);
+	}
+	byte *block = new_block(SIZE);
+
+	for (int i = 0; i < LIES; i++) {
+		await_byte(told[0]);
+		int before = mappings("", "(deleted)");
+
+		EXPECT(adma_read(connection, (void *)block, SIZE), SIZE);
+		expect_content(block, SIZE, i, "lie");
+		EXPECT(mappings("", "(deleted)") - before, i == 0);
+		EXPECT(adma_write(connection, &go, 1), 1);
+	}
+	ask(connection, block, 77);
+	finish(connection, child);
+}
+
+/* The peer takes the pages of its block away all the time: what arrives is its own doing, but it does. */
+static void punched(void)
+{
+	PEER(connection) {
+		int memory = next_descriptor();
+		void *block = new_block(SIZE);
+
+		for (unsigned i = 0; i < 200; i++) {
+			adma_cookie_t cookie = post(connection, block, SIZE, i % 2);
+
+			while (adma_wait_for(cookie, 0) == -ETIMEDOUT)
+				EXPECT(fallocate(memory, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+						 SIZE), 0);
+		}
+		echo(connection);
+	}
+	byte *block = new_block(SIZE);
+
+	for (unsigned i = 0; i < 200; i++)
+		EXPECT(i % 2 ? adma_read(connection, (void *)block, SIZE)
+			     : adma_write(connection, (void *)block, SIZE), SIZE);
+	ask(connection, block, 1);
+	finish(connection, child);
+}
+
 PROGRAM((void)0,
 	{ "freed", freed }, { "reused", reused }, { "returned", returned },
 	{ "fork", forked }, { "closed", closed }, { "hole", hole },
 	{ "interrupted", interrupted }, { "limited", limited },
 	{ "no_descriptors", no_descriptors }, { "standard", standard },
-	{ "straddling", straddling }, { "alone", alone })
+	{ "straddling", straddling }, { "alone", alone },
+	{ "lied_to", lied_to }, { "punched", punched })

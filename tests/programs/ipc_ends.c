@@ -5,31 +5,23 @@
  * usage: ipc_ends first_thread|fork|orphan|exec|close|again|all_closed
  */
 #include "ipc_echo.h"
-#include <fcntl.h>
-#include <sys/syscall.h>
 
 /* ---- the first thread leaves ------------------------------------------------------------- */
 
 static void *echo_in_thread(void *connection)
 {
 	if (echo((int)(long)connection))
-		fail("echo without the first thread");
+		wrong("echo without the first thread");
 	return NULL;
-}
-
-static int leave_thread(int connection)
-{
-	pthread_t thread;
-
-	pthread_create(&thread, NULL, echo_in_thread, (void *)(long)connection);
-	pthread_exit(NULL);
 }
 
 /* The system finds no memory by such a process's number, but it lives. */
 static void first_thread(void)
 {
-	int connection = with_child(leave_thread);
-
+	PEER(connection) {
+		start(echo_in_thread, connection);
+		pthread_exit(NULL);
+	}
 	sleep_ms(50);
 	for (int i = 0; i < 5; i++) {
 		ask_echo(connection, 100);
@@ -45,9 +37,8 @@ static void forked(void)
 {
 	int connection = with_child(echo);
 	adma_cookie_t cookie = adma_iread(connection, (void *)room, 100);
-	pid_t mine = fork_child();
 
-	if (mine == 0) {
+	CHILD(mine) {
 		EXPECT(adma_write(connection, (void *)room, 10), -EPERM);
 		EXPECT(adma_read(connection, (void *)room, 10 * MIB), -EPERM);
 		EXPECT(adma_iwrite(connection, (void *)room, 10), -EPERM);
@@ -61,7 +52,6 @@ static void forked(void)
 		ask_echo(own, 3 * MIB);
 		EXPECT(adma_write(connection, (void *)room, 10), -EPERM);
 		finish(own, grandchild);
-		exit(0);
 	}
 	expect_good_end(mine);
 	EXPECT(adma_write(connection, (void *)(room + MIB), 10), 10);
@@ -86,48 +76,37 @@ static void forked(void)
 	finish(connection, child);
 }
 
-static int orphan_lives[2], orphan_may_end[2]; /* pipes; it has the other ends */
-
 /* A child that outlives its parent must not hide the parent's end. */
-static int fork_and_die(int connection)
-{
-	char byte;
-
-	(void)connection;
-	close(orphan_lives[0]);
-	close(orphan_may_end[1]);
-	if (fork() == 0)
-		_exit(read(orphan_may_end[0], &byte, 1) < 0);
-	_exit(0);
-}
-
 static void orphaned(void)
 {
-	make_pipe(orphan_lives);
-	make_pipe(orphan_may_end);
-	int connection = with_child(fork_and_die);
-	struct pollfd end = { .fd = orphan_lives[0] };
+	int lives[2], may_end[2]; /* pipes; the orphan has the other ends */
+	char byte;
 
-	close(orphan_lives[1]);
-	close(orphan_may_end[0]);
+	make_pipe(lives);
+	make_pipe(may_end);
+	PEER(connection) {
+		(void)connection;
+		close(lives[0]);
+		close(may_end[1]);
+		if (fork() == 0)
+			_exit(read(may_end[0], &byte, 1) < 0);
+		_exit(0);
+	}
+	struct pollfd end = { .fd = lives[0] };
+
+	close(lives[1]);
+	close(may_end[0]);
 	/* However long that takes: it was not the orphan's end that was seen. */
 	EXPECT(adma_read(connection, (void *)room, 10), -ECONNRESET);
 	EXPECT(poll(&end, 1, 0), 0);
-	close(orphan_may_end[1]);
+	close(may_end[1]);
 	expect_good_end(child);
-}
-
-static int exec_another(int connection)
-{
-	(void)connection;
-	execlp("sleep", "sleep", "3", NULL);
-	return 1;
 }
 
 static void executed(void)
 {
-	int connection = with_child(exec_another);
-
+	PEER(connection)
+		execlp("sleep", "sleep", "3", NULL);
 	EXPECT(adma_read(connection, (void *)room, 10), -ECONNRESET);
 	EXPECT(adma_write(connection, (void *)room, 10), -ECONNRESET);
 	kill(child, SIGKILL);
@@ -135,17 +114,13 @@ static void executed(void)
 
 /* ---- closing ------------------------------------------------------------------------- */
 
-static int close_at_once(int connection)
-{
-	EXPECT(adma_write(connection, (void *)room, 100), 100);
-	adma_iwrite(connection, (void *)room, MIB);
-	return adma_close(connection);
-}
-
 static void closed(void)
 {
-	int connection = with_child(close_at_once);
-
+	PEER(connection) {
+		EXPECT(adma_write(connection, (void *)room, 100), 100);
+		adma_iwrite(connection, (void *)room, MIB);
+		EXPECT(adma_close(connection), 0);
+	}
 	expect_good_end(child);
 	EXPECT(adma_read(connection, (void *)room, 1000), 100);
 	EXPECT(adma_read(connection, (void *)room, MIB), -EPIPE);
@@ -179,31 +154,23 @@ static void again(void)
 
 enum { FILES = 30 };
 
-static void open_nothing(int two[2], pid_t other)
-{
-	(void)other;
-	two[0] = open("/dev/null", O_RDONLY);
-	two[1] = open("/dev/null", O_RDONLY);
-}
-
 /* Files of one process look the same, as do all processes and events in older kernels. */
-static void open_process(int two[2], pid_t other)
-{
-	two[0] = syscall(SYS_pidfd_open, other, 0);
-	two[1] = syscall(SYS_pidfd_open, other, 0);
-}
+enum { NOTHING, PROCESSES, SOCKETS };
 
-static void open_sockets(int two[2], pid_t other)
+static void open_two(int kind, int two[2])
 {
-	(void)other;
-	make_pair(SOCK_STREAM, two);
+	for (int i = 0; i < 2; i++)
+		two[i] = kind == PROCESSES ? syscall(SYS_pidfd_open, child, 0) :
+		         kind == NOTHING ? open("/dev/null", O_RDONLY) : -1;
+	if (kind == SOCKETS)
+		make_pair(SOCK_STREAM, two);
 }
 
 static void expect_open(const int files[FILES])
 {
 	for (int i = 0; i < FILES; i++)
 		if (fcntl(files[i], F_GETFD) < 0)
-			fail("a file of the program was closed: %d", files[i]);
+			wrong("a file of the program was closed: %d", files[i]);
 }
 
 /* Nothing was sent there, and it can be used. */
@@ -219,27 +186,23 @@ static void expect_quiet(const int files[FILES])
 	}
 }
 
-static void close_all_and_open(void (*open_two)(int two[2], pid_t other))
+static void close_all_and_open(int kind)
 {
-	pid_t mine;
 	int connection = with_child(echo), files[FILES];
 	void *block = adma_alloc(100000);
 
 	ask_echo(connection, 100000);
 	if (close_range(3, ~0u, 0))
-		cannot_be_shown("no close_range in this kernel");
+		cannot("no close_range in this kernel");
 	for (int i = 0; i < FILES; i += 2)
-		open_two(files + i, child);
-	mine = fork();
-	if (mine == 0) {
+		open_two(kind, files + i);
+	CHILD(mine)
 		expect_open(files);
-		_exit(0);
-	}
 	expect_good_end(mine);
 	EXPECT(adma_close(connection), 0);
 	EXPECT(adma_free(block), 0);
 	expect_open(files);
-	if (open_two == open_sockets)
+	if (kind == SOCKETS)
 		expect_quiet(files);
 	for (int i = 0; i < FILES; i++)
 		close(files[i]); /* the next time they have the same numbers */
@@ -249,9 +212,8 @@ static void close_all_and_open(void (*open_two)(int two[2], pid_t other))
 /* Daemons close what they find; what they open then is theirs, and their children's. */
 static void all_closed(void)
 {
-	close_all_and_open(open_nothing);
-	close_all_and_open(open_process);
-	close_all_and_open(open_sockets);
+	for (int kind = NOTHING; kind <= SOCKETS; kind++)
+		close_all_and_open(kind);
 }
 
 PROGRAM(make_room(),

@@ -2,10 +2,8 @@
 #ifndef IPC_FAULTS_H
 #define IPC_FAULTS_H
 #include "ipc.h"
-#include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
-#include <sys/syscall.h>
 
 /* A thread that touches them waits until that descriptor is closed. */
 static inline int withhold_pages(byte *at, size_t len)
@@ -16,7 +14,7 @@ static inline int withhold_pages(byte *at, size_t len)
 	int faults = syscall(SYS_userfaultfd, O_CLOEXEC);
 
 	if (faults < 0 || ioctl(faults, UFFDIO_API, &api) || ioctl(faults, UFFDIO_REGISTER, &range))
-		cannot_be_shown("no userfaultfd here");
+		cannot("no userfaultfd here");
 	return faults;
 }
 

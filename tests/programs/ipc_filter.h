@@ -1,30 +1,20 @@
-/* A seccomp filter: what one system call answers from now on, or that it is a signal. */
+/* Seccomp filters: what system calls answer from now on, or that they are a signal. */
 #ifndef IPC_FILTER_H
 #define IPC_FILTER_H
 #include "ipc.h"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/syscall.h>
-
-static inline void put_filter(struct sock_filter *filter, unsigned short len)
-{
-	struct sock_fprog program = { len, filter };
-
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
-	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
-		cannot_be_shown("no seccomp filters here");
-}
+#include "seccomp.h"
 
 static inline void filter_call(int call, unsigned answer)
 {
-	struct sock_filter filter[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, answer),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
+	if (answer_calls((int[]){ call, -1 }, answer, 0))
+		cannot("no seccomp filters here");
+}
 
-	put_filter(filter, sizeof(filter) / sizeof(filter[0]));
+/* The calls that reach into another process. */
+static inline void filter_reach(unsigned answer)
+{
+	filter_call(SYS_process_vm_readv, answer);
+	filter_call(SYS_process_vm_writev, answer);
 }
 
 /* The handler runs where the call would have, and answers for it. */

@@ -6,9 +6,7 @@
  * usage: ipc_fuzz greeting|region ROUNDS SEED [SECONDS], with ADMA_IPC_TIMEOUT=1; it ends after
  *        SECONDS (180; 0: no limit) and prints how many rounds it did
  */
-#include "ipc_greeting.h"
 #include "ipc_inside.h"
-#include <fcntl.h>
 #include <sys/eventfd.h>
 
 enum { WHOLE = sizeof(struct greeting) };
@@ -29,13 +27,33 @@ static void expect_canary(const char *what)
 {
 	for (size_t at = 0; at < sizeof(canary); at += 8)
 		if (*(uint64_t *)(canary + at) != 0xa5a5a5a5a5a5a5a5u)
-			fail("%s: memory of the program was written", what);
+			wrong("%s: memory of the program was written", what);
 }
 
 /* ---- greetings ------------------------------------------------------------------------ */
 
 static struct greeting honest;
 static int all_fds[8]; /* the first two are what a host sends */
+
+/* Sends bytes with descriptors beside them, if the other end takes them. */
+static void send_with(int to, const void *bytes, size_t len, const int *fds, int count)
+{
+	char beside[CMSG_SPACE(253 * sizeof(int))] = "";
+	struct iovec piece = { (void *)bytes, len };
+	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1 };
+
+	if (count) {
+		message.msg_control = beside;
+		message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+		struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(count * sizeof(int));
+		memcpy(CMSG_DATA(c), fds, count * sizeof(int));
+	}
+	sendmsg(to, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
 
 static void spoil(char *bytes, size_t len)
 {
@@ -71,10 +89,9 @@ static void lie_in_greeting(int to)
 			spoil(bytes, WHOLE);
 		size_t first = roll(8) ? WHOLE : roll(WHOLE) + 1;
 
-		send_with(to, bytes, first, fds, count, MSG_DONTWAIT);
+		send_with(to, bytes, first, fds, count);
 		if (first < WHOLE)
-			send_with(to, bytes + first, WHOLE - first, all_fds, roll(9) ? 0 : roll(4),
-				  MSG_DONTWAIT);
+			send_with(to, bytes + first, WHOLE - first, all_fds, roll(9) ? 0 : roll(4));
 	}
 }
 
@@ -114,7 +131,7 @@ static void greetings(long rounds)
 	all_fds[1] = bell[1];
 	if (ftruncate(all_fds[0], honest.region) ||
 	    fcntl(all_fds[0], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
-		fail("no region: %s", strerror(errno));
+		wrong("no region: %s", strerror(errno));
 	all_fds[2] = open("/dev/null", O_RDWR);
 	all_fds[3] = memfd_create("fuzz", MFD_ALLOW_SEALING);
 	all_fds[4] = eventfd(0, 0);
@@ -129,14 +146,14 @@ static void greetings(long rounds)
 		make_pair(SOCK_STREAM, pair);
 		if (setsockopt(pair[0], SOL_SOCKET, SO_PASSCRED, (int[]){ 1 }, sizeof(int)) ||
 		    pthread_create(&liar, NULL, lie_and_end, (void *)(long)pair[0]))
-			fail("setsockopt, pthread_create: %s", strerror(errno));
+			wrong("setsockopt, pthread_create: %s", strerror(errno));
 		int connection = adma_attach(pair[1]);
 
 		shutdown(pair[1], SHUT_RDWR);
 		pthread_join(liar, NULL);
 
 		if (seconds() - begun > 1 + SLACK)
-			fail("round %ld: a greeting took %.1f s", rounds_done, seconds() - begun);
+			wrong("round %ld: a greeting took %.1f s", rounds_done, seconds() - begun);
 		if (connection > 0) {
 			byte data[100];
 
@@ -147,7 +164,7 @@ static void greetings(long rounds)
 				adma_wait_for(cookie, 0);
 			EXPECT(adma_close(connection), 0);
 		} else if (connection == 0) {
-			fail("attach is 0");
+			wrong("attach is 0");
 		}
 		close(pair[0]);
 		close(pair[1]);
@@ -156,7 +173,7 @@ static void greetings(long rounds)
 	}
 	expect_canary("greeting");
 	if (rounds > 1000 && met == 0)
-		fail("no greeting came through: nothing was shown");
+		wrong("no greeting came through: nothing was shown");
 }
 
 /* ---- the region ------------------------------------------------------------------------ */
@@ -230,16 +247,14 @@ static long one_peer(bool streamed, bool blocks)
 			*(volatile uint64_t *)(mine + at) = 0xeeeeeeeeeeeeeeeeu;
 		for (; messages < 300; messages++) {
 			size_t len = roll(3) ? 1u << roll(21) : roll(100);
-			bool writes = roll(2);
 			double begun = seconds();
-			adma_cookie_t cookie = writes ? adma_iwrite(connection, (void *)data, len) :
-							adma_iread(connection, (void *)data, len);
+			adma_cookie_t cookie = post(connection, data, len, roll(2));
 			long got = cookie < 0 ? cookie : adma_wait_for(cookie, roll(8) ? roll(5) : 50);
 
 			if (seconds() - begun > SLACK)
-				fail("a message took %.1f s", seconds() - begun);
+				wrong("a message took %.1f s", seconds() - begun);
 			if (got > (long)len)
-				fail("%ld bytes of %zu", got, len);
+				wrong("%ld bytes of %zu", got, len);
 			if (got == -ECONNRESET || got == -EPROTO || got == -EPIPE)
 				break;
 		}
@@ -248,14 +263,14 @@ static long one_peer(bool streamed, bool blocks)
 
 		/* A piece that it says it has begun is waited for, until it is dead. */
 		if ((closed && closed != -ETIMEDOUT) || seconds() - begun > 1 + SLACK)
-			fail("closing is %ld after %.1f s", closed, seconds() - begun);
+			wrong("closing is %ld after %.1f s", closed, seconds() - begun);
 		kill(child, SIGKILL);
 		if (closed)
 			EXPECT(adma_close(connection), 0);
 		for (size_t at = 0; at < MIB; at += 8)
 			if (*(uint64_t *)(mine + at) != 0xeeeeeeeeeeeeeeeeu ||
 			    *(uint64_t *)(mine + 3 * MIB + at) != 0xeeeeeeeeeeeeeeeeu)
-				fail("memory beside a buffer was written");
+				wrong("memory beside a buffer was written");
 		expect_canary("region");
 		if (blocks)
 			EXPECT(adma_free((void *)mine), 0);
@@ -275,7 +290,7 @@ static void regions(long rounds)
 int main(int argc, char **argv)
 {
 	if (argc != 4 && argc != 5)
-		fail("usage: ipc_fuzz greeting|region ROUNDS SEED [SECONDS]");
+		wrong("usage: ipc_fuzz greeting|region ROUNDS SEED [SECONDS]");
 	if (argc == 5)
 		limit = atof(argv[4]);
 	long rounds = atol(argv[2]);

@@ -1,7 +1,34 @@
-/* The inside of a connection, for tests that change it: its region and posts. */
+/* The inside of a connection, for tests that change it: greetings, region and posts. */
 #ifndef IPC_INSIDE_H
 #define IPC_INSIDE_H
 #include "ipc.h"
+
+/* As in src/ipc/setup/handshake.rs. */
+struct greeting {
+	char magic[8];
+	uint32_t version, step;
+	uint64_t nonce, page, secret[2], pin;
+	uint32_t region, side, flags, reserved;
+};
+
+enum { HELLO = 1, PAGE_AT, PROOF, DONE };
+enum { EITHER, GUEST, HOST };
+
+/* What the library says first. */
+static inline struct greeting overheard_hello(void)
+{
+	struct greeting hello;
+	int pair[2];
+
+	make_pair(SOCK_STREAM, pair);
+	pthread_t thread = start(attach_in_thread, pair[1]);
+
+	EXPECT(recv(pair[0], &hello, sizeof(hello), MSG_WAITALL), sizeof(hello));
+	close(pair[0]);
+	pthread_join(thread, NULL);
+	close(pair[1]);
+	return hello;
+}
 
 /* What the region says of one of our posts, as in src/ipc/memory/region.rs. */
 struct post {
@@ -25,32 +52,20 @@ static inline byte *region(size_t *size)
 			*size = to - from;
 			return (byte *)from;
 		}
-	fail("no region found");
+	wrong("no region found");
 }
 
-/* The first message that this process has posted, if it has this length. */
-static inline volatile struct post *first_post(size_t len)
+/* Says of the first message of either lane, if it has this length, that its writer has copied all of it. */
+static inline void claim_pieces(size_t len)
 {
 	size_t size;
 	volatile struct post *post = (void *)region(&size);
 
 	while (post->len != len || post->number != 1)
 		post++;
-	return post;
-}
-
-/*
- * Claims the first message of either lane, if it has this length: from buffer to buffer, in two
- * pieces or four, all of which the writer has finished, or none. Answers its post.
- */
-static inline volatile struct post *claim_pieces(size_t len, bool finished)
-{
-	volatile struct post *post = first_post(len);
-
-	for (uint64_t back = 1; back <= 4; back++) {
-		post->finished = finished ? back : 0;
+	for (uint64_t back = 1; back <= 4; back++) { /* in two pieces or four */
+		post->finished = back;
 		*(volatile uint64_t *)(post + 2) = back << 12;
 	}
-	return post;
 }
 #endif

@@ -29,7 +29,7 @@ static size_t size_of_message(unsigned number)
 }
 
 /* Writes and reads in turn until something else than success comes. */
-static long play(int connection, bool first)
+static long talk(int connection, bool first)
 {
 	for (unsigned number = 0;; number++) {
 		size_t size = size_of_message(number);
@@ -38,8 +38,7 @@ static long play(int connection, bool first)
 		long got;
 
 		if (number % 3 == 0) {
-			cookie = writes ? adma_iwrite(connection, (void *)room, size)
-					: adma_iread(connection, (void *)room, size);
+			cookie = post(connection, room, size, writes);
 			if (cookie < 0)
 				return cookie;
 			while (number % 2 && (got = adma_check(cookie)) == -EINPROGRESS)
@@ -72,21 +71,18 @@ int main(int argc, char **argv)
 			rounds = round + 1;
 		make_pair(SOCK_STREAM, pair);
 		make_pipe(connected);
-		pid_t child = fork_child();
-		if (child == 0) {
+		CHILD(child) {
 			int connection = adma_attach(pair[1]);
 
 			close(connected[1]);
 			room = message_memory(LARGEST); /* the parent's block is not ours */
-			play(connection, false);
+			talk(connection, false);
 			_exit(0); /* the parent has gone away first */
 		}
 		close(pair[1]);
 		/* A second one kills, so that it also hits while we are inside. */
-		pid_t killer = fork();
-		if (killer == 0) {
+		CHILD(killer) {
 			struct timespec pause = { 0, random_number(longest) * 1000l };
-
 			char byte;
 
 			close(pair[0]);
@@ -104,17 +100,17 @@ int main(int argc, char **argv)
 		close(pair[0]);
 		double begun = seconds();
 		if (connection >= 0) {
-			long end = play(connection, true);
+			long end = talk(connection, true);
 
 			if (end != -ECONNRESET)
-				fail("round %d: ended with %ld (%s)", round, end, strerror(-end));
+				wrong("round %d: ended with %ld (%s)", round, end, strerror(-end));
 			long again = adma_write(connection, (void *)room, 10);
 			if (again != -ECONNRESET)
-				fail("round %d: the dead take messages: %ld", round, again);
+				wrong("round %d: the dead take messages: %ld", round, again);
 			EXPECT(adma_read(connection, (void *)room, 10), -ECONNRESET);
 			EXPECT(adma_close(connection), 0);
 		} else if (connection != -ECONNRESET && connection != -EPIPE) {
-			fail("round %d: attach is %d (%s)", round, connection,
+			wrong("round %d: attach is %d (%s)", round, connection,
 			     strerror(-connection));
 		}
 		if (seconds() - begun > slowest)
@@ -123,11 +119,11 @@ int main(int argc, char **argv)
 		killed += WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
 		waitpid(killer, &status, 0);
 		if (!WIFEXITED(status))
-			fail("the killer was killed");
+			wrong("the killer was killed");
 	}
 	printf("%d rounds, %d killed, the slowest took %.0f ms\n", rounds, killed,
 	       slowest * 1000);
 	if (killed < rounds)
-		fail("%d of %d went before they were killed", rounds - killed, rounds);
+		wrong("%d of %d went before they were killed", rounds - killed, rounds);
 	return slowest > 20;
 }

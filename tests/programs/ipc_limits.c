@@ -6,7 +6,6 @@
  * missing_shared with ADMA_IPC_ENGINE=shm
  */
 #include "ipc_echo.h"
-#include <sys/resource.h>
 
 /* ---- places ---------------------------------------------------------------------------------- */
 
@@ -23,7 +22,7 @@ static void full(void)
 		if (cookie > 0 && good < 256)
 			cookies[good++] = cookie;
 		else if (cookie != -EAGAIN)
-			fail("iread %d is %ld", i, (long)cookie);
+			wrong("iread %d is %ld", i, (long)cookie);
 	}
 	EXPECT(good, 256);
 	EXPECT(adma_read(connection, (void *)room, 10), -EAGAIN);
@@ -53,37 +52,21 @@ static void late_cookie(void)
 	finish(connection, child);
 }
 
-/* Both ends here: so two places of the table. */
-static void attach_pair(int ends[2])
-{
-	int pair[2];
-
-	make_pair(SOCK_STREAM, pair);
-	attach_both(pair, ends);
-	close(pair[0]);
-	close(pair[1]);
-}
-
 static void table(void)
 {
 	enum { PAIRS = 2048 };
 	static int ends[PAIRS][2], refused[2];
-	struct rlimit files;
 
-	getrlimit(RLIMIT_NOFILE, &files);
-	files.rlim_cur = files.rlim_max;
-	setrlimit(RLIMIT_NOFILE, &files);
-	if (files.rlim_cur < 4 * PAIRS + 100)
-		cannot_be_shown("too few descriptors for 4096 connections");
+	limit_to(RLIMIT_NOFILE, 8 * PAIRS);
 	for (int i = 0; i < PAIRS; i++) {
-		attach_pair(ends[i]);
+		connect_both(ends[i]); /* two places of the table */
 		if (ends[i][0] < 0 || ends[i][1] < 0)
-			fail("pair %d: %d, %d", i, ends[i][0], ends[i][1]);
+			wrong("pair %d: %d, %d", i, ends[i][0], ends[i][1]);
 	}
 	long files_open = entries_of("/proc/self/fd");
 
 	for (int i = 0; i < 3; i++) {
-		attach_pair(refused);
+		connect_both(refused);
 		EXPECT(refused[0], -EMFILE);
 		EXPECT(refused[1], -EMFILE);
 	}
@@ -93,7 +76,7 @@ static void table(void)
 		EXPECT(adma_close(ends[i][0]), 0);
 		EXPECT(adma_close(ends[i][1]), 0);
 		EXPECT(adma_write(ends[i][0], (void *)room, 10), -EBADF);
-		attach_pair(ends[i]);
+		connect_both(ends[i]);
 	}
 	for (int i = 0; i < PAIRS; i += 100) {
 		EXPECT(adma_write(ends[i][0], (void *)room, 10), 10);
@@ -119,27 +102,21 @@ static int write_first(int connection)
 	return 0;
 }
 
-static int read_late(int connection)
-{
-	usleep(200000);
-	for (int i = 0; i < 1000; i++)
-		EXPECT(adma_read(connection, (void *)room, 4096), 4096);
-	return 0;
-}
-
 static void unread(void)
 {
 	int connection = with_child(write_first);
 
 	write_first(connection);
-	expect_good_end(child);
-	EXPECT(adma_close(connection), 0);
+	finish_after(connection, child);
 	/* Beyond that the writer waits, and nothing is lost. */
-	connection = with_child(read_late);
+	PEER(late) {
+		usleep(200000);
+		for (int i = 0; i < 1000; i++)
+			EXPECT(adma_read(late, (void *)room, 4096), 4096);
+	}
 	for (int i = 0; i < 1000; i++)
-		EXPECT(adma_write(connection, (void *)room, 4096), 4096);
-	expect_good_end(child);
-	EXPECT(adma_close(connection), 0);
+		EXPECT(adma_write(late, (void *)room, 4096), 4096);
+	finish_after(late, child);
 }
 
 /* ---- descriptors ---------------------------------------------------------------------------- */
@@ -160,78 +137,62 @@ static void descriptors(void)
 		int pair[2], result, status;
 
 		make_pair(SOCK_STREAM, pair);
-		pid_t other = fork_child();
-
-		if (other == 0) {
+		CHILD(other) {
 			close(pair[0]);
 			attach_only(pair[1]);
-			_exit(0);
 		}
-		pid_t limited = fork_child();
-
-		if (limited == 0) {
-			struct rlimit files = { limit, limit };
-
+		CHILD(limited) {
 			close(pair[1]);
-			setrlimit(RLIMIT_NOFILE, &files);
+			limit_to(RLIMIT_NOFILE, limit);
 			result = attach_only(pair[0]);
 			if (result && result != -EMFILE)
-				fail("with %u descriptors: %s", limit, strerror(-result));
+				wrong("with %u descriptors: %s", limit, strerror(-result));
 			_exit(result ? 2 : 3);
 		}
 		close(pair[0]);
 		close(pair[1]);
 		if (waitpid(limited, &status, 0) != limited || !WIFEXITED(status) ||
 		    WEXITSTATUS(status) < 2)
-			fail("with %u descriptors: status %#x", limit, status);
+			wrong("with %u descriptors: status %#x", limit, status);
 		worked += WEXITSTATUS(status) == 3;
 		waitpid(other, &status, 0);
 	}
 	if (worked == 0 || worked == 17)
-		fail("%d of 17 limits are enough", worked);
+		wrong("%d of 17 limits are enough", worked);
 }
 
 /* ---- memory that is not there -------------------------------------------------------------- */
 
-static int offer_good(int connection)
-{
-	/* One page is missing in the middle of the other's buffers. */
-	EXPECT(adma_write(connection, (void *)room, 4 * MIB), -EFAULT);
-	EXPECT(adma_read(connection, (void *)room, 4 * MIB), -EFAULT);
-	EXPECT(adma_read(connection, (void *)room, 4 * MIB), 4 * MIB);
-	return 0;
-}
-
+/* One page is missing in the middle of this side's buffers. */
 static void missing(void)
 {
-	int connection = with_child(offer_good);
-
+	PEER(connection) {
+		EXPECT(adma_write(connection, (void *)room, 4 * MIB), -EFAULT);
+		EXPECT(adma_read(connection, (void *)room, 4 * MIB), -EFAULT);
+		EXPECT(adma_read(connection, (void *)room, 4 * MIB), 4 * MIB);
+	}
 	mprotect((void *)(room + 2 * MIB), PAGE, PROT_NONE);
 	EXPECT(adma_read(connection, (void *)room, 4 * MIB), -EFAULT);
 	EXPECT(adma_write(connection, (void *)room, 4 * MIB), -EFAULT);
 	mprotect((void *)(room + 2 * MIB), PAGE, PROT_READ | PROT_WRITE);
 	/* The connection goes on. */
 	EXPECT(adma_write(connection, (void *)room, 4 * MIB), 4 * MIB);
-	expect_good_end(child);
-	EXPECT(adma_close(connection), 0);
-}
-
-static int write_missing(int connection)
-{
-	mprotect((void *)(room + 2 * MIB), PAGE, PROT_NONE);
-	return adma_write(connection, (void *)room, 4 * MIB) != 0;
+	finish_after(connection, child);
 }
 
 /* Run with ADMA_IPC_ENGINE=shm: such a process dies as of memcpy, and the other hears of it. */
 static void missing_shared(void)
 {
 	int status;
-	int connection = with_child(write_missing);
 
+	PEER(connection) {
+		mprotect((void *)(room + 2 * MIB), PAGE, PROT_NONE);
+		adma_write(connection, (void *)room, 4 * MIB);
+	}
 	EXPECT(adma_read(connection, (void *)room, 4 * MIB), -ECONNRESET);
 	if (waitpid(child, &status, 0) != child || !WIFSIGNALED(status) ||
 	    WTERMSIG(status) != SIGSEGV)
-		fail("the other process ended with status %#x", status);
+		wrong("the other process ended with status %#x", status);
 	EXPECT(adma_close(connection), 0);
 }
 
@@ -256,36 +217,30 @@ static void *wait_too(void *connection)
 /* Waiting goes on: long sleeps, with threads and with other connections. */
 static void no_heap(void)
 {
-	struct rlimit none = { 0, 0 };
 	pid_t children[3];
 	int connections[3];
-	pthread_t thread;
 
 	for (int i = 0; i < 3; i++)
 		connections[i] = with_process(write_later, &children[i]);
 	/* What another thread waits with, and a connection that no thread waits on. */
-	pthread_create(&thread, NULL, wait_too, (void *)(long)connections[1]);
+	pthread_t thread = start(wait_too, connections[1]);
 	adma_cookie_t later = adma_iread(connections[2], (void *)(room + 9 * MIB), 100);
-	char name[40];
-	int pair[2];
-
-	snprintf(name, sizeof(name), "@adma-no-heap-%d", getpid());
-	int listener = adma_listen(name);
+	int pair[2], listener = adma_listen(own_name());
 
 	make_pair(SOCK_STREAM, pair);
-	plain_client(name);
+	plain_client(own_name());
 	sleep_ms(50);
-	setrlimit(RLIMIT_DATA, &none);
-	setrlimit(RLIMIT_AS, &none);
+	limit_to(RLIMIT_DATA, 0);
+	limit_to(RLIMIT_AS, 0);
 	for (size_t size = MIB; size >= 8; size /= 2)
 		while (malloc(size))
 			;
 	/* Nothing new is begun. */
 	EXPECT(adma_attach(pair[0]), -ENOMEM);
-	EXPECT(adma_connect(name), -ENOMEM);
+	EXPECT(adma_connect(own_name()), -ENOMEM);
 	EXPECT(adma_accept(listener), -ENOMEM);
 	if (adma_alloc(100))
-		fail("there is memory");
+		wrong("there is memory");
 	EXPECT(adma_read(connections[0], (void *)room, 100), 100);
 	EXPECT(adma_wait_for(later, 20000), 100);
 	pthread_join(thread, NULL);

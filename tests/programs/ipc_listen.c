@@ -1,45 +1,37 @@
 /*
  * Tests listeners: paths and abstract names, two at one path, closed or interrupted in adma_accept.
  *
- * usage: ipc_listen listen|together|beside|interrupted [silent]|closed_meanwhile; the last
+ * usage: ipc_listen listen|together|bound|beside|interrupted [silent]|closed_meanwhile; the last
  * with ADMA_IPC_TIMEOUT=1
  */
 #include "ipc_echo.h"
-#include <fcntl.h>
-
-static char name[60];
+#include <sys/file.h>
 
 static void at(const char *path)
 {
-	int listener = adma_listen(path);
-	pid_t child;
+	int listener = made(adma_listen(path));
 
-	if (listener < 0)
-		fail("%s: %s", path, strerror(-listener));
 	for (int round = 0; round < 3; round++) {
-		child = fork_child();
-		if (child == 0)
+		CHILD(client)
 			exit(echo(made(adma_connect(path))));
 		struct pollfd ready = { .fd = listener, .events = POLLIN };
 
 		if (poll(&ready, 1, 60000) != 1)
-			fail("a listener can be polled");
+			wrong("a listener can be polled");
 		int connection = made(adma_accept(listener));
 
 		ask_echo(connection, 1000);
 		ask_echo(connection, MIB);
-		finish(connection, child);
+		finish(connection, client);
 	}
 	EXPECT(adma_close(listener), 0);
 }
 
 static void listened(void)
 {
-	char folder[] = "/tmp/adma-test-XXXXXX", path[60], longest[300];
+	const char *path = make_path();
+	char longest[300];
 
-	if (!mkdtemp(folder))
-		fail("mkdtemp");
-	snprintf(path, sizeof(path), "%s/socket", folder);
 	EXPECT(adma_connect(path), -ENOENT);
 	at(path);
 	EXPECT(adma_connect(path), -ECONNREFUSED);
@@ -52,9 +44,8 @@ static void listened(void)
 	unlink(path);
 	EXPECT(symlink("nowhere", path), 0);
 	EXPECT(adma_listen(path), -EADDRINUSE);
-	unlink(path);
-	rmdir(folder);
-	at(name);
+	remove_path();
+	at(own_name());
 	memset(longest, 'x', sizeof(longest));
 	longest[sizeof(longest) - 1] = 0;
 	EXPECT(adma_listen(longest), -ENAMETOOLONG);
@@ -67,62 +58,49 @@ static void listened(void)
 
 	make_pair(SOCK_STREAM, pair);
 	if (write(pair[1], longest, 200) != 200)
-		fail("write");
+		wrong("write");
 	EXPECT(adma_attach(pair[0]), -EPROTO);
 	close(pair[1]);
 	int gone = adma_attach(pair[0]);
 	if (gone != -ECONNRESET && gone != -EPIPE && gone != -EPROTO)
-		fail("attach to a closed end: %d", gone);
+		wrong("attach to a closed end: %d", gone);
 }
 
-struct contest {
-	char path[60];
-	pthread_barrier_t start, end;
-	int listeners[2];
-};
+static pthread_barrier_t begin, end;
+static int both[2];
 
-static void *compete(void *argument)
+static void *compete(void *unused)
 {
-	struct contest *contest = argument;
-
 	for (int round = 0; round < 1000; round++) {
-		pthread_barrier_wait(&contest->start);
-		contest->listeners[1] = adma_listen(contest->path);
-		pthread_barrier_wait(&contest->end);
+		pthread_barrier_wait(&begin);
+		both[1] = adma_listen(own_path);
+		pthread_barrier_wait(&end);
 	}
-	return NULL;
+	return unused;
 }
 
 /* Of two processes that listen at one path one does; also where a file was left over. */
 static void together(void)
 {
-	static struct contest contest = { "/tmp/adma-together-XXXXXX", .listeners = { 0 } };
-	pthread_t thread;
+	make_path();
+	pthread_barrier_init(&begin, NULL, 2);
+	pthread_barrier_init(&end, NULL, 2);
+	pthread_t thread = start(compete, 0);
 
-	if (!mkdtemp(contest.path))
-		fail("mkdtemp");
-	strcat(contest.path, "/socket");
-	pthread_barrier_init(&contest.start, NULL, 2);
-	pthread_barrier_init(&contest.end, NULL, 2);
-	pthread_create(&thread, NULL, compete, &contest);
 	for (int round = 0; round < 1000; round++) {
-		int *both = contest.listeners;
-
-		pthread_barrier_wait(&contest.start);
-		both[0] = adma_listen(contest.path);
-		pthread_barrier_wait(&contest.end);
+		pthread_barrier_wait(&begin);
+		both[0] = adma_listen(own_path);
+		pthread_barrier_wait(&end);
 		int one = both[0] > 0 ? 0 : 1;
 
 		if (both[one] <= 0 || both[1 - one] != -EADDRINUSE)
-			fail("round %d: %d and %d", round, both[0], both[1]);
+			wrong("round %d: %d and %d", round, both[0], both[1]);
 		close(both[one]);
 		if (round % 2)
-			unlink(contest.path);
+			unlink(own_path);
 	}
 	pthread_join(thread, NULL);
-	unlink(contest.path);
-	*strrchr(contest.path, '/') = 0;
-	rmdir(contest.path);
+	remove_path();
 }
 
 static void nothing(int signal)
@@ -134,7 +112,7 @@ static void nothing(int signal)
 static void interrupted(void)
 {
 	struct sigaction action = { .sa_handler = nothing };
-	int listener = adma_listen(name), client = variant ? plain_client(name) : -1;
+	int listener = adma_listen(own_name()), client = variant ? plain_client(own_name()) : -1;
 
 	sigaction(SIGALRM, &action, NULL);
 	ualarm(50000, 50000); /* the first may come too early */
@@ -154,24 +132,42 @@ static void *accept_one(void *listener)
 static void closed_meanwhile(void)
 {
 	char other_name[70];
-	pthread_t thread;
-	void *got;
 
-	snprintf(other_name, sizeof(other_name), "%s-other", name);
-	int listener = adma_listen(name), other = adma_listen(other_name);
+	snprintf(other_name, sizeof(other_name), "%s-other", own_name());
+	int listener = adma_listen(own_name()), other = adma_listen(other_name);
 	struct pollfd queue = { .fd = listener, .events = POLLIN };
 
-	plain_client(name);
+	plain_client(own_name());
 	plain_client(other_name);
-	pthread_create(&thread, NULL, accept_one, (void *)(long)listener);
+	pthread_t thread = start(accept_one, listener);
+
 	while (poll(&queue, 1, 0)) /* until it is taken out */
 		sleep_ms(1);
 	EXPECT(adma_close(listener), 0);
 	EXPECT(dup2(other, listener), listener);
-	pthread_join(thread, &got);
-	EXPECT((long)got, -EBADF);
+	EXPECT(result_of(thread), -EBADF);
 	EXPECT(poll(&queue, 1, 0), 1);
 	EXPECT(adma_close(other), 0);
+}
+
+/* The file is there, and its server has not called listen() yet: clients wait for that. */
+static void bound(void)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+
+	strcpy(address.sun_path, make_path());
+	int folder = open(own_folder, O_RDONLY), server = socket(AF_UNIX, SOCK_STREAM, 0);
+
+	EXPECT(flock(folder, LOCK_EX), 0);
+	EXPECT(bind(server, (void *)&address, sizeof(address)), 0);
+	CHILD(client)
+		EXPECT(adma_close(made(adma_connect(own_path))), 0);
+	usleep(200000);
+	EXPECT(listen(server, 8), 0);
+	EXPECT(flock(folder, LOCK_UN), 0);
+	EXPECT(adma_close(made(adma_attach(accept(server, NULL, NULL)))), 0);
+	expect_good_end(client);
+	remove_path();
 }
 
 static volatile bool served;
@@ -186,27 +182,25 @@ static void *arm_all_the_time(void *connection)
 /* A thread that serves another connection ends greetings: the one that accepts hears of it. */
 static void beside(void)
 {
-	int listener = adma_listen(name), pair[2], ends[2];
-	pthread_t thread;
+	int listener = adma_listen(own_name()), ends[2];
 
-	make_pair(SOCK_STREAM, pair);
-	attach_both(pair, ends);
-	pthread_create(&thread, NULL, arm_all_the_time, (void *)(long)ends[0]);
+	connect_both(ends);
+	pthread_t thread = start(arm_all_the_time, ends[0]);
+
 	for (int round = 0; round < 50; round++) {
-		pid_t client = fork_child();
 		double begun = seconds();
 
-		if (client == 0)
-			_exit(adma_close(connect_patiently(name)));
+		CHILD(client)
+			EXPECT(adma_close(connect_patiently(own_name())), 0);
 		EXPECT(adma_close(made(adma_accept_for(listener, 40000))), 0);
-		if (seconds() - begun > 30)
-			fail("round %d: accepted after %.0f s", round, seconds() - begun);
+		expect_seconds(begun, 0, 30, "accepting");
 		expect_good_end(client);
 	}
 	served = true;
 	pthread_join(thread, NULL);
 }
 
-PROGRAM(make_room(); snprintf(name, sizeof(name), "@adma-listen-%d", getpid()),
-	{ "listen", listened }, { "together", together }, { "interrupted", interrupted },
+PROGRAM(make_room(); own_name(),
+	{ "listen", listened }, { "together", together }, { "bound", bound },
+	{ "interrupted", interrupted },
 	{ "closed_meanwhile", closed_meanwhile }, { "beside", beside })

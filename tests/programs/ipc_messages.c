@@ -9,13 +9,33 @@ static const size_t sizes[] = {
 	1, 2, 63, 64, 65, 1000, 4095, 4096, 4097, 8192, 16384, 32767, 32768, 32769, 65535, 65536,
 	65537, 262144, 262145, MIB - 1, MIB, MIB + 1, 3 * MIB + 17, 16 * MIB, 64 * MIB,
 };
-enum { SIZES = sizeof(sizes) / sizeof(sizes[0]), MARGIN = 4096, ORDERS = 4 };
+enum { SIZES = COUNT(sizes), MARGIN = 4096, ORDERS = 4 };
 
 static size_t largest = 64 * MIB;
 
 /* Which side is late: none, the reader, the writer; or both post before either waits. */
 static const char *const orders[ORDERS] = { "at once", "writer first", "reader first",
 					    "both posted" };
+
+/* Writes or reads one message, whose side may be late. */
+static void transfer(int connection, byte *data, size_t size, unsigned message, int order, bool writes)
+{
+	if (order == (writes ? 2 : 1))
+		sleep_ms(message % 4 * 2);
+	if (order == 3) {
+		adma_cookie_t cookie = post(connection, data, size, writes);
+
+		if (cookie <= 0)
+			wrong("a post is %ld", (long)cookie);
+		sleep_ms(1);
+		EXPECT(adma_wait(cookie), size);
+		EXPECT(adma_wait(cookie), -EINVAL);
+	} else if (writes) {
+		EXPECT(adma_write(connection, (void *)data, size), size);
+	} else {
+		EXPECT(adma_read(connection, (void *)data, size), size);
+	}
+}
 
 /* Reads one message into the middle of a buffer and looks at all of it. */
 static void read_one(int connection, byte *room, size_t size, unsigned message, int order)
@@ -24,19 +44,7 @@ static void read_one(int connection, byte *room, size_t size, unsigned message, 
 	const char *what = orders[order];
 
 	memset((void *)room, 0xee, size + 2 * MARGIN);
-	if (order == 1)
-		sleep_ms(message % 4 * 2);
-	if (order == 3) {
-		adma_cookie_t cookie = adma_iread(connection, (void *)data, size);
-
-		if (cookie <= 0)
-			fail("iread: %ld", (long)cookie);
-		sleep_ms(1);
-		EXPECT(adma_wait(cookie), size);
-		EXPECT(adma_wait(cookie), -EINVAL);
-	} else {
-		EXPECT(adma_read(connection, (void *)data, size), size);
-	}
+	transfer(connection, data, size, message, order, false);
 	expect_content(data, size, message, what);
 	expect_only(room, MARGIN, 0xee, what);
 	expect_only(data + size, MARGIN, 0xee, what);
@@ -45,18 +53,7 @@ static void read_one(int connection, byte *room, size_t size, unsigned message, 
 static void write_one(int connection, byte *room, size_t size, unsigned message, int order)
 {
 	fill(room, size, message);
-	if (order == 2)
-		sleep_ms(message % 4 * 2);
-	if (order == 3) {
-		adma_cookie_t cookie = adma_iwrite(connection, (void *)room, size);
-
-		if (cookie <= 0)
-			fail("iwrite: %ld", (long)cookie);
-		sleep_ms(1);
-		EXPECT(adma_wait(cookie), size);
-	} else {
-		EXPECT(adma_write(connection, (void *)room, size), size);
-	}
+	transfer(connection, room, size, message, order, true);
 	expect_content(room, size, message, "source");
 }
 
@@ -74,14 +71,6 @@ static void all(int connection, bool first)
 					read_one(connection, room, sizes[i], message, order);
 }
 
-static int other(int connection)
-{
-	all(connection, false);
-	EXPECT(adma_read(connection, &connection, 4), -EPIPE);
-	EXPECT(adma_close(connection), 0);
-	return 0;
-}
-
 /* ---- lengths that differ -------------------------------------------------------------- */
 
 static const struct { size_t sent, wanted; } lengths[] = {
@@ -89,26 +78,7 @@ static const struct { size_t sent, wanted; } lengths[] = {
 	{ MIB, 1 }, { 100001, 100000 }, { 99999, 100000 }, { 3 * MIB + 5, 2 * MIB + 3 },
 	{ 40000, 33000 }, { 33000, 40000 }, { MIB, 20 * KIB },
 };
-enum { LENGTHS = sizeof(lengths) / sizeof(lengths[0]) };
-
-static int turn[2]; /* a pipe: the writer may go on */
-
-static int write_lengths(int connection)
-{
-	byte *room = pages_between_guards(4 * MIB);
-
-	for (unsigned i = 0; i < 2 * LENGTHS; i++) {
-		size_t sent = lengths[i / 2].sent, wanted = lengths[i / 2].wanted;
-		bool cut = i % 2 && sent > wanted;
-
-		await_byte(turn[0]);
-		fill(room, sent, i);
-		adma_cookie_t cookie = adma_iwrite(connection, (void *)room, sent);
-
-		EXPECT(adma_wait(cookie), cut ? wanted : sent);
-	}
-	return 0;
-}
+enum { LENGTHS = COUNT(lengths) };
 
 /*
  * A message that is longer than its buffer is told: where it was there first it stays, where the
@@ -116,10 +86,21 @@ static int write_lengths(int connection)
  */
 static int unequal(void)
 {
-	make_pipe(turn);
-	int connection = with_child(write_lengths);
 	byte *room = pages_between_guards(4 * MIB), *data = room + MARGIN;
+	int turn[2]; /* a pipe: the writer may go on */
 
+	make_pipe(turn);
+	PEER(connection)
+		for (unsigned i = 0; i < 2 * LENGTHS; i++) {
+			size_t sent = lengths[i / 2].sent, wanted = lengths[i / 2].wanted;
+			bool cut = i % 2 && sent > wanted;
+
+			await_byte(turn[0]);
+			fill(room, sent, i);
+			adma_cookie_t cookie = adma_iwrite(connection, (void *)room, sent);
+
+			EXPECT(adma_wait(cookie), cut ? wanted : sent);
+		}
 	for (unsigned i = 0; i < 2 * LENGTHS; i++) {
 		size_t sent = lengths[i / 2].sent, wanted = lengths[i / 2].wanted;
 		size_t count = sent < wanted ? sent : wanted;
@@ -159,8 +140,11 @@ int main(int argc, char **argv)
 		return unequal();
 	if (argc > 2)
 		largest = strtoul(argv[2], NULL, 0);
-	int connection = with_child(other);
-
+	PEER(connection) {
+		all(connection, false);
+		EXPECT(adma_read(connection, &connection, 4), -EPIPE);
+		EXPECT(adma_close(connection), 0);
+	}
 	if (argc > 1)
 		expect_engine(connection, argv[1]);
 	all(connection, true);

@@ -6,7 +6,6 @@
  * usage: ipc_mixed seed
  */
 #include "ipc.h"
-#include <stdatomic.h>
 
 enum { WRITERS = 2, READERS = 2, EACH = 150, TOTAL = WRITERS * EACH, KEPT = 4, BESIDE = 64 };
 enum { MOST = 5 * 1024 * 1024 };
@@ -44,17 +43,22 @@ struct memory {
 	bool is_block;
 };
 
-static void renew(struct memory *memory, size_t least, uint64_t *state)
+static void give_up(struct memory *memory)
 {
-	if (memory->is_block && memory->at)
+	if (memory->is_block)
 		EXPECT(adma_free((void *)memory->at), 0);
 	else
 		free((void *)memory->at);
+}
+
+static void renew(struct memory *memory, size_t least, uint64_t *state)
+{
+	give_up(memory);
 	memory->size = least + 2 * BESIDE + chance(state, 20000);
 	memory->is_block = chance(state, 4) > 0;
 	memory->at = memory->is_block ? adma_alloc(memory->size) : malloc(memory->size);
 	if (!memory->at)
-		fail("no memory");
+		wrong("no memory");
 }
 
 /* Room for len bytes, with some beside it, in memory that is often not new. */
@@ -67,13 +71,10 @@ static byte *some_room(struct memory *kept, size_t len, uint64_t *state)
 	return memory->at + BESIDE + chance(state, memory->size - len - 2 * BESIDE + 1);
 }
 
-static void give_up(struct memory *kept)
+static void give_all_up(struct memory *kept)
 {
 	for (int i = 0; i < KEPT; i++)
-		if (kept[i].is_block)
-			EXPECT(adma_free((void *)kept[i].at), 0);
-		else
-			free((void *)kept[i].at);
+		give_up(&kept[i]);
 }
 
 /* ---- threads ---------------------------------------------------------------------------- */
@@ -94,9 +95,9 @@ static void *write_some(void *number)
 			? adma_write(connection, (void *)data, len)
 			: adma_wait(adma_iwrite(connection, (void *)data, len));
 		if (sent <= 0 || sent > (ssize_t)len)
-			fail("seed %u: a write of %zu bytes is %zd", seed, len, sent);
+			wrong("seed %u: a write of %zu bytes is %zd", seed, len, sent);
 	}
-	give_up(kept);
+	give_all_up(kept);
 	return NULL;
 }
 
@@ -107,11 +108,11 @@ static void expect_message(byte *data, size_t room, ssize_t got)
 	memcpy(&head, (void *)data, sizeof(head));
 	size_t want = head.len < room ? head.len : room;
 	if (got != (head.len <= room ? (ssize_t)want : -EMSGSIZE))
-		fail("seed %u: a read of %zu bytes is %zd, of a message of %u", seed, room, got,
+		wrong("seed %u: a read of %zu bytes is %zd, of a message of %u", seed, room, got,
 		     head.len);
 	for (size_t at = sizeof(head); at < want; at++)
 		if (data[at] != content(head.message, at))
-			fail("seed %u: byte %zu of %u is %#x, want %#x", seed, at, head.len, data[at],
+			wrong("seed %u: byte %zu of %u is %#x, want %#x", seed, at, head.len, data[at],
 			     content(head.message, at));
 	expect_only(data - BESIDE, BESIDE, 0xee, "before");
 	expect_only(data + want, room - want + BESIDE, 0xee, "behind");
@@ -146,7 +147,7 @@ static void *read_some(void *number)
 	while (atomic_fetch_add(&claimed, 1) < TOTAL)
 		while (!read_one(kept, &state))
 			;
-	give_up(kept);
+	give_all_up(kept);
 	return NULL;
 }
 
@@ -160,7 +161,7 @@ static void *make_and_free(void *number)
 		some_room(kept, some_size(&state) % 500000, &state);
 		usleep(200);
 	}
-	give_up(kept);
+	give_all_up(kept);
 	return NULL;
 }
 
@@ -170,11 +171,10 @@ static int talk(int with)
 	pthread_t threads[WRITERS + READERS], other;
 
 	connection = with;
-	pthread_create(&other, NULL, make_and_free, NULL);
-	for (long i = 0; i < WRITERS + READERS; i++)
-		pthread_create(&threads[i], NULL, work[i], (void *)i);
+	other = start(make_and_free, 0);
 	for (int i = 0; i < WRITERS + READERS; i++)
-		pthread_join(threads[i], NULL);
+		threads[i] = start(work[i], i);
+	join_all(threads, WRITERS + READERS);
 	atomic_store(&over, 1);
 	pthread_join(other, NULL);
 	return 0;
@@ -192,7 +192,6 @@ int main(int argc, char **argv)
 	alarm(200);
 	connection = with_child(talk_as_the_other);
 	talk(connection);
-	expect_good_end(child);
-	EXPECT(adma_close(connection), 0);
+	finish_after(connection, child);
 	return 0;
 }

@@ -20,7 +20,7 @@ static void turn(int before, int after, int number, bool write_first)
 	int neighbour = (number + PROCESSES - 1) % PROCESSES;
 
 	for (int round = 0; round < ROUNDS; round++)
-		for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		for (unsigned i = 0; i < COUNT(sizes); i++) {
 			size_t size = sizes[i];
 
 			fill(mine, size, number + round);
@@ -39,7 +39,7 @@ static void turn(int before, int after, int number, bool write_first)
 		}
 }
 
-static int one_of_ring(int pairs[PROCESSES][2], int number, bool write_first)
+static void one_of_ring(int pairs[PROCESSES][2], int number, bool write_first)
 {
 	/* pairs[i] leads from i to the next one; greetings need both sides at the same time. */
 	int *from = pairs[(number + PROCESSES - 1) % PROCESSES], *to = pairs[number];
@@ -58,21 +58,19 @@ static int one_of_ring(int pairs[PROCESSES][2], int number, bool write_first)
 	EXPECT(adma_read(before, &(char[4]){ 0 }, 4), 3);
 	EXPECT(adma_close(after), 0);
 	EXPECT(adma_close(before), 0);
-	return 0;
 }
 
 static void ring(void)
 {
-	bool write_first = variant;
 	int pairs[PROCESSES][2];
 	pid_t children[PROCESSES];
 
 	for (int i = 0; i < PROCESSES; i++)
 		make_pair(SOCK_STREAM, pairs[i]);
 	for (int i = 0; i < PROCESSES; i++) {
-		children[i] = fork_child();
-		if (children[i] == 0)
-			exit(one_of_ring(pairs, i, write_first));
+		CHILD(one)
+			one_of_ring(pairs, i, variant);
+		children[i] = one;
 	}
 	for (int i = 0; i < PROCESSES; i++)
 		expect_good_end(children[i]);
@@ -92,13 +90,6 @@ static int read_and_tell(int connection)
 	return 0;
 }
 
-static int answer_when_told(int connection)
-{
-	await_byte(told[0]);
-	EXPECT(adma_write(connection, "now", 3), 3);
-	return 0;
-}
-
 static void *wait_for_answer(void *connection)
 {
 	EXPECT(adma_read((int)(long)connection, &(char[4]){ 0 }, 4), 3);
@@ -112,24 +103,25 @@ static void *wait_for_answer(void *connection)
 static void asleep_for(long pause_ms)
 {
 	byte *room = pages_between_guards(8 * MIB);
-	pid_t reader, answerer;
-	pthread_t thread;
+	pid_t reader;
 
 	make_pipe(told);
 	int large = with_process(read_and_tell, &reader);
-	int small = with_process(answer_when_told, &answerer);
 
+	PEER(small) {
+		await_byte(told[0]);
+		EXPECT(adma_write(small, "now", 3), 3);
+	}
 	fill(room, 8 * MIB, 3);
-	pthread_create(&thread, NULL, wait_for_answer, (void *)(long)small);
+	pthread_t thread = start(wait_for_answer, small);
+
 	sleep_ms(pause_ms);
 	adma_cookie_t written = adma_iwrite(large, (void *)room, 8 * MIB);
 
 	pthread_join(thread, NULL);
 	EXPECT(adma_wait(written), 8 * MIB);
-	expect_good_end(reader);
-	expect_good_end(answerer);
-	EXPECT(adma_close(large), 0);
-	EXPECT(adma_close(small), 0);
+	finish_after(large, reader);
+	finish_after(small, child);
 }
 
 static void asleep(void)
@@ -149,47 +141,38 @@ static void *wait_long(void *connection)
  * Two threads sleep; the one that looks after all connections stops waiting, and the other
  * one has to go on with it.
  */
-static int write_three(int connection)
-{
-	sleep_ms(100);
-	EXPECT(adma_write(connection, "end", 3), 3);
-	sleep_ms(200000);
-	return 0;
-}
-
-static int say_nothing(int connection)
-{
-	(void)connection;
-	sleep_ms(200000);
-	return 0;
-}
-
 static void handed_on(void)
 {
 	byte *room = pages_between_guards(8 * MIB);
-	pid_t reader, first, second;
-	pthread_t threads[2];
+	pid_t reader, first;
 
 	make_pipe(told);
 	int large = with_process(read_and_tell, &reader);
-	int ends = with_process(write_three, &first);
-	int stays = with_process(say_nothing, &second);
+	int ends = fork_connected(&first);
 
+	if (first == 0) {
+		sleep_ms(100);
+		EXPECT(adma_write(ends, "end", 3), 3);
+		pause();
+	}
+	PEER(stays)
+		pause();
 	fill(room, 8 * MIB, 3);
 	/* Both are asleep when it is posted, so either may have taken it. */
-	pthread_create(&threads[0], NULL, wait_for_answer, (void *)(long)ends);
-	pthread_create(&threads[1], NULL, wait_long, (void *)(long)stays);
+	pthread_t thread = start(wait_for_answer, ends);
+
+	start(wait_long, stays);
 	sleep_ms(20);
 	kill(reader, SIGSTOP);
 	adma_cookie_t written = adma_iwrite(large, (void *)room, 8 * MIB);
 
-	pthread_join(threads[0], NULL);
+	pthread_join(thread, NULL);
 	kill(reader, SIGCONT);
 	/* Only the thread that still sleeps is left to help the reader. */
 	expect_good_end(reader);
 	EXPECT(adma_wait(written), 8 * MIB);
 	kill(first, SIGKILL);
-	kill(second, SIGKILL);
+	kill(child, SIGKILL);
 	_exit(0);
 }
 
@@ -217,21 +200,13 @@ static void *make_late_pages(void *nothing)
 		};
 
 		if ((pid_t)message.arg.pagefault.feat.ptid == getpid())
-			fail("the thread that waits has copied it itself");
+			wrong("the thread that waits has copied it itself");
 		by_other_thread++;
 		sleep_ms(LATE_MS);
 		if (ioctl(late_pages, UFFDIO_ZEROPAGE, &page))
-			fail("UFFDIO_ZEROPAGE: %s", strerror(errno));
+			wrong("UFFDIO_ZEROPAGE: %s", strerror(errno));
 	}
 	return nothing;
-}
-
-static void comes_late(byte *page)
-{
-	pthread_t thread;
-
-	late_pages = withhold_pages(page, PAGE);
-	pthread_create(&thread, NULL, make_late_pages, NULL);
 }
 
 /* Always awake, and so the first to see that there is something to do. */
@@ -254,11 +229,9 @@ static void post_large(int connection, byte *room, bool writes)
 
 	while (more) {
 		sleep_ms(5);
-		adma_cookie_t cookie = writes ? adma_iwrite(connection, (void *)room, LARGE) :
-						adma_iread(connection, (void *)room, LARGE);
+		adma_cookie_t cookie = post(connection, room, LARGE, writes);
 
-		if (read(told[0], &more, 1) != 1)
-			fail("read");
+		EXPECT(read(told[0], &more, 1), 1);
 		EXPECT(adma_wait(cookie), LARGE);
 	}
 }
@@ -268,23 +241,21 @@ static void transfer_large(int connection, byte *room, bool writes)
 	/* Readers begin at the front, and writers at the back. */
 	byte *late = writes ? room + LARGE - 8 * 4096 : room + 8 * 4096;
 
-	comes_late(late);
+	late_pages = withhold_pages(late, PAGE);
+	start(make_late_pages, 0);
 	for (int i = 1; i <= MESSAGES; i++) {
 		char more = i < MESSAGES;
-		adma_cookie_t cookie;
-		double begun;
 
 		madvise((void *)late, 4096, MADV_DONTNEED);
-		cookie = writes ? adma_iwrite(connection, (void *)room, LARGE) :
-				  adma_iread(connection, (void *)room, LARGE);
+		adma_cookie_t cookie = post(connection, room, LARGE, writes);
+
 		while (by_other_thread < i)
 			sleep_ms(1);
-		begun = seconds();
+		double begun = seconds();
+
 		EXPECT(adma_wait(cookie), LARGE);
-		if (seconds() - begun > 3.8) /* the longest sleep is four seconds */
-			fail("message %d took %.1f s", i, seconds() - begun);
-		if (write(told[1], &more, 1) != 1)
-			fail("write");
+		expect_seconds(begun, 0, 3.8, "a message"); /* the longest sleep is four seconds */
+		EXPECT(write(told[1], &more, 1), 1);
 	}
 }
 
@@ -301,8 +272,7 @@ static void lose_rights(int connection, byte *room, bool loses)
 	}
 	while (entries_of("/proc/self/task") > 3) /* "." and "..": helper threads have no filter */
 		sleep_ms(10);
-	filter_call(SYS_process_vm_readv, SECCOMP_RET_ERRNO | EPERM);
-	filter_call(SYS_process_vm_writev, SECCOMP_RET_ERRNO | EPERM);
+	filter_reach(SECCOMP_RET_ERRNO | EPERM);
 	cookie = adma_iread(connection, (void *)room, LARGE);
 	for (double begun = seconds(); seconds() - begun < 0.3;)
 		EXPECT(adma_check(cookie), -EINPROGRESS);
@@ -315,7 +285,6 @@ static void neighbours(void)
 	bool child_writes = variant;
 	int pairs[2][2], small, large;
 	byte *room = pages_between_guards(LARGE);
-	pthread_t thread;
 	pid_t child;
 
 	expect_pages_can_be_withheld();
@@ -326,9 +295,9 @@ static void neighbours(void)
 	small = attach_and_close(pairs[0][child == 0]);
 	large = attach_and_close(pairs[1][child == 0]);
 	lose_rights(large, room, child != 0);
-	if (child == 0)
-		pthread_create(&thread, NULL, look_after_everything, (void *)(long)small);
 	if (child == 0) {
+		pthread_t thread = start(look_after_everything, small);
+
 		transfer_large(large, room, child_writes);
 		pthread_join(thread, NULL);
 		exit(0);
@@ -344,10 +313,9 @@ static void neighbours(void)
 static void cancelled(void)
 {
 	byte *data = pages_between_guards(MIB), *room = pages_between_guards(MIB);
-	int pair[2], ends[2];
+	int ends[2];
 
-	make_pair(SOCK_STREAM, pair);
-	attach_both(pair, ends);
+	connect_both(ends);
 	for (int by_reader = 0; by_reader < 2; by_reader++) {
 		adma_cookie_t cookies[] = { adma_iwrite(ends[0], (void *)data, MIB),
 					    adma_iread(ends[1], (void *)room, MIB) };

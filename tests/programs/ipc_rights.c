@@ -1,43 +1,28 @@
 /*
  * Tests each way to keep a process out of another's memory, and how messages are copied then.
  *
- * usage: ipc_rights NAME, of those in the table `in_two`; or
- *        ipc_rights refused ENGINE|lost [both]|namespaces ENGINE [both]|changed_thread|yama SCOPE
+ * usage: ipc_rights SCENE, of the table at the end; lost has [both], yama SCOPE
  */
 #include "ipc_echo.h"
 #include "ipc_filter.h"
-#include <fcntl.h>
-#include <linux/capability.h>
 
 enum { NOBODY = 65534 };
 
 /* ---- seccomp -------------------------------------------------------------------------- */
 
-static void refuse(int call)
-{
-	filter_call(call, SECCOMP_RET_ERRNO | EPERM);
-}
-
-static int echo_and_lose(int connection)
-{
-	EXPECT(adma_read(connection, (void *)room, MIB), MIB);
-	EXPECT(adma_write(connection, (void *)room, MIB), MIB);
-	refuse(SYS_process_vm_readv);
-	refuse(SYS_process_vm_writev);
-	return echo(connection);
-}
-
 /* The right is lost in the middle of a connection: messages go on, another way. */
 static void lost(void)
 {
-	int connection = with_child(echo_and_lose);
-
+	PEER(connection) {
+		EXPECT(adma_read(connection, (void *)room, MIB), MIB);
+		EXPECT(adma_write(connection, (void *)room, MIB), MIB);
+		filter_reach(SECCOMP_RET_ERRNO | EPERM);
+		exit(echo(connection));
+	}
 	expect_engine(connection, getenv("ENGINE") ?: "process_vm");
 	ask_echo(connection, MIB);
-	if (variant) { /* both */
-		refuse(SYS_process_vm_readv);
-		refuse(SYS_process_vm_writev);
-	}
+	if (variant) /* both */
+		filter_reach(SECCOMP_RET_ERRNO | EPERM);
 	for (int i = 0; i < 5; i++) {
 		ask_echo(connection, 8 * MIB);
 		ask_echo(connection, 100);
@@ -46,65 +31,31 @@ static void lost(void)
 	finish(connection, child);
 }
 
-/* Messages of every regime, and the end. */
-static void ask_echoes(int connection, const char *engine, pid_t child)
+/* From the beginning. */
+static void refuse_reads(int which)
 {
-	expect_engine(connection, engine);
-	for (int i = 0; i < 3; i++) {
-		ask_echo(connection, 8 * MIB);
-		ask_echo(connection, 100);
-		ask_echo(connection, 70000);
-	}
-	finish(connection, child);
-}
-
-/* From the beginning: both sides, or one. */
-static void refused(void)
-{
-	refuse(SYS_process_vm_readv);
-	int connection = with_child(echo);
-
-	ask_echoes(connection, variant, child);
+	(void)which;
+	filter_call(SYS_process_vm_readv, SECCOMP_RET_ERRNO | EPERM);
 }
 
 /* ---- user namespaces ------------------------------------------------------------------ */
 
-static bool both;
-
 /* With one thread only: one that was joined, or is the library's own, leaves soon. */
-static void enter_user_namespace(void)
+static void enter_user_namespace(int which)
 {
 	char map[40];
 	int len = snprintf(map, sizeof(map), "%d %d 1", getuid(), getuid());
 
+	(void)which;
 	while (unshare(CLONE_NEWUSER)) {
 		if (errno != EINVAL)
-			cannot_be_shown("no user namespaces here");
+			cannot("no user namespaces here");
 		sleep_ms(10);
 	}
 	int file = open("/proc/self/uid_map", O_WRONLY);
 
 	EXPECT(write(file, map, len), len); /* the same user, by the same number */
 	close(file);
-}
-
-/* Two processes in namespaces of their own, or one of them. */
-static void namespaces(void)
-{
-	int pair[2], connection;
-	pid_t child;
-
-	make_pair(SOCK_STREAM, pair);
-	child = fork_child();
-	if (child == 0) {
-		enter_user_namespace();
-		exit(echo(made(adma_attach(pair[1]))));
-	}
-	close(pair[1]);
-	if (both)
-		enter_user_namespace();
-	connection = made(adma_attach(pair[0]));
-	ask_echoes(connection, variant, child);
 }
 
 /* ---- rights that change in mid-connection ------------------------------------------------ */
@@ -129,21 +80,12 @@ static void *change_user(void *connection)
 		sleep_ms(1);
 		stat = fopen("/proc/self/stat", "r");
 		if (!stat || fscanf(stat, "%*d %*s %c", &state) != 1)
-			fail("no /proc/self/stat");
+			wrong("no /proc/self/stat");
 		fclose(stat);
 	}
 	if (setresuid(NOBODY, NOBODY, NOBODY))
-		fail("setresuid: %s", strerror(errno));
+		wrong("setresuid: %s", strerror(errno));
 	_exit(echo_until_reset((int)(long)connection));
-}
-
-/* The system goes on telling of the first thread, which is root's. */
-static int leave_to_thread(int connection)
-{
-	pthread_t thread;
-
-	pthread_create(&thread, NULL, change_user, (void *)(long)connection);
-	pthread_exit(NULL);
 }
 
 /* The connection ends, for both, when one of them becomes another user. */
@@ -153,8 +95,10 @@ static void changed_thread(void)
 	long got = 1;
 
 	root_only();
-	int connection = with_child(leave_to_thread);
-
+	PEER(connection) { /* the system goes on telling of its first thread, which is root's */
+		start(change_user, connection);
+		pthread_exit(NULL);
+	}
 	expect_engine(connection, "process_vm");
 	for (size_t len = 100; got > 0 && seconds() - begun < 20; len = MIB + 100 - len) {
 		got = adma_write(connection, (void *)room, len);
@@ -162,19 +106,24 @@ static void changed_thread(void)
 			got = adma_read(connection, (void *)room, MIB);
 	}
 	EXPECT(got, -ECONNRESET);
-	expect_good_end(child);
-	EXPECT(adma_close(connection), 0);
+	finish_after(connection, child);
 }
 
 /* ---- two children ---------------------------------------------------------------------- */
 
-/*
- * Two processes of which neither is the other's parent, each after its preparation; the
- * engine that both of them have, and what is said about it.
- */
-static void two_children(void (*prepare)(int which), const char *engine, const char *about)
+/* What prepares two processes, and what comes of it. */
+struct rights {
+	uid_t user; /* of both; 0: as they are */
+	void (*prepare)(int which);
+	int who; /* of the two prepares; 3: both */
+	const char *engine, *about; /* that both of them have, and what is said about it */
+};
+
+/* Two processes of which neither is the other's parent. */
+static void two_children(void)
 {
-	int pair[2];
+	const struct rights *scene = (void *)scene_how;
+	int pair[2], status[2];
 	pid_t children[2];
 
 	make_pair(SOCK_STREAM, pair);
@@ -182,24 +131,27 @@ static void two_children(void (*prepare)(int which), const char *engine, const c
 		children[i] = fork_child();
 		if (children[i])
 			continue;
-		prepare(i);
+		if (scene->user)
+			become_user(scene->user);
+		if (scene->who >> i & 1)
+			scene->prepare(i);
 		int connection = adma_attach(pair[i]);
 		char text[300];
 
-		if (!engine) { /* the second to hear of it may only see the end */
+		if (!scene->engine) { /* the second to hear of it may only see the end */
 			if (connection != -EACCES && connection != -ECONNRESET && connection != -EPIPE)
-				fail("another user is not refused: %d", connection);
+				wrong("another user is not refused: %d", connection);
 			exit(0);
 		}
 		if (connection < 0)
-			fail("attach: %s", strerror(-connection));
+			wrong("attach: %s", strerror(-connection));
 		adma_connection_info(connection, text, sizeof(text));
-		if (about && !strstr(text, about))
-			fail("%s does not say: %s", text, about);
+		if (scene->about && !strstr(text, scene->about))
+			wrong("%s does not say: %s", text, scene->about);
 		/* Changes nothing, but is answered only when every thread has heard of it. */
 		if (setresuid(-1, -1, -1))
-			fail("setresuid: %s", strerror(errno));
-		expect_engine(connection, engine);
+			wrong("setresuid: %s", strerror(errno));
+		expect_engine(connection, scene->engine);
 		if (i == 1)
 			exit(echo(connection));
 		ask_echo(connection, 100);
@@ -210,15 +162,13 @@ static void two_children(void (*prepare)(int which), const char *engine, const c
 	}
 	close(pair[0]);
 	close(pair[1]);
-	for (int i = 0; i < 2; i++) {
-		int status;
-
-		waitpid(children[i], &status, 0);
-		if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+	for (int i = 0; i < 2; i++)
+		waitpid(children[i], &status[i], 0);
+	for (int i = 0; i < 2; i++)
+		if (WIFEXITED(status[i]) && WEXITSTATUS(status[i]) == 77)
 			exit(77);
-		if (status)
-			fail("child %d ended with status %#x", i, status);
-	}
+	if (status[0] || status[1])
+		wrong("the children ended with status %#x and %#x", status[0], status[1]);
 }
 
 /* ---- process namespaces ---------------------------------------------------------------- */
@@ -226,84 +176,48 @@ static void two_children(void (*prepare)(int which), const char *engine, const c
 /* Only children are in a new process namespace: its maker stays and waits. */
 static void enter_process_namespace(int which)
 {
-	pid_t child;
-
 	(void)which;
 	if (unshare(CLONE_NEWPID))
-		cannot_be_shown("no process namespaces here");
-	child = fork_child();
-	if (child == 0)
-		return;
-	end_like(child);
-}
+		cannot("no process namespaces here");
+	pid_t inside = fork_child();
 
-static void second_enters_process_namespace(int which)
-{
-	if (which == 1)
-		enter_process_namespace(which);
+	if (inside)
+		end_like(inside);
 }
 
 /* ---- processes that must not be traced -------------------------------------------------- */
 
-/* A user without special rights, traceable by its own processes. */
-static void become_nobody(bool dumpable)
-{
-	become_user(NOBODY);
-	if (prctl(PR_SET_DUMPABLE, dumpable, 0, 0, 0))
-		fail("prctl: %s", strerror(errno));
-}
-
-static void nobody(int which)
+/* Also by root, whom the kernel would let in. */
+static void keep_tracers_out(int which)
 {
 	(void)which;
-	become_nobody(true);
-}
-
-static void second_is_not_dumpable(int which)
-{
-	become_nobody(which == 0);
-}
-
-static void neither_is_dumpable(int which)
-{
-	(void)which;
-	become_nobody(false);
-}
-
-/* As root, whom the kernel would let in. */
-static void second_keeps_out(int which)
-{
-	if (getuid())
-		cannot_be_shown("only root may reach such processes");
-	if (which == 1 && prctl(PR_SET_DUMPABLE, 0, 0, 0, 0))
-		fail("prctl: %s", strerror(errno));
+	if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0))
+		wrong("prctl: %s", strerror(errno));
 }
 
 /* Of the same user, with fewer capabilities, and none that lets it trace all. */
-static void second_is_poorer(int which)
+static void lose_capabilities(int which)
 {
-	if (getuid())
-		cannot_be_shown("only root has capabilities");
-	if (which == 1) {
-		struct __user_cap_header_struct header = { _LINUX_CAPABILITY_VERSION_3, 0 };
-		struct __user_cap_data_struct data[2];
+	struct __user_cap_header_struct header = { _LINUX_CAPABILITY_VERSION_3, 0 };
+	struct __user_cap_data_struct data[2];
 
-		if (syscall(SYS_capget, &header, data))
-			fail("capget: %s", strerror(errno));
-		data[0].effective &= ~(1u << CAP_CHOWN | 1u << CAP_SYS_PTRACE);
-		data[0].permitted &= ~(1u << CAP_CHOWN | 1u << CAP_SYS_PTRACE);
-		if (syscall(SYS_capset, &header, data))
-			fail("capset: %s", strerror(errno));
-		prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
-	}
+	(void)which;
+	root_only();
+	if (syscall(SYS_capget, &header, data))
+		wrong("capget: %s", strerror(errno));
+	data[0].effective &= ~(1u << CAP_CHOWN | 1u << CAP_SYS_PTRACE);
+	data[0].permitted &= ~(1u << CAP_CHOWN | 1u << CAP_SYS_PTRACE);
+	if (syscall(SYS_capset, &header, data))
+		wrong("capset: %s", strerror(errno));
+	prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
 }
 
 /* It could become root again. */
-static void both_can_change_back(int which)
+static void stay_changeable(int which)
 {
 	(void)which;
 	if (getuid() || setresuid(NOBODY, NOBODY, 0))
-		cannot_be_shown("cannot become another user");
+		cannot("cannot become another user");
 	prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
 }
 
@@ -319,14 +233,14 @@ static void nameless_users(int which)
 	if (which == 0) {
 		if (setresgid(NOBODY, NOBODY, NOBODY) || setresuid(NOBODY, NOBODY, NOBODY) ||
 		    unshare(CLONE_NEWUSER))
-			cannot_be_shown("no user namespaces here");
+			cannot("no user namespaces here");
 		EXPECT(write(turns[1], &owner, sizeof(owner)), sizeof(owner));
 		await_byte(joined[0]);
 	} else {
 		EXPECT(read(turns[0], &owner, sizeof(owner)), sizeof(owner));
 		snprintf(name, sizeof(name), "/proc/%d/ns/user", owner);
 		if (setns(open(name, O_RDONLY), CLONE_NEWUSER))
-			fail("setns: %s", strerror(errno));
+			wrong("setns: %s", strerror(errno));
 		send_byte(joined[1]);
 	}
 	prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
@@ -338,26 +252,25 @@ static void two_users(int which)
 	become_user(NOBODY - which);
 }
 
+static const char both_copy[] = "process_vm, one copy, both processes copy";
+static const char neither_copies[] = "shared memory, two copies";
+
 /* ---- Yama ------------------------------------------------------------------------------- */
 
 /* Only root may change it, so this is for a guest. */
 static void yama(void)
 {
-	const char *scope = variant;
 	int file = open("/proc/sys/kernel/yama/ptrace_scope", O_WRONLY);
+	bool lets_in = *variant == '0' || (*variant == '1' && getenv("ADMA_IPC_PTRACER"));
 	char about[40];
-	bool lets_in = *scope == '0';
 
-	if (file < 0 || write(file, scope, 1) != 1)
-		cannot_be_shown("no Yama here, or no right to change it");
+	if (file < 0 || write(file, variant, 1) != 1)
+		cannot("no Yama here, or no right to change it");
 	close(file);
-	snprintf(about, sizeof(about), "Yama is at %s", scope);
-	if (*scope == '1' && getenv("ADMA_IPC_PTRACER"))
-		lets_in = true;
-	if (lets_in)
-		two_children(nobody, "process_vm, one copy, both processes copy", NULL);
-	else
-		two_children(nobody, "shared memory", about);
+	snprintf(about, sizeof(about), "Yama is at %s", variant);
+	scene_how = (long)&(struct rights){ NOBODY, NULL, 0, lets_in ? both_copy : "shared memory",
+					    lets_in ? NULL : about };
+	two_children();
 }
 
 /* They lie on the stack of every thread, the library's too. */
@@ -369,48 +282,31 @@ static void *nothing(void *unused)
 	return unused;
 }
 
-/* Each in two children: what prepares them, the engine, and what is said about it. */
-static const char both_copy[] = "process_vm, one copy, both processes copy";
-static const char neither_copies[] = "shared memory, two copies";
-static const char unseen[] = "cannot be seen from this namespace";
-
-static const struct {
-	const char *name;
-	void (*prepare)(int which);
-	const char *engine, *about;
-} in_two[] = {
-	{ "pid_namespace", second_enters_process_namespace, neither_copies, NULL },
-	{ "pid_namespaces", enter_process_namespace, neither_copies, unseen },
-	{ "nobody", nobody, both_copy, NULL },
-	{ "dumpable", second_is_not_dumpable, neither_copies, NULL },
-	{ "dumpable_both", neither_is_dumpable, neither_copies, NULL },
-	{ "keeps_out", second_keeps_out, neither_copies, NULL },
-	{ "poorer", second_is_poorer, neither_copies, NULL },
-	{ "changeable", both_can_change_back, neither_copies, NULL },
-	{ "nameless", nameless_users, NULL, NULL },
-	{ "users", two_users, NULL, NULL },
-};
-
-int main(int argc, char **argv)
+static void prepare_all(void)
 {
-	static const struct mode others[] = {
-		{ "refused", refused }, { "lost", lost }, { "namespaces", namespaces },
-		{ "changed_thread", changed_thread }, { "yama", yama }, { 0 }
-	};
-	pthread_t first; /* with which the C library unblocks its own signals, and only then */
-
-	if (pthread_create(&first, NULL, nothing, NULL) || pthread_join(first, NULL))
-		fail("no thread");
+	/* With the first thread the C library unblocks its own signals, and only then. */
+	result_of(start(nothing, 0));
 	make_room();
 	pthread_atfork(NULL, NULL, make_room);
-	alarm(200);
 	make_pipe(turns);
 	make_pipe(joined);
-	both = argc > 3;
-	for (unsigned i = 0; i < sizeof(in_two) / sizeof(in_two[0]); i++)
-		if (argc > 1 && !strcmp(argv[1], in_two[i].name)) {
-			two_children(in_two[i].prepare, in_two[i].engine, in_two[i].about);
-			return 0;
-		}
-	return run_mode(argc, argv, others);
 }
+
+#define TWO(...) two_children, (long)&(struct rights){ __VA_ARGS__ }
+
+PROGRAM(prepare_all(),
+	{ "lost", lost }, { "changed_thread", changed_thread }, { "yama", yama },
+	{ "refused", TWO(0, refuse_reads, 3, neither_copies, NULL) },
+	{ "namespaces", TWO(0, enter_user_namespace, 2, neither_copies, NULL) },
+	{ "namespaces_both", TWO(0, enter_user_namespace, 3, neither_copies, NULL) },
+	{ "pid_namespace", TWO(0, enter_process_namespace, 2, neither_copies, NULL) },
+	{ "pid_namespaces", TWO(0, enter_process_namespace, 3, neither_copies,
+				"cannot be seen from this namespace") },
+	{ "nobody", TWO(NOBODY, NULL, 0, both_copy, NULL) },
+	{ "dumpable", TWO(NOBODY, keep_tracers_out, 2, neither_copies, NULL) },
+	{ "dumpable_both", TWO(NOBODY, keep_tracers_out, 3, neither_copies, NULL) },
+	{ "keeps_out", TWO(0, keep_tracers_out, 2, neither_copies, NULL) },
+	{ "poorer", TWO(0, lose_capabilities, 2, neither_copies, NULL) },
+	{ "changeable", TWO(0, stay_changeable, 3, neither_copies, NULL) },
+	{ "nameless", TWO(0, nameless_users, 3, NULL, NULL) },
+	{ "users", TWO(0, two_users, 3, NULL, NULL) })

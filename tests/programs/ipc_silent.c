@@ -1,12 +1,58 @@
 /*
- * Tests clients that say nothing and listeners that do not accept: other clients are served, limits
- * hold, and no descriptor is left.
+ * Tests clients that say nothing, have pages that do not come or are many, and listeners that do not
+ * accept: other clients are served, limits hold, and no descriptor is left.
  *
- * usage: ipc_silent crowd|stalled|closed|limit|queue|socket, with ADMA_IPC_TIMEOUT=2;
- * but 12 for stalled, and 1 for queue and socket
+ * usage: ipc_silent crowd|stalled|closed|limit|queue|socket, with ADMA_IPC_TIMEOUT=2, but 12 for
+ *        stalled and 1 for queue and socket; polled|stuck_page [proven]|emfile|idle
  */
-#include "ipc_hostile.h"
-#include <sys/resource.h>
+#include "ipc_faults.h"
+#include "ipc_inside.h"
+
+/* A server that polls: what O_NONBLOCK promises. */
+static int nonblocking_listener(void)
+{
+	int listener = adma_listen(own_name());
+
+	if (listener < 0 || fcntl(listener, F_SETFL, O_NONBLOCK))
+		wrong("no listener: %d", listener);
+	return listener;
+}
+
+/* Comes again if it was too slow for its place in a crowd, as on a busy machine. */
+static void honest_client(void)
+{
+	int connection = -ECONNRESET;
+
+	for (int tries = 0; tries < 20 && (connection == -ECONNRESET || connection == -ETIMEDOUT); tries++)
+		connection = adma_connect(own_name());
+	EXPECT(adma_write(made(connection), "good", 4), 4);
+	EXPECT(adma_close(connection), 0);
+}
+
+/* Accepts until an honest client has come, and no call takes long; answers the last error before. */
+static int expect_honest(int listener, double longest, const char *meanwhile)
+{
+	char got[10];
+	int error = 0, connection;
+	double begun = seconds();
+
+	CHILD(client)
+		honest_client();
+	for (;; sched_yield()) {
+		double before = seconds();
+
+		connection = adma_accept(listener);
+		expect_seconds(before, 0, longest, meanwhile);
+		expect_seconds(begun, 0, 60, meanwhile);
+		if (connection >= 0)
+			break;
+		error = connection;
+	}
+	EXPECT(adma_read(connection, got, 10), 4);
+	EXPECT(adma_close(connection), 0);
+	expect_good_end(client);
+	return error;
+}
 
 /* ---- clients ----------------------------------------------------------------------------- */
 
@@ -22,7 +68,7 @@ static void come_again(void)
 		for (int i = 0; i < MANY; i++) {
 			all[i].events = 0;
 			if (all[i].fd < 0)
-				all[i].fd = try_client(name, SOCK_NONBLOCK);
+				all[i].fd = try_client(own_name(), SOCK_NONBLOCK);
 		}
 		poll(all, MANY, 1);
 		for (int i = 0; i < MANY; i++)
@@ -35,32 +81,31 @@ static void come_again(void)
 
 static void crowd(void)
 {
-	struct rlimit limit = { 4096, 4096 };
-	int listener = adma_listen(name);
+	int listener = adma_listen(own_name());
 
-	setrlimit(RLIMIT_NOFILE, &limit);
-	pid_t child = hostile(come_again);
-
+	limit_to(RLIMIT_NOFILE, 4096);
+	CHILD(many)
+		come_again();
 	sleep_ms(500);
 	for (int i = 0; i < 3; i++)
-		expect_honest(listener, "a crowd is there");
-	kill_child(child);
+		expect_honest(listener, 40, "a crowd is there");
+	kill_child(many);
 }
 
 static void closed_listeners(void)
 {
-	int first = adma_listen(name);
+	int first = adma_listen(own_name());
 
 	EXPECT(adma_accept_for(first, 0), -ETIMEDOUT); /* makes what stays */
 	EXPECT(adma_close(first), 0);
 	long before = entries_of("/proc/self/fd");
 
 	for (int round = 0; round < 4; round++) {
-		int listener = adma_listen(name);
+		int listener = adma_listen(own_name());
 
 		for (int i = 0; i < 10; i++)
-			EXPECT(write(plain_client(name), "adma-ipc", 8), 8);
-		expect_honest(listener, "silence");
+			EXPECT(write(plain_client(own_name()), "adma-ipc", 8), 8);
+		expect_honest(listener, 40, "silence");
 		close(listener);
 		for (int fd = 3; fd < 200; fd++) { /* the clients' ends */
 			struct sockaddr_un address;
@@ -69,12 +114,12 @@ static void closed_listeners(void)
 			if (getpeername(fd, (void *)&address, &len) == 0 && len > 10)
 				close(fd);
 		}
-		sprintf(strrchr(name, '-'), "-%d", round);
+		strcat(own_name(), "x"); /* its name may not be free yet */
 	}
 	sleep_ms(2100); /* more than ADMA_IPC_TIMEOUT */
-	int listener = adma_listen(name);
+	int listener = adma_listen(own_name());
 
-	expect_honest(listener, "others are closed");
+	expect_honest(listener, 40, "others are closed");
 	EXPECT(adma_close(listener), 0);
 	expect_descriptors(before);
 }
@@ -83,16 +128,15 @@ static void closed_listeners(void)
 static void stalled(void)
 {
 	double begun = seconds();
-	int listener = adma_listen(name), silent[3];
+	int listener = adma_listen(own_name()), silent[3];
 
 	for (int i = 0; i < 3; i++) {
-		silent[i] = plain_client(name);
-		EXPECT(write(plain_client(name), "adma-ipc", 8), 8);
+		silent[i] = plain_client(own_name());
+		EXPECT(write(plain_client(own_name()), "adma-ipc", 8), 8);
 	}
 	for (int i = 0; i < 2; i++)
-		EXPECT(expect_honest(listener, "others are silent"), 0);
-	if (seconds() - begun > 10)
-		fail("accepted after %.1f s", seconds() - begun);
+		EXPECT(expect_honest(listener, 40, "others are silent"), 0);
+	expect_seconds(begun, 0, 10, "accepting");
 	/* Clients that do not greet are dropped, and never told of. */
 	EXPECT(adma_accept_for(listener, 13000), -ETIMEDOUT);
 	for (int i = 0; i < 3; i++) {
@@ -103,6 +147,135 @@ static void stalled(void)
 		close(silent[i]);
 	}
 	EXPECT(adma_close(listener), 0);
+}
+
+/* A server that must not block has clients that say nothing, or not enough. */
+static void polled(void)
+{
+	int listener = nonblocking_listener();
+
+	for (int i = 0; i < 20; i++)
+		EXPECT(write(plain_client(own_name()), "adma-ipc", i % 9), i % 9);
+	expect_honest(listener, 5, "others are silent"); /* their limit is 10 s */
+	EXPECT(adma_accept(listener), -EAGAIN);
+}
+
+/* Greets by hand up to its page, which never comes, and says this secret. */
+static int greet_with_page(byte *page)
+{
+	int client = plain_client(own_name());
+	struct greeting theirs, mine;
+
+	EXPECT(setsockopt(client, SOL_SOCKET, SO_PASSCRED, (int[]){ 1 }, sizeof(int)), 0);
+	EXPECT(recv(client, &theirs, sizeof(theirs), MSG_WAITALL), sizeof(theirs));
+	mine = theirs;
+	mine.nonce ^= 1;
+	mine.side = GUEST;
+	EXPECT(send(client, &mine, sizeof(mine), 0), sizeof(mine));
+	EXPECT(recv(client, &theirs, sizeof(theirs), MSG_WAITALL), sizeof(theirs));
+	mine.step = PAGE_AT;
+	mine.page = (uintptr_t)page;
+	EXPECT(send(client, &mine, sizeof(mine), 0), sizeof(mine));
+	mine.step = PROOF;
+	if (variant) { /* the right secret: it may read the server */
+		uint64_t words[6];
+		struct iovec here = { words, sizeof(words) };
+		struct iovec there = { (void *)theirs.page, sizeof(words) };
+		struct ucred server;
+		socklen_t len = sizeof(server);
+
+		EXPECT(getsockopt(client, SOL_SOCKET, SO_PEERCRED, &server, &len), 0);
+		EXPECT(process_vm_readv(server.pid, &here, 1, &there, 1, 0), sizeof(words));
+		memcpy(mine.secret, words + 4, sizeof(mine.secret));
+	}
+	EXPECT(send(client, &mine, sizeof(mine), 0), sizeof(mine));
+	return client;
+}
+
+/*
+ * Memory that blocks its reader: nothing of a client without proof is read at all, and proven ones
+ * hold up all threads there may be and no other client.
+ */
+static void stuck_page(void)
+{
+	int listener, tell[2];
+	long threads = entries_of("/proc/self/task");
+
+	expect_pages_can_be_withheld();
+	make_pipe(tell);
+	listener = nonblocking_listener();
+	CHILD(stuck) {
+		byte *page = mmap((void *)0x200000000000, PAGE, PROT_READ | PROT_WRITE,
+				  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+
+		if (page == MAP_FAILED)
+			cannot("no such address");
+		withhold_pages(page, PAGE);
+		for (int i = 0; i < (variant ? 20 : 3); i++)
+			greet_with_page(page);
+		send_byte(tell[1]);
+		pause();
+	}
+	struct pollfd told = { .fd = tell[0], .events = POLLIN };
+
+	while (poll(&told, 1, 1) == 0)
+		EXPECT(adma_accept(listener), -EAGAIN);
+	for (int i = 0; i < 50; i++, sleep_ms(1))
+		EXPECT(adma_accept(listener), -EAGAIN);
+	if (!variant)
+		EXPECT(entries_of("/proc/self/task"), threads);
+	expect_honest(listener, 5, "a page does not come");
+	kill_child(stuck);
+}
+
+/* A server that polls its listener and has no descriptor left does not spin. */
+static void emfile(void)
+{
+	int listener = nonblocking_listener(), calls = 0;
+
+	EXPECT(adma_accept(listener), -EAGAIN);
+	plain_client(own_name());
+	limit_to(RLIMIT_NOFILE, entries_of("/proc/self/fd")); /* all are in use, nearly */
+	while (dup(0) >= 0)
+		;
+	for (double begun = seconds(); seconds() - begun < 0.5; calls++)
+		EXPECT(adma_accept(listener), -EMFILE);
+	if (calls > 60)
+		wrong("%d calls in half a second", calls);
+}
+
+/* A look at one cookie takes no longer where many streamed connections are idle. */
+static void idle(void)
+{
+	enum { MANY = 1000, LOOKS = 1000 };
+	double best = 1;
+	char byte;
+
+	limit_to(RLIMIT_NOFILE, 10 * MANY);
+	int listener = adma_listen(own_name()), last = 0;
+
+	CHILD(idler) {
+		for (int i = 0; i < MANY; i++)
+			connect_patiently(own_name());
+		pause();
+	}
+	for (int i = 0; i < MANY; i++)
+		last = made(adma_accept(listener));
+	adma_cookie_t cookie = adma_iread(last, &byte, 1);
+
+	for (int round = 0; round < 50; round++) {
+		double begun = seconds();
+
+		for (int i = 0; i < LOOKS; i++)
+			EXPECT(adma_check(cookie), -EINPROGRESS);
+		double each = (seconds() - begun) / LOOKS;
+
+		best = each < best ? each : best;
+	}
+	printf("adma_check with %d idle connections: %.2f us\n", MANY, best * 1e6);
+	if (best > 2e-6)
+		wrong("a look takes %.2f us", best * 1e6);
+	kill_child(idler);
 }
 
 /* ---- listeners ---------------------------------------------------------------------------- */
@@ -118,53 +291,37 @@ static void *accept_late(void *listener)
 /* It accepts late, and does not greet. */
 static void limit(void)
 {
-	struct sockaddr_un address;
-	socklen_t len = abstract_address(name, &address);
-	int listener = socket(AF_UNIX, SOCK_STREAM, 0);
-	pthread_t thread;
+	int listener = short_listener(own_name());
 
-	if (bind(listener, (void *)&address, len) || listen(listener, 0))
-		fail("listen");
-	plain_client(name);
-	pthread_create(&thread, NULL, accept_late, (void *)(long)listener);
+	plain_client(own_name());
+	start(accept_late, listener);
 	double begun = seconds();
 
-	EXPECT(adma_connect(name), -ETIMEDOUT);
+	EXPECT(adma_connect(own_name()), -ETIMEDOUT);
 	/* A limit of its own for each part would end after 3.8 s at the earliest. */
-	if (seconds() - begun < 1.9 || seconds() - begun > 3.7)
-		fail("two seconds took %.2f s", seconds() - begun);
+	expect_seconds(begun, 1.9, 3.7, "a limit of two seconds");
 }
 
 /* It is not accepted at all. */
 static void queue(void)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
-	char folder[] = "/tmp/adma-test-XXXXXX";
-	int listener, left = 1000;
+	int listener = adma_listen(make_path()), left = 1000;
 
-	if (!mkdtemp(folder))
-		fail("mkdtemp");
-	snprintf(address.sun_path, sizeof(address.sun_path), "%s/socket", folder);
-	listener = adma_listen(address.sun_path);
-	/* The queue gets full. */
-	for (; left > 0; left--) {
-		int socket_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
-
-		if (connect(socket_fd, (struct sockaddr *)&address, sizeof(address)))
-			break;
-	}
+	strcpy(address.sun_path, own_path);
+	while (left && connect(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0), (void *)&address,
+			       sizeof(address)) == 0)
+		left--;
 	if (left == 0)
-		cannot_be_shown("the queue of a listener has no end");
+		cannot("the queue of a listener has no end");
 	double begun = seconds();
 
-	EXPECT(adma_connect(address.sun_path), -ETIMEDOUT);
-	if (seconds() - begun > 9)
-		fail("connecting took %.1f s", seconds() - begun);
+	EXPECT(adma_connect(own_path), -ETIMEDOUT);
+	expect_seconds(begun, 0, 9, "connecting");
 	/* It is not taken for a file that was left over. */
-	EXPECT(adma_listen(address.sun_path), -EADDRINUSE);
+	EXPECT(adma_listen(own_path), -EADDRINUSE);
 	EXPECT(adma_close(listener), 0);
-	unlink(address.sun_path);
-	rmdir(folder);
+	remove_path();
 }
 
 /* ---- the other end -------------------------------------------------------------------------- */
@@ -176,17 +333,10 @@ static void silent_socket(void)
 
 	make_pair(SOCK_STREAM, pair);
 	EXPECT(adma_attach(pair[0]), -ETIMEDOUT);
-	if (seconds() - begun < 0.9 || seconds() - begun > 9)
-		fail("a second took %.3f s", seconds() - begun);
+	expect_seconds(begun, 0.9, 9, "a limit of a second");
 }
 
-int main(int argc, char **argv)
-{
-	static const struct mode all[] = {
-		{ "crowd", crowd }, { "stalled", stalled },
-		{ "closed", closed_listeners }, { "limit", limit }, { "queue", queue },
-		{ "socket", silent_socket }, { 0 }
-	};
-
-	return run_hostile(argc, argv, all);
-}
+PROGRAM(own_name(),
+	{ "crowd", crowd }, { "stalled", stalled }, { "closed", closed_listeners },
+	{ "limit", limit }, { "queue", queue }, { "socket", silent_socket }, { "polled", polled },
+	{ "stuck_page", stuck_page }, { "emfile", emfile }, { "idle", idle })

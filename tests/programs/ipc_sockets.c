@@ -5,8 +5,6 @@
  * usage: ipc_sockets kinds|other_sockets|forked|waiting|thread|noexec; thread with ADMA_IPC_TIMEOUT=3
  */
 #include "ipc_filter.h"
-#include <fcntl.h>
-#include <ucontext.h>
 
 static void pass(int from, int to, const char *text)
 {
@@ -15,7 +13,7 @@ static void pass(int from, int to, const char *text)
 	EXPECT(adma_write(from, text, strlen(text)), strlen(text));
 	EXPECT(adma_read(to, got, sizeof(got)), strlen(text));
 	if (strcmp(got, text))
-		fail("%s instead of %s", got, text);
+		wrong("%s instead of %s", got, text);
 }
 
 /* Every kind of unix socket, which is the program's again afterwards. */
@@ -24,7 +22,7 @@ static void kinds(void)
 	static const int kinds[] = { SOCK_STREAM, SOCK_SEQPACKET, SOCK_DGRAM,
 		SOCK_STREAM | SOCK_NONBLOCK, SOCK_SEQPACKET | SOCK_NONBLOCK };
 
-	for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+	for (unsigned i = 0; i < COUNT(kinds); i++) {
 		int pair[2], one[2], two[2], credentials = 1;
 		socklen_t size = sizeof(credentials);
 		char got[20];
@@ -62,51 +60,35 @@ static void other_sockets(void)
 
 /* ---- forks meanwhile ---------------------------------------------------------------------- */
 
-static char name[60];
-
-static void *connect_to_name(void *unused)
+static void *connect_to_name(void *name)
 {
-	(void)unused;
 	return (void *)(long)adma_connect(name);
 }
 
 /* Forks, and expects the child to have this many sockets. */
 static void expect_sockets_of_child(int want)
 {
-	pid_t child = fork_child();
-
-	if (child == 0) {
+	CHILD(other)
 		if (sockets() != want)
-			fail("the child has %d sockets, of which %d are the program's", sockets(), want);
-		exit(0);
-	}
-	expect_good_end(child);
+			wrong("the child has %d sockets, of which %d are the program's", sockets(), want);
+	expect_good_end(other);
 }
 
 /* While a thread waits in adma_connect for a listener whose queue is full. */
 static void waiting(void)
 {
-	struct sockaddr_un address;
-	pthread_t thread;
-	void *got;
+	int listener = short_listener(own_name());
 
-	snprintf(name, sizeof(name), "@adma-waiting-%d", getpid());
-	socklen_t len = abstract_address(name, &address);
-	int listener = socket(AF_UNIX, SOCK_STREAM, 0);
-
-	if (bind(listener, (void *)&address, len) || listen(listener, 0))
-		fail("listen: %s", strerror(errno));
-	plain_client(name); /* fills the queue */
+	plain_client(own_name());
 	int before = sockets();
+	pthread_t thread = start(connect_to_name, (long)own_name());
 
-	pthread_create(&thread, NULL, connect_to_name, NULL);
 	while (sockets() == before)
 		sleep_ms(1);
 	sleep_ms(100); /* it was just made; now it waits */
 	expect_sockets_of_child(before);
 	close(listener);
-	pthread_join(thread, &got);
-	EXPECT((long)got, -ECONNREFUSED);
+	EXPECT(result_of(thread), -ECONNREFUSED);
 }
 
 static void *accept_for_a_while(void *listener)
@@ -117,19 +99,14 @@ static void *accept_for_a_while(void *listener)
 /* During the greetings. */
 static void forked(void)
 {
-	pthread_t thread;
-	void *got;
+	int listener = adma_listen(own_name()), client = plain_client(own_name());
+	pthread_t thread = start(accept_for_a_while, listener);
 
-	snprintf(name, sizeof(name), "@adma-forked-%d", getpid());
-	int listener = adma_listen(name), client = plain_client(name);
-
-	pthread_create(&thread, NULL, accept_for_a_while, (void *)(long)listener);
 	while (sockets() < 3)
 		sleep_ms(1);
 	sleep_ms(20);
 	expect_sockets_of_child(2);
-	pthread_join(thread, &got);
-	EXPECT((long)got, -ETIMEDOUT);
+	EXPECT(result_of(thread), -ETIMEDOUT);
 	close(client);
 	EXPECT(adma_close(listener), 0);
 }
@@ -168,7 +145,8 @@ static void trap_pairs(void)
 
 	sigaction(SIGSYS, &(struct sigaction){ .sa_sigaction = pair_and_fork, .sa_flags = SA_SIGINFO },
 		  NULL);
-	put_filter(filter, sizeof(filter) / sizeof(filter[0]));
+	if (put_filter(filter, COUNT(filter), 0))
+		cannot("no seccomp filters here");
 }
 
 /* A greeting that has left a call to a thread hears of its end within the limit. */
@@ -177,17 +155,13 @@ static void thread_is_done(void)
 	int pair[2];
 
 	make_pair(SOCK_STREAM, pair);
-	pid_t other = fork_child();
-
-	if (other == 0) {
+	CHILD(other)
 		made(adma_attach(pair[1]));
-		exit(0);
-	}
 	trap_pairs();
 	sleep_ms(500); /* so the other has no time left when this one's is over */
 	made(adma_attach(pair[0]));
 	if (child <= 0)
-		fail("nothing was left to a thread");
+		wrong("nothing was left to a thread");
 	kill_child(child);
 	expect_good_end(other);
 }
@@ -197,26 +171,22 @@ static void thread_is_done(void)
 static void noexec(void)
 {
 	static const char path[] = "/proc/sys/vm/memfd_noexec";
-	pid_t child;
 
 	if (unshare(CLONE_NEWPID))
-		cannot_be_shown("no process namespaces here");
-	child = fork_child();
-	if (child == 0) {
-		int file = open(path, O_WRONLY), pair[2], ends[2];
+		cannot("no process namespaces here");
+	CHILD(inside) {
+		int file = open(path, O_WRONLY), ends[2];
 
 		if (file < 0 || write(file, "2", 1) != 1)
-			cannot_be_shown("no vm.memfd_noexec here");
+			cannot("no vm.memfd_noexec here");
 		if (memfd_create("adma-test", 0x10 /* MFD_EXEC */) >= 0)
-			fail("vm.memfd_noexec is not heeded");
+			wrong("vm.memfd_noexec is not heeded");
 		if (!adma_alloc(100000))
-			fail("no block");
-		make_pair(SOCK_STREAM, pair);
-		attach_both(pair, ends);
+			wrong("no block");
+		connect_both(ends);
 		pass(ends[0], ends[1], "words");
-		exit(0);
 	}
-	end_like(child);
+	end_like(inside);
 }
 
 PROGRAM((void)0,

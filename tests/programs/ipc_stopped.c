@@ -6,8 +6,6 @@
  */
 #include "ipc_echo.h"
 #include "ipc_filter.h"
-#include <fcntl.h>
-#include <ucontext.h>
 
 /* ---- the other process is stopped --------------------------------------------------- */
 
@@ -16,28 +14,22 @@ static void expect_stop(pid_t child)
 	int status;
 
 	if (waitpid(child, &status, WUNTRACED) != child || !WIFSTOPPED(status))
-		fail("it did not stop: %#x", status);
-}
-
-static int post_and_stop(int connection)
-{
-	adma_cookie_t read, written;
-
-	fill(room, 8 * MIB, 7);
-	written = adma_iwrite(connection, (void *)room, 8 * MIB);
-	read = adma_iread(connection, (void *)(room + 8 * MIB), 8 * MIB);
-	raise(SIGSTOP);
-	EXPECT(adma_wait(written), 8 * MIB);
-	EXPECT(adma_wait(read), 8 * MIB);
-	expect_content(room + 8 * MIB, 8 * MIB, 9, "read by the stopped process");
-	return 0;
+		wrong("it did not stop: %#x", status);
 }
 
 /* Both have posted, so we need nothing of it: we pull its message and push ours. */
 static void stopped(void)
 {
-	int connection = with_child(post_and_stop);
+	PEER(connection) {
+		fill(room, 8 * MIB, 7);
+		adma_cookie_t written = adma_iwrite(connection, (void *)room, 8 * MIB);
+		adma_cookie_t read = adma_iread(connection, (void *)(room + 8 * MIB), 8 * MIB);
 
+		raise(SIGSTOP);
+		EXPECT(adma_wait(written), 8 * MIB);
+		EXPECT(adma_wait(read), 8 * MIB);
+		expect_content(room + 8 * MIB, 8 * MIB, 9, "read by the stopped process");
+	}
 	expect_engine(connection, getenv("ENGINE") ?: "process_vm");
 	expect_stop(child);
 	fill(room + 8 * MIB, 8 * MIB, 9);
@@ -75,7 +67,7 @@ static void expect_end(pid_t child, int want)
 
 	if (waitpid(child, &status, 0) != child || !WIFEXITED(status) ||
 	    WEXITSTATUS(status) != want)
-		fail("the other process ended with status %#x, want %d", status, want);
+		wrong("the other process ended with status %#x, want %d", status, want);
 }
 
 static volatile pid_t waiter;
@@ -101,7 +93,7 @@ static void expect_waiter(void)
 
 		close(fd);
 		if (got <= 0)
-			cannot_be_shown("no /proc");
+			cannot("no /proc");
 		text[got] = 0;
 	}
 	waiter = 0;
@@ -110,7 +102,7 @@ static void expect_waiter(void)
 /* What can be done with a peer that is stopped in a piece; ADMA_IPC_TIMEOUT is 1. */
 static void stopped_in_piece(int signal, bool closes, bool threaded)
 {
-	pthread_t thread;
+	pthread_t thread = 0;
 	int status, connection = with_child(stop_in_piece);
 
 	expect_engine(connection, "process_vm");
@@ -121,19 +113,17 @@ static void stopped_in_piece(int signal, bool closes, bool threaded)
 	double begun = seconds();
 
 	EXPECT(adma_wait_for(cookie, 200), -ETIMEDOUT);
-	if (seconds() - begun < 0.199 || seconds() - begun > 20)
-		fail("200 ms took %.3f s", seconds() - begun);
+	expect_seconds(begun, 0.199, 20, "a limit of 200 ms");
 	EXPECT(adma_wait_for(cookie, 0), -ETIMEDOUT);
 	EXPECT(adma_check(cookie), -EINPROGRESS);
 	if (threaded) {
-		pthread_create(&thread, NULL, wait_and_expect_ebadf, &cookie);
+		thread = start(wait_and_expect_ebadf, (long)&cookie);
 		expect_waiter();
 	}
 	if (closes) {
 		begun = seconds();
 		EXPECT(adma_close(connection), -ETIMEDOUT);
-		if (seconds() - begun < 0.99 || seconds() - begun > 9)
-			fail("closing took %.3f s", seconds() - begun);
+		expect_seconds(begun, 0.99, 9, "closing");
 		EXPECT(adma_write(connection, (void *)room, 10), -EBADF);
 		EXPECT(adma_read(connection, (void *)room, 10), -EBADF);
 		EXPECT(adma_iread(connection, (void *)room, 10), -EBADF);
@@ -187,32 +177,26 @@ static void *close_meanwhile(void *connection)
 	return NULL;
 }
 
-static int linger_in_piece(int connection)
-{
-	pthread_t thread;
-
-	pthread_create(&thread, NULL, close_meanwhile, (void *)(long)connection);
-	trap_call(SYS_process_vm_writev, linger_in_call);
-	EXPECT(adma_write(connection, (void *)room, 8 * MIB), -EBADF);
-	pthread_join(thread, NULL);
-	return 0;
-}
-
 /* The buffer is ours again when closing returns, also if the other side closes just then. */
 static void both_close(void)
 {
 	piece = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	int connection = with_child(linger_in_piece);
+	PEER(connection) {
+		pthread_t thread = start(close_meanwhile, connection);
 
+		trap_call(SYS_process_vm_writev, linger_in_call);
+		EXPECT(adma_write(connection, (void *)room, 8 * MIB), -EBADF);
+		pthread_join(thread, NULL);
+	}
 	expect_engine(connection, "process_vm");
 	if (adma_iread(connection, (void *)room, 8 * MIB) < 0)
-		fail("iread");
+		wrong("iread");
 	while (!piece->closing)
 		sleep_ms(1);
 	sleep_ms(100); /* now it is closing, too */
 	EXPECT(adma_close(connection), 0);
 	if (!piece->left)
-		fail("closed while the other process was about to write into the buffer");
+		wrong("closed while the other process was about to write into the buffer");
 	expect_good_end(child);
 }
 

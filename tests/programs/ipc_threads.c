@@ -29,34 +29,26 @@ static void *thread_reads(void *unused)
 		long got = adma_read(connection_of_all, data, 200000);
 
 		if (got != 10 && got != 5000 && got != 200000)
-			fail("a message of %ld bytes", got);
+			wrong("a message of %ld bytes", got);
 		for (long at = 0; at < got; at++)
 			if (data[at] != data[0])
-				fail("a message of two");
+				wrong("a message of two");
 	}
 	free(data);
 	return unused;
 }
 
-static int eight_threads(int connection)
+/* Eight in each process. */
+static void threaded(void)
 {
 	pthread_t threads[8];
 
-	connection_of_all = connection;
-	for (long i = 0; i < 8; i++)
-		pthread_create(&threads[i], NULL, i % 2 ? thread_writes : thread_reads, (void *)i);
+	connection_of_all = fork_connected(&child);
 	for (int i = 0; i < 8; i++)
-		pthread_join(threads[i], NULL);
-	return 0;
-}
-
-static void threaded(void)
-{
-	int connection = with_child(eight_threads);
-
-	eight_threads(connection);
-	expect_good_end(child);
-	EXPECT(adma_close(connection), 0);
+		threads[i] = start(i % 2 ? thread_writes : thread_reads, i);
+	join_all(threads, 8);
+	if (child)
+		finish_after(connection_of_all, child);
 }
 
 enum { SMALL = 20000, LARGE = 500, SMALL_THREADS = 4, LARGE_THREADS = 2 };
@@ -80,40 +72,29 @@ static void *read_many(void *count)
 		long got = adma_read(connection_of_all, data, 100000);
 
 		if (got != 10 && got != 100000)
-			fail("a message of %ld bytes", got);
+			wrong("a message of %ld bytes", got);
 	}
 	free(data);
 	return NULL;
 }
 
-static int read_in_threads(int connection)
-{
-	enum { ALL = SMALL_THREADS * SMALL + LARGE_THREADS * LARGE, READERS = 3 };
-	pthread_t threads[READERS];
-
-	connection_of_all = connection;
-	for (long i = 0; i < READERS; i++) {
-		long count = ALL / READERS + (i < ALL % READERS);
-
-		pthread_create(&threads[i], NULL, read_many, (void *)count);
-	}
-	for (int i = 0; i < READERS; i++)
-		pthread_join(threads[i], NULL);
-	return 0;
-}
-
 /* Threads that only write, or only read, never hear of a table that is full. */
 static void crowd(void)
 {
+	enum { ALL = SMALL_THREADS * SMALL + LARGE_THREADS * LARGE, READERS = 3 };
 	pthread_t threads[SMALL_THREADS + LARGE_THREADS];
 
-	connection_of_all = with_child(read_in_threads);
-	for (long i = 0; i < SMALL_THREADS + LARGE_THREADS; i++)
-		pthread_create(&threads[i], NULL, write_many, (void *)(long)(i < LARGE_THREADS));
+	connection_of_all = fork_connected(&child);
+	if (child == 0) {
+		for (int i = 0; i < READERS; i++)
+			threads[i] = start(read_many, ALL / READERS + (i < ALL % READERS));
+		join_all(threads, READERS);
+		exit(0);
+	}
 	for (int i = 0; i < SMALL_THREADS + LARGE_THREADS; i++)
-		pthread_join(threads[i], NULL);
-	expect_good_end(child);
-	EXPECT(adma_close(connection_of_all), 0);
+		threads[i] = start(write_many, i < LARGE_THREADS);
+	join_all(threads, SMALL_THREADS + LARGE_THREADS);
+	finish_after(connection_of_all, child);
 }
 
 static void *read_one(void *connection)
@@ -124,27 +105,20 @@ static void *read_one(void *connection)
 	return NULL;
 }
 
-static int write_slowly(int connection)
-{
-	usleep(300000);
-	for (int i = 0; i < 300; i++)
-		EXPECT(adma_write(connection, (void *)room, 10), 10);
-	return 0;
-}
-
 /* 300 threads read, which is more than there are places: the last ones wait for those. */
 static void many_readers(void)
 {
 	pthread_t threads[300];
-	int connection = with_child(write_slowly);
 
+	PEER(connection) {
+		usleep(300000);
+		for (int i = 0; i < 300; i++)
+			EXPECT(adma_write(connection, (void *)room, 10), 10);
+	}
 	for (int i = 0; i < 300; i++)
-		if (pthread_create(&threads[i], NULL, read_one, (void *)(long)connection))
-			fail("pthread_create");
-	for (int i = 0; i < 300; i++)
-		pthread_join(threads[i], NULL);
-	expect_good_end(child);
-	EXPECT(adma_close(connection), 0);
+		threads[i] = start(read_one, connection);
+	join_all(threads, 300);
+	finish_after(connection, child);
 }
 
 PROGRAM(make_room(),

@@ -6,26 +6,8 @@
  */
 #include "ipc_echo.h"
 #include "ipc_faults.h"
-#include <sys/resource.h>
 
 /* ---- waiting costs nothing ------------------------------------------------------------ */
-
-static int late(int connection)
-{
-	sleep_ms(400);
-	EXPECT(adma_write(connection, (void *)room, MIB), MIB);
-	EXPECT(adma_read(connection, (void *)room, MIB), MIB);
-	sleep_ms(400);
-	EXPECT(adma_write(connection, (void *)room, 1), 1);
-	return 0;
-}
-
-static int sleep_on(int connection)
-{
-	(void)connection;
-	pause();
-	return 0;
-}
 
 /* Also where there is another connection, with an unread message. */
 static void quiet(void)
@@ -34,13 +16,20 @@ static void quiet(void)
 	pid_t other = 0;
 
 	if (variant) {
-		int connection = with_process(sleep_on, &other);
+		int connection = fork_connected(&other);
 
+		if (other == 0)
+			pause();
 		if (adma_iwrite(connection, (void *)room, 8 * MIB) <= 0)
-			fail("iwrite");
+			wrong("iwrite");
 	}
-	int connection = with_child(late);
-
+	PEER(connection) {
+		sleep_ms(400);
+		EXPECT(adma_write(connection, (void *)room, MIB), MIB);
+		EXPECT(adma_read(connection, (void *)room, MIB), MIB);
+		sleep_ms(400);
+		EXPECT(adma_write(connection, (void *)room, 1), 1);
+	}
 	fill(room, MIB, 1);
 	getrusage(RUSAGE_SELF, &before);
 	EXPECT(adma_read(connection, (void *)room, MIB), MIB);
@@ -56,7 +45,7 @@ static void quiet(void)
 	 * are at most one for each chunk of two MiB.
 	 */
 	if (switches > 100 || used > 0.1)
-		fail("waiting took %ld switches and %.3f s", switches, used);
+		wrong("waiting took %ld switches and %.3f s", switches, used);
 	expect_good_end(child);
 	if (other)
 		kill(other, SIGKILL);
@@ -74,28 +63,25 @@ static char *long_buffer(void)
 			-1, 0);
 
 	if (ftruncate(memory, 16 * MIB))
-		fail("ftruncate");
+		wrong("ftruncate");
 	for (size_t from = 0; from < LONG * MIB; from += 16 * MIB)
 		if (mmap(at + from, 16 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory,
 			 0) == MAP_FAILED)
-			fail("mmap");
+			wrong("mmap");
 	close(memory);
 	return at;
-}
-
-static int post_and_sleep(int connection)
-{
-	EXPECT(adma_iread(connection, long_buffer(), LONG * MIB) > 0, 1);
-	EXPECT(adma_write(connection, "posted", 6), 6);
-	sleep_ms(100000);
-	return 0;
 }
 
 /* A limit holds also for a caller that copies all the time, but for the piece it is at. */
 static void limit(void)
 {
 	int waits = 0;
-	int connection = with_child(post_and_sleep);
+
+	PEER(connection) {
+		EXPECT(adma_iread(connection, long_buffer(), LONG * MIB) > 0, 1);
+		EXPECT(adma_write(connection, "posted", 6), 6);
+		pause();
+	}
 	adma_cookie_t cookie = adma_iwrite(connection, long_buffer(), LONG * MIB);
 	long got;
 
@@ -105,38 +91,30 @@ static void limit(void)
 	EXPECT(got, LONG * MIB);
 	/* A piece is a 64th. */
 	if (waits < 10)
-		fail("2 GiB were copied in %d waits of 2 ms", waits);
+		wrong("2 GiB were copied in %d waits of 2 ms", waits);
 	kill_child(child);
 	EXPECT(adma_close(connection), 0);
 }
 
 /* ---- pages that do not come ------------------------------------------------------------ */
 
-static int go_on[2], posted[2];
-
-/* Its buffer gets pages only when it is told so. */
-static int without_pages(int connection)
-{
-	byte *data = pages_between_guards(MIB);
-	int faults = withhold_pages(data, MIB);
-	adma_cookie_t cookie = adma_iwrite(connection, (void *)data, MIB);
-
-	send_byte(posted[1]);
-	await_byte(go_on[0]);
-	close(faults);
-	EXPECT(adma_wait(cookie), MIB);
-	return 0;
-}
-
 static void pages(void)
 {
 	byte *data = pages_between_guards(MIB);
+	int go_on[2], posted[2];
 
 	expect_pages_can_be_withheld();
 	make_pipe(go_on);
 	make_pipe(posted);
-	int connection = with_child(without_pages);
+	PEER(connection) { /* its buffer gets pages only when it is told so */
+		int faults = withhold_pages(data, MIB);
+		adma_cookie_t cookie = adma_iwrite(connection, (void *)data, MIB);
 
+		send_byte(posted[1]);
+		await_byte(go_on[0]);
+		close(faults);
+		EXPECT(adma_wait(cookie), MIB);
+	}
 	await_byte(posted[0]);
 	adma_cookie_t cookie = adma_iread(connection, (void *)data, MIB);
 
@@ -144,17 +122,14 @@ static void pages(void)
 		double begun = seconds();
 
 		EXPECT(adma_wait_for(cookie, 100), -ETIMEDOUT);
-		if (seconds() - begun > 20)
-			fail("a tenth of a second took %.1f s", seconds() - begun);
+		expect_seconds(begun, 0, 20, "a tenth of a second");
 		EXPECT(adma_check(cookie), -EINPROGRESS);
-		if (seconds() - begun > 30)
-			fail("looking took %.1f s", seconds() - begun);
+		expect_seconds(begun, 0, 30, "looking");
 	}
 	send_byte(go_on[1]);
 	EXPECT(adma_wait_for(cookie, 20000), MIB);
 	expect_only(data, MIB, 0, "what was never written");
-	expect_good_end(child);
-	EXPECT(adma_close(connection), 0);
+	finish_after(connection, child);
 }
 
 PROGRAM(make_room(),

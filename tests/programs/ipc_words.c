@@ -2,7 +2,7 @@
  * Tests texts and small calls: adma_connection_info, adma_strerror, versions, figures, adma_readv,
  * cookies of copies.
  *
- * usage: ipc_words about|errors|calls|counted (with ADMA_STATS)
+ * usage: ipc_words about|errors|calls|cookies|counted|six; the last two with ADMA_STATS
  */
 #include "ipc_echo.h"
 
@@ -20,7 +20,7 @@ static void about(void)
 		EXPECT(adma_connection_info(connection, part, size), len);
 		EXPECT(strlen(part), size <= len ? size - 1 : len);
 		if (strncmp(part, whole, size - 1) || part[size] != 'x')
-			fail("%d bytes of it are %s", size, part);
+			wrong("%d bytes of it are %s", size, part);
 	}
 	finish(connection, child);
 }
@@ -33,25 +33,9 @@ static void name_errors(void)
 		ECONNREFUSED, EADDRINUSE, ENAMETOOLONG, EACCES, EINTR, ENOMEM, EMSGSIZE, ECANCELED,
 		ENODATA };
 
-	for (unsigned i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
+	for (unsigned i = 0; i < COUNT(errors); i++)
 		if (!strcmp(adma_strerror(-errors[i]), adma_strerror(-12345)))
-			fail("no words for %s", strerror(errors[i]));
-}
-
-/* One message of several parts, both ways. */
-static int swap_parts(int connection)
-{
-	char first[3], second[40000], third[5];
-	struct iovec parts[] = { { first, 3 }, { second, 40000 }, { third, 5 } };
-
-	EXPECT(adma_readv(connection, parts, 3), 40008);
-	EXPECT(memcmp(first, "abc", 3) || memcmp(third, "defgh", 5), 0);
-	for (int at = 0; at < 40000; at++)
-		EXPECT(second[at], (char)(at * 3));
-	EXPECT(adma_writev(connection, parts + 2, 1), 5);
-	EXPECT(adma_writev(connection, parts, 0), 0);
-	EXPECT(adma_writev(connection, parts, -1), -EINVAL);
-	return 0;
+			wrong("no words for %s", strerror(errors[i]));
 }
 
 static void calls(void)
@@ -59,8 +43,19 @@ static void calls(void)
 	static char large[40000];
 	struct iovec parts[] = { { "ab", 2 }, { "c", 1 }, { large, 40000 }, { "defgh", 5 } };
 	char got[10];
-	int connection = with_child(swap_parts);
 
+	PEER(connection) { /* one message of several parts, both ways */
+		char first[3], second[40000], third[5];
+		struct iovec parts[] = { { first, 3 }, { second, 40000 }, { third, 5 } };
+
+		EXPECT(adma_readv(connection, parts, 3), 40008);
+		EXPECT(memcmp(first, "abc", 3) || memcmp(third, "defgh", 5), 0);
+		for (int at = 0; at < 40000; at++)
+			EXPECT(second[at], (char)(at * 3));
+		EXPECT(adma_writev(connection, parts + 2, 1), 5);
+		EXPECT(adma_writev(connection, parts, 0), 0);
+		EXPECT(adma_writev(connection, parts, -1), -EINVAL);
+	}
 	EXPECT(adma_version(), ADMA_VERSION);
 	for (int at = 0; at < 40000; at++)
 		large[at] = at * 3;
@@ -82,10 +77,10 @@ static void calls(void)
 		ssize_t copied = adma_copied(cookie);
 
 		if (copied < (ssize_t)seen)
-			fail("copied fell from %zu to %zd", seen, copied);
+			wrong("copied fell from %zu to %zd", seen, copied);
 		seen = (size_t)copied < len ? (size_t)copied : len;
 		if (seen && dst[seen - 1] != src[seen - 1])
-			fail("byte %zu is not in place", seen - 1);
+			wrong("byte %zu is not in place", seen - 1);
 	}
 	EXPECT(adma_wait_for(cookie, 60000), 0);
 	EXPECT(adma_check(cookie), -EINVAL);
@@ -94,6 +89,33 @@ static void calls(void)
 	cookie = adma_icopy((void *)src, (void *)dst, 100);
 	EXPECT(adma_cancel(cookie), 0);
 	EXPECT(adma_check_copy(cookie), -EINVAL);
+}
+
+/* Good once and only their own; what is none is refused. */
+static void cookies(void)
+{
+	int ends[2];
+	char data[100] = "";
+
+	connect_both(ends);
+	adma_cookie_t written = adma_iwrite(ends[0], data, 100), taken = adma_iread(ends[1], data, 100);
+	const adma_cookie_t none[] = { 0, -1, 1, INT64_MAX, INT64_MIN, written, taken, written + 1,
+				       written ^ 1l << 31, taken ^ 1l << 50 };
+
+	EXPECT(adma_wait(written), 100);
+	EXPECT(adma_check(taken), 100);
+	for (unsigned i = 0; i < COUNT(none); i++) {
+		EXPECT(adma_check(none[i]), -EINVAL);
+		EXPECT(adma_wait(none[i]), -EINVAL);
+		EXPECT(adma_cancel(none[i]), -EINVAL);
+	}
+	taken = adma_iread(ends[1], data, 100);
+	EXPECT(adma_check(taken), -EINPROGRESS);
+	EXPECT(adma_close(ends[0]), 0);
+	EXPECT(adma_wait(taken), -EPIPE);
+	taken = adma_iread(ends[1], data, 100);
+	EXPECT(adma_close(ends[1]), 0);
+	EXPECT(adma_wait(taken), -EINVAL);
 }
 
 static void counted(void)
@@ -110,6 +132,24 @@ static void counted(void)
 	finish(connection, child);
 }
 
+/* Three eager messages and three large ones, for the counts of the report at exit. */
+static void six(void)
+{
+	static const size_t sizes[] = { 100, 100, 100, 40000, 40000, 4 * MIB };
+	int connection = fork_connected(&child);
+	byte *data = message_memory(4 * MIB);
+
+	for (unsigned i = 0; i < COUNT(sizes); i++)
+		EXPECT(child ? adma_write(connection, (void *)data, sizes[i])
+			     : adma_read(connection, (void *)data, sizes[i]), sizes[i]);
+	if (child == 0)
+		exit(0);
+	CHILD(silent) /* of the connection's owner: it has sent nothing */
+		;
+	expect_good_end(silent);
+	finish_after(connection, child);
+}
+
 PROGRAM(make_room(),
 	{ "about", about }, { "errors", name_errors }, { "calls", calls },
-	{ "counted", counted })
+	{ "counted", counted }, { "six", six }, { "cookies", cookies })

@@ -1,6 +1,7 @@
 /* Follows the lines of its standard input, and answers each with a line.
  *
  *     copy BYTES COUNT   COUNT copies
+ *     read BYTES COUNT   COUNT reads of a file in memory
  *     fork COUNT         a child makes COUNT copies of 1 MiB and leaves by _exit
  *     rawfork COUNT      like fork, without the C library's fork handlers
  *     messages COUNT     COUNT of 100 kB to a child, which leaves by _exit
@@ -29,6 +30,17 @@ static void copy(size_t size, long count)
             wrong("byte %zu is wrong", at);
     munmap(from, size);
     munmap(to, size);
+}
+
+static void read_file(size_t size, long count)
+{
+    int fd = memfd_create("read", 0);
+    unsigned char *to = map(size);
+    MUST(!ftruncate(fd, size));
+    for (long n = 0; n < count; n++)
+        MUST(pread(fd, to, size, 0) == (ssize_t)size);
+    munmap(to, size);
+    close(fd);
 }
 
 static void child(pid_t pid, long count)
@@ -98,6 +110,9 @@ int main(int words, char **word)
         if (!strcmp(what, "copy")) {
             copy(first, second);
             puts("copied");
+        } else if (!strcmp(what, "read")) {
+            read_file(first, second);
+            puts("read");
         } else if (!strcmp(what, "fork")) {
             child(fork(), first);
         } else if (!strcmp(what, "rawfork")) {

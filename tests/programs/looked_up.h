@@ -13,7 +13,7 @@ static void *looked_up(const char *name)
     if (library)
         found = dlsym(library, name);
     if (!found)
-        fail("%s: %s", name, dlerror());
+        wrong("%s: %s", name, dlerror());
     return found;
 }
 

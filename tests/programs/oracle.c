@@ -114,7 +114,7 @@ static void *work(void *number)
 static void on_fault(int signo, siginfo_t *info, void *context)
 {
     (void)context;
-    fail("seed %lu: signal %d at %p, but nothing faults here", seed, signo, info->si_addr);
+    wrong("seed %lu: signal %d at %p, but nothing faults here", seed, signo, info->si_addr);
 }
 
 static void handle_faults(void)
@@ -134,12 +134,12 @@ int main(int argc, char **argv)
         else if (option == 'h')
             handle_faults();
         else
-            fail("usage: oracle [-s SEED] [-t THREADS] [-h]");
+            wrong("usage: oracle [-s SEED] [-t THREADS] [-h]");
 
     pthread_t others[threads];
     for (uintptr_t i = 1; i < threads; i++)
         if (pthread_create(&others[i], NULL, work, (void *)i))
-            fail("no thread");
+            wrong("no thread");
     work(0);
     for (unsigned i = 1; i < threads; i++)
         pthread_join(others[i], NULL);

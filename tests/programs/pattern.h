@@ -11,9 +11,9 @@
  */
 #ifndef PATTERN_H
 #define PATTERN_H
-#include "usual.h"
+#include "verdict.h"
 
-enum { PAGE = 4096, CANNOT_BE_SHOWN = 77 };
+enum { PAGE = 4096 };
 enum { SOURCE = 0x80, DESTINATION = 0, INSIDE = 0x40, POSITION = 0x3f };
 
 typedef volatile unsigned char byte;
@@ -24,23 +24,6 @@ struct side {
 	size_t size, from, len;
 };
 
-static inline __attribute__((noreturn, format(printf, 1, 2))) void fail(const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	vfprintf(stderr, format, args);
-	va_end(args);
-	fputc('\n', stderr);
-	exit(1);
-}
-
-static inline __attribute__((noreturn)) void cannot_be_shown(const char *why)
-{
-	fprintf(stderr, "%s\n", why);
-	exit(CANNOT_BE_SHOWN);
-}
-
 /* Fresh pages, with an inaccessible page on either side. */
 static inline byte *pages_between_guards(size_t size)
 {
@@ -48,7 +31,7 @@ static inline byte *pages_between_guards(size_t size)
 	char *all = mmap(NULL, whole + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	if (all == MAP_FAILED || mprotect(all + PAGE, whole, PROT_READ | PROT_WRITE))
-		fail("no memory for %zu bytes", size);
+		wrong("no memory for %zu bytes", size);
 	return (byte *)all + PAGE;
 }
 
@@ -96,7 +79,7 @@ static inline void expect_untouched(const struct side *side, unsigned kind, cons
 {
 	for (size_t at = 0; at < side->size; at++)
 		if (side->base[at] != laid_down(side, kind, at))
-			fail("%s: %s clobbered: byte %zd of %zu is %#x, was %#x", what,
+			wrong("%s: %s clobbered: byte %zd of %zu is %#x, was %#x", what,
 			     kind == SOURCE ? "source" : "destination", (ssize_t)(at - side->from),
 			     side->len, side->base[at], laid_down(side, kind, at));
 }
@@ -111,7 +94,7 @@ static inline void expect_copied(const struct side *dst, const struct side *src,
 		if (at - dst->from < dst->len)
 			want = laid_down(src, SOURCE, at - dst->from + src->from);
 		if (found != want)
-			fail("%s: %s: byte %zd of %zu is %#x, want %#x (dst %p, src %p)", what,
+			wrong("%s: %s: byte %zd of %zu is %#x, want %#x (dst %p, src %p)", what,
 			     diagnosis(dst, at, found), (ssize_t)(at - dst->from), dst->len, found,
 			     want, (void *)(dst->base + dst->from), (void *)(src->base + src->from));
 	}
@@ -138,9 +121,12 @@ struct operation {
 #define OPERATION(id, result, expression)                                                    \
 	static void call_##id(void *dst, const void *src, size_t n)                          \
 	{                                                                                    \
+		int before = errno = 4711;                                                   \
 		void *returned = expression;                                                 \
+		if (errno != before)                                                         \
+			wrong(#id " of %zu bytes changed errno to %d", n, errno);             \
 		if (returned != (void *)(result))                                            \
-			fail(#id " of %zu bytes to %p returned %p", n, dst, returned);       \
+			wrong(#id " of %zu bytes to %p returned %p", n, dst, returned);       \
 	}
 
 OPERATION(memcpy, dst, memcpy_new(dst, src, n))
@@ -175,17 +161,8 @@ static inline const struct operation *operation_named(const char *name)
 	for (int i = 0; i < OPERATIONS; i++)
 		if (!strcmp(operations[i].name, name))
 			return &operations[i];
-	fail("no operation is called %s", name);
+	wrong("no operation is called %s", name);
 }
-
-#ifndef TRAP_H
-static inline void sleep_ms(long ms)
-{
-	struct timespec pause = { ms / 1000, ms % 1000 * 1000000 };
-
-	nanosleep(&pause, NULL);
-}
-#endif
 
 /*
  * Looks at a byte in every `stride`, waits, and looks again: a thread that still writes there is
@@ -201,7 +178,7 @@ static inline void expect_no_writer(byte *at, size_t size, size_t stride, const 
 	sleep_ms(5);
 	for (size_t i = 0; i < looks; i++)
 		if (at[i * stride] != seen[i])
-			fail("%s: a thread still writes: byte %zu was %#x, is now %#x", what,
+			wrong("%s: a thread still writes: byte %zu was %#x, is now %#x", what,
 			     i * stride, seen[i], at[i * stride]);
 	free(seen);
 }

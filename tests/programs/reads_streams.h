@@ -22,6 +22,23 @@ static void tell_stream(const char *what, int how, FILE *file, size_t size, size
     munmap(to, 8 * MIB);
 }
 
+static ssize_t read_cookie(void *cookie, char *to, size_t size)
+{
+    return read((intptr_t)cookie, to, size);
+}
+
+static int close_cookie(void *cookie)
+{
+    return close((intptr_t)cookie);
+}
+
+/* A stream without a descriptor, of the program's own functions. */
+static FILE *open_cookie(const char *path)
+{
+    return fopencookie((void *)(intptr_t)open(path, O_RDONLY), "r",
+                       (cookie_io_functions_t){.read = read_cookie, .close = close_cookie});
+}
+
 static void streams(void)
 {
     static char large[2 * MIB];
@@ -31,7 +48,7 @@ static void streams(void)
         {"odd", 7, 300001}, {"below", 3, 9000}, {"none", 0, 5 * MIB}, {"nothing", MIB, 0},
     };
     for (int how = 0; how < 4; how++)
-        for (size_t i = 0; i < sizeof amounts / sizeof *amounts; i++)
+        for (size_t i = 0; i < COUNT(amounts); i++)
             for (int before = 0; before < 12; before++) {
                 if (before == 0 || before == 8) /* the one before has written */
                     close(new_file("stream", SIZE, O_RDONLY));
@@ -54,25 +71,32 @@ static void streams(void)
                 tell_stream(what, how, file, amounts[i].size, amounts[i].count);
                 fclose(file);
             }
-    for (int i = 0; i < 4 * 7; i++) {
-        const char *kinds[] = {"folder", "written", "wide", "memory", "pipe", "closed", "changed"};
-        int kind = i % 7, other;
+    const char *kinds[] = {"folder", "written", "wide",   "memory",  "pipe",
+                           "closed", "changed", "cookie", "appended"};
+    const int count = COUNT(kinds);
+    for (int i = 0; i < 4 * count; i++) {
+        int kind = i % count, other;
         close(new_file("stream", SIZE, O_RDONLY));
         const char *path = kind == 0 ? folder : path_of("stream");
         FILE *file = kind == 3   ? fmemopen(large, sizeof large, "r")
                      : kind == 4 ? popen("head -c 3000000 /dev/zero", "r")
-                                 : fopen(path, kind == 1 ? "w" : kind == 6 ? "r+" : "r");
+                     : kind == 7 ? open_cookie(path)
+                                 : fopen(path, kind == 1   ? "w"
+                                               : kind == 6 ? "r+"
+                                               : kind == 8 ? "a+"
+                                                           : "r");
         switch (kind) {
         case 2: fwide(file, 1); break;
         case 5: close(fileno(file)); break;
         case 6: /* old bytes in the buffer stay what they were */
             fgetc(file);
             other = open(path_of("stream"), O_WRONLY);
-            if (pwrite(other, "changed", 7, 100) != 7)
-                wrong("pwrite: %s", strerror(errno));
+            MUST(pwrite(other, "changed", 7, 100) == 7);
             close(other);
+            break;
+        case 8: fputs("appended", file); rewind(file);
         }
-        tell_stream(kinds[kind], i / 7, file, 1, kind > 3 ? 4 * MIB : 3 * MIB);
+        tell_stream(kinds[kind], i / count, file, 1, kind > 3 ? 4 * MIB : 3 * MIB);
         kind == 4 ? pclose(file) : fclose(file);
     }
 }

@@ -1,15 +1,7 @@
 /* process_vm_readv and process_vm_writev against the kernel's own answers: every call is made
  * twice, through the C library's symbol and as a bare system call, with equal lists in equal
  * surroundings. Result, errno and bytes must agree. The other process is a child that only waits.
- *
- * remote random SEED ROUNDS    scattered lists, also with bad pages on either side
- * remote threads SEED ROUNDS   scattered lists by four threads at once
- * remote forked SEED ROUNDS    scattered lists in the child of a fork
- * remote filtered SEED ROUNDS  scattered lists after a seccomp filter that kills for rare calls
- * remote long ROUNDS           lists of 65 to 1024 segments
- * remote errors                calls that the kernel refuses, or cuts off
- * remote itself                the other process is this one: the order of bytes matters
- * remote plain COUNT SIZE      COUNT calls of one segment each
+ * Takes a scene, and then two numbers: a seed and rounds, or for "plain" calls of one segment and size.
  */
 #include "filtered.h"
 
@@ -36,6 +28,12 @@ static uint64_t next_random(uint64_t *state)
 {
     *state = *state * 6364136223846793005u + 1442695040888963407u;
     return *state >> 33;
+}
+
+/* The words after the scene's name, as numbers. */
+static uint64_t number(int which)
+{
+    return strtoul(scene_argument(which, which ? "100" : "1"), NULL, 0);
 }
 
 /* Memory twice, with equal bytes and bad pages at equal places. */
@@ -100,8 +98,7 @@ static pid_t waiting_child(void)
             pause();
         _exit(0);
     }
-    if (child < 0)
-        wrong("fork: %s", strerror(errno));
+    MUST(child >= 0);
     return child;
 }
 
@@ -239,9 +236,10 @@ static int stripes(struct iovec lists[2][MOST], const struct pair *pair, int cou
     return count;
 }
 
+/* Of 65 to 1024 segments. */
 static void long_lists(void)
 {
-    int count = atoi(scene_argument(0, "60"));
+    int count = number(1);
     static struct iovec mine[2][MOST], theirs[2][MOST];
     uint64_t state = 3;
     struct remote_side side = other_process(&state);
@@ -303,8 +301,7 @@ struct without_rights {
 static void *call_without_rights(void *call)
 {
     struct without_rights *it = call;
-    if (syscall(SYS_setresuid, 65534, 65534, 65534))
-        wrong("setresuid: %s", strerror(errno));
+    MUST(!syscall(SYS_setresuid, 65534, 65534, 65534));
     ALIKE(it->pid, &it->local, 1, &it->remote, 1, 0);
     return NULL;
 }
@@ -319,10 +316,8 @@ static void refused_calls(void)
     struct iovec l = {local, REGION}, r = {remote, REGION};
     for (int i = 0; i < 2000; i++)
         many[i] = (struct iovec){remote, 4096};
-    pid_t gone = fork();
-    if (gone == 0)
-        _exit(0);
-    waitpid(gone, NULL, 0);
+    pid_t gone = waiting_child();
+    end_child(gone);
     ALIKE(gone, &l, 1, &r, 1, 0);
     ALIKE(-1, &l, 1, &r, 1, 0);
     ALIKE(0, &l, 1, &r, 1, 0);
@@ -363,15 +358,11 @@ static void refused_calls(void)
     ALIKE(side.pid, &l, 1, &(struct iovec){remote + REGION - MIB, 4 * MIB}, 1, 0);
     ALIKE(side.pid, &(struct iovec){local + REGION - MIB, 4 * MIB}, 1, &r, 1, 0);
     if (geteuid() == 0) {
-        pid_t child = fork();
-        if (child == 0) {
-            if (setresuid(65534, 65534, 65534))
-                wrong("setresuid: %s", strerror(errno));
+        IN_CHILD("child without rights") {
+            MUST(!setresuid(65534, 65534, 65534));
             ALIKE(side.pid, &l, 1, &r, 1, 0);
             ALIKE(1, &l, 1, &r, 1, 0);
-            _exit(0);
         }
-        expect_success(child, "child without rights");
         char *plain = map(REGION);
         l.iov_base = plain;
         if (process_vm_readv(side.pid, &l, 1, &r, 1, 0) != (ssize_t)REGION)
@@ -389,7 +380,7 @@ static void calls_to_itself(pid_t self)
     char *region[2] = {map(REGION), map(REGION)};
     call *both[2][2] = {{process_vm_readv, bare_readv}, {process_vm_writev, bare_writev}};
     const long shifts[] = {0, 4096, 5000, 100000, 3 * MIB, -4096, -5000, -70000};
-    for (size_t i = 0; i < sizeof shifts / sizeof *shifts; i++)
+    for (size_t i = 0; i < COUNT(shifts); i++)
         for (int writing = 0; writing < 2; writing++) {
             for (int way = 0; way < 2; way++) {
                 fill(region[way], REGION, 15);
@@ -416,7 +407,7 @@ static void *thread_to_itself(void *unused)
     return NULL;
 }
 
-static void plain_calls(int count, size_t size)
+static void calls_of_one_segment(int count, size_t size)
 {
     char *local = map(size), *remote = map(size);
     fill(remote, size, 16);
@@ -431,37 +422,28 @@ static void plain_calls(int count, size_t size)
     end_child(child);
 }
 
-/* The words after the scene's name, as numbers. */
-static uint64_t number(int which)
-{
-    return strtoul(scene_argument(which, which ? "100" : "1"), NULL, 0);
-}
-
-static void random_scene(void)
-{
-    random_calls(number(0), number(1));
-}
-
-static void *random_thread(void *which)
+static void *random_lists(void *which)
 {
     random_calls(number(0) + (uintptr_t)which, number(1));
     return NULL;
 }
 
+/* Scattered lists, also with bad pages on either side. */
+static void random_scene(void)
+{
+    random_lists(NULL);
+}
+
 static void threads(void)
 {
-    in_four_threads(random_thread);
+    in_threads(4, random_lists);
 }
 
 static void forked(void)
 {
     random_calls(number(0), 10);
-    pid_t child = fork();
-    if (child == 0) {
-        random_calls(number(0) + 1, number(1));
-        exit(0);
-    }
-    expect_success(child, "child of a fork");
+    IN_CHILD("child of a fork")
+        random_scene();
 }
 
 static void filtered(void)
@@ -470,7 +452,7 @@ static void filtered(void)
                              SYS_clone,   SYS_sched_setaffinity, SYS_rseq,    SYS_getpriority,
                              SYS_kcmp,    -1};
     uint64_t seed = number(0);
-    plain_calls(20, 4 * MIB);
+    calls_of_one_segment(20, 4 * MIB);
     struct remote_side side = other_process(&seed);
     struct pair local = new_pair(0, &seed);
     filter_calls(forbidden, SECCOMP_RET_KILL_PROCESS, 0);
@@ -487,9 +469,25 @@ static void itself(void)
 
 static void plain(void)
 {
-    plain_calls(number(0), number(1));
+    calls_of_one_segment(number(0), number(1));
+}
+
+/* Calls one after the other, each shared with one worker: those after the first find it awake. */
+static void in_a_row(void)
+{
+    enum { SIZE = MIB };
+    char *local = map(SIZE), *remote = map(SIZE);
+    pid_t child = waiting_child();
+    for (int i = 0; i < 7; i++) {
+        struct iovec l = {local, SIZE}, r = {remote, SIZE};
+        if (process_vm_readv(child, &l, 1, &r, 1, 0) != SIZE)
+            wrong("call %d: %s", i, strerror(errno));
+    }
+    if (count_threads() > 2)
+        wrong("%d threads where two are enough", count_threads());
+    end_child(child);
 }
 
 SCENES((void)0, {"random", random_scene}, {"threads", threads}, {"forked", forked},
        {"filtered", filtered}, {"long", long_lists}, {"errors", refused_calls}, {"itself", itself},
-       {"plain", plain})
+       {"plain", plain}, {"in_a_row", in_a_row})

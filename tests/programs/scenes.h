@@ -2,12 +2,15 @@
 #pragma once
 #include <stdio.h>
 #include <string.h>
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* most scenes have no `how` */
 
 struct scene {
     const char *name;
     void (*play)(void);
+    long how; /* tells scenes with one function apart */
 };
 
+static long scene_how;
 static char **scene_words;
 static int scene_word_count;
 
@@ -17,13 +20,14 @@ static inline const char *scene_argument(int number, const char *otherwise)
     return number + 2 < scene_word_count ? scene_words[number + 2] : otherwise;
 }
 
-/* `scenes` ends with {NULL, NULL}. Returns the program's exit status. */
+/* `scenes` ends with an empty one. Returns the program's exit status. */
 static inline int play(int count, char **words, const struct scene *scenes)
 {
     scene_words = words;
     scene_word_count = count;
     for (; scenes->name; scenes++)
         if (count < 2 || !strcmp(words[1], scenes->name)) {
+            scene_how = scenes->how;
             scenes->play();
             return 0;
         }
@@ -36,5 +40,5 @@ static inline int play(int count, char **words, const struct scene *scenes)
     int main(int count, char **words)                                                              \
     {                                                                                              \
         first;                                                                                     \
-        return play(count, words, (const struct scene[]){__VA_ARGS__, {NULL, NULL}});              \
+        return play(count, words, (const struct scene[]){__VA_ARGS__, {0}});                       \
     }

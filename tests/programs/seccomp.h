@@ -7,7 +7,16 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* `calls` ends with -1. Returns 0, or -1 with errno where no filter can be had. */
+/* Returns 0, or -1 with errno where no filter can be had. */
+static inline int put_filter(struct sock_filter *code, unsigned short count, unsigned flags)
+{
+    struct sock_fprog program = {count, code};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+        return -1;
+    return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
+}
+
+/* `calls` ends with -1. Returns as `put_filter`. */
 static inline int answer_calls_and_rest(const int *calls, unsigned action, unsigned rest,
                                         unsigned flags)
 {
@@ -20,10 +29,7 @@ static inline int answer_calls_and_rest(const int *calls, unsigned action, unsig
         code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, action);
     }
     code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, rest);
-    struct sock_fprog program = {n, code};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-        return -1;
-    return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
+    return put_filter(code, n, flags);
 }
 
 /* Allows all other calls. */

@@ -20,7 +20,7 @@ static pthread_t copier;
 static void protect_second_page(int protection)
 {
     if (mprotect((void *)(src.base + PAGE), PAGE, protection))
-        fail("mprotect: %m");
+        wrong("mprotect: %m");
 }
 
 static void on_signal(int signo, siginfo_t *info, void *context)
@@ -33,7 +33,7 @@ static void on_signal(int signo, siginfo_t *info, void *context)
     }
     if (info->si_code <= 0 || (byte *)info->si_addr < src.base + PAGE ||
         (byte *)info->si_addr >= src.base + 2 * PAGE)
-        fail("signal %d, code %d, at %p", signo, info->si_code, info->si_addr);
+        wrong("signal %d, code %d, at %p", signo, info->si_code, info->si_addr);
     faults++;
     protect_second_page(PROT_READ | PROT_WRITE);
 }
@@ -43,14 +43,14 @@ static void *send_and_spoil(void *unused)
     for (int round = 1; round <= ROUNDS; round++) {
         union sigval value = {.sival_int = round};
         if (!page_asked_for(20000))
-            fail("no thread copies");
+            wrong("no thread copies");
         errno = pthread_sigqueue(copier, SIGSEGV, value);
         if (errno)
-            fail("pthread_sigqueue: %m");
+            wrong("pthread_sigqueue: %m");
         page_asked_for(200); /* not again where another thread copies this page */
         protect_second_page(PROT_NONE);
         if (supply_page((uintptr_t)src.base, sound))
-            fail("UFFDIO_COPY: %m");
+            wrong("UFFDIO_COPY: %m");
     }
     return unused;
 }
@@ -69,7 +69,7 @@ int main(void)
     memcpy((void *)dst.base, (void *)src.base, LEN); /* brings the workers up */
     copier = pthread_self();
     if (pthread_create(&other, NULL, send_and_spoil, NULL))
-        fail("no thread");
+        wrong("no thread");
     for (int round = 1; round <= ROUNDS; round++) {
         struct uffdio_range first = {(uintptr_t)src.base, PAGE};
         lay_down(&dst, DESTINATION);
@@ -77,7 +77,7 @@ int main(void)
         memcpy((void *)dst.base, (void *)src.base, LEN);
         expect_copied(&dst, &src, "after a signal and a bad page");
         if (ioctl(userfault, UFFDIO_UNREGISTER, &first))
-            fail("UFFDIO_UNREGISTER: %m");
+            wrong("UFFDIO_UNREGISTER: %m");
         printf("round %d: %d sent, the last was %d, %d faults\n", round, sent, sent_value, faults);
     }
     pthread_join(other, NULL);

@@ -108,10 +108,10 @@ static void expect_in_front(void)
     } kernel;
     struct sigaction seen;
     if (syscall(SYS_rt_sigaction, signo, NULL, &kernel, 8) || sigaction(signo, NULL, &seen))
-        fail("sigaction of %d: %m", signo);
+        wrong("sigaction of %d: %m", signo);
     if (seen.sa_handler == SIG_IGN ? kernel.handler != SIG_IGN
                                    : kernel.handler == seen.sa_handler)
-        fail("signal %d: the kernel has %p, the program sees %s", signo, (void *)kernel.handler,
+        wrong("signal %d: the kernel has %p, the program sees %s", signo, (void *)kernel.handler,
              name_of(seen.sa_handler));
 }
 

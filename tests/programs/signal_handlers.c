@@ -1,14 +1,17 @@
 /*
- * signal_handlers SCENE: a program that handles SIGSEGV and makes large copies over bad pages.
- * Prints what it sees, to be compared, with its end, with a run without the library.
+ * signal_handlers SCENE: what sigaction promises to a handler, handlers that change, and where it sees
+ * the fault.
  */
-#include "signal_pages.h"
+#include "signal_faults.h"
 #include <execinfo.h>
 #include <sys/auxv.h>
 
 #ifndef AT_MINSIGSTKSZ
 #define AT_MINSIGSTKSZ 51
 #endif
+
+static sigjmp_buf before_copy;
+static atomic_int stop;
 
 /* ---- promises of sigaction, and handlers that change ------------------------------------ */
 
@@ -35,7 +38,7 @@ static void mend_on_alternate_stack(int signo, siginfo_t *info, void *context)
 {
     byte here, *low = alternate.ss_sp;
     if (&here < low || &here >= low + alternate.ss_size)
-        fail("the handler runs on another stack");
+        wrong("the handler runs on another stack");
     mend_it(signo, info, context);
 }
 
@@ -43,7 +46,7 @@ static void *copy_on_small_stack(void *unused)
 {
     caller = gettid();
     if (sigaltstack(&alternate, NULL))
-        fail("sigaltstack: %m");
+        wrong("sigaltstack: %m");
     copy_mended("on a small stack");
     copy_mended("once more");
     return unused;
@@ -163,280 +166,6 @@ static void meanwhile(void)
     say("%d faults\n", faults);
 }
 
-/* ---- SIGSEGV that is sent ------------------------------------------------------------- */
-
-static volatile int last_value, last_code;
-static sem_t arrived, copying;
-static pthread_t copier;
-enum { SENT = 120 };
-
-static void leave_on_sent(int signo, siginfo_t *info, void *context)
-{
-    (void)signo, (void)context;
-    last_value = info->si_value.sival_int;
-    last_code = info->si_code;
-    if (gettid() != caller)
-        fail("a sent signal came to another thread");
-    sem_post(&arrived);
-    siglongjmp(before_copy, 1);
-}
-
-static void *send_signals(void *unused)
-{
-    for (int i = 1; i <= SENT; i++) {
-        union sigval value = {.sival_int = i};
-        while (sem_wait(&copying))
-            ;
-        sleep_ms(1 + i % 3);
-        if (pthread_sigqueue(copier, SIGSEGV, value))
-            fail("pthread_sigqueue: %m");
-        while (sem_wait(&arrived))
-            ;
-        if (last_value != i || last_code != SI_QUEUE)
-            fail("signal %d came as %d, code %d", i, last_value, last_code);
-    }
-    stop = 1;
-    return unused;
-}
-
-/* Copies from two sources in turn, so that a late write is seen. */
-static void copy_in_turn(byte *to)
-{
-    static byte *sources[2];
-    static unsigned turn;
-    for (int i = 0; i < 2 && !sources[i]; i++) {
-        sources[i] = pages_between_guards(BIG);
-        for (size_t at = 0; at < BIG; at++)
-            sources[i][at] = 0x11 << i;
-    }
-    memcpy((void *)to, (void *)sources[turn++ % 2], BIG);
-}
-
-/* Sent, not raised: its handler jumps out of copies, and no worker may write afterwards. */
-static void sent(void)
-{
-    byte *to = pages_between_guards(BIG);
-    static volatile int jumps;
-    copier = pthread_self();
-    sem_init(&arrived, 0, 0);
-    sem_init(&copying, 0, 0);
-    copy_in_turn(to);
-    handle(leave_on_sent, 0, 0);
-    pthread_t sender = start_thread(send_signals, NULL);
-    if (sigsetjmp(before_copy, 1)) {
-        jumps++;
-        expect_no_writer(to, BIG, PAGE, "after a jump");
-    }
-    sem_post(&copying);
-    while (!stop)
-        copy_in_turn(to);
-    pthread_join(sender, NULL);
-    say("%d jumps\n", jumps);
-}
-
-static void *copy_until_told(void *unused)
-{
-    byte *to = pages_between_guards(BIG);
-    while (!stop)
-        copy_in_turn(to);
-    return unused;
-}
-
-/* Sent to the process, all of whose threads block it: it has to wait for one of them. */
-static void waited_for(void)
-{
-    struct timespec minute = {60, 0};
-    siginfo_t info;
-    sigset_t set;
-    int got = 0;
-    copy_sound();
-    sigemptyset(&set);
-    sigaddset(&set, SIGSEGV);
-    sigaddset(&set, SIGBUS);
-    sigprocmask(SIG_BLOCK, &set, NULL);
-    pthread_t thread = start_thread(copy_until_told, NULL);
-    for (int i = 0; i < 100; i++) {
-        kill(getpid(), i % 2 ? SIGSEGV : SIGBUS);
-        sleep_ms(2);
-        got += sigtimedwait(&set, &info, &minute) == (i % 2 ? SIGSEGV : SIGBUS) &&
-               info.si_pid == getpid() && info.si_code == SI_USER;
-    }
-    stop = 1;
-    pthread_join(thread, NULL);
-    say("%d waited for\n", got);
-}
-
-static void sent_with_default(void)
-{
-    copy_sound();
-    say("to be ended by kill\n");
-    kill(getpid(), SIGSEGV);
-    say("survived\n");
-}
-
-static void raised_with_default(void)
-{
-    struct sigaction action = {.sa_handler = SIG_DFL, .sa_flags = SA_NODEFER};
-    sigaction(SIGBUS, &action, NULL);
-    copy_sound();
-    say("to be ended by raise\n");
-    raise(SIGBUS);
-    say("survived\n");
-}
-
-/* ---- actions that are set and read past the C library ----------------------------------- */
-
-static struct kernel_action {
-    void (*handler)(int, siginfo_t *, void *);
-    unsigned long flags;
-    void (*restorer)(void);
-    uint64_t mask;
-} before;
-
-static void set_bare(void (*handler)(int, siginfo_t *, void *))
-{
-    struct kernel_action action = {.handler = handler, .flags = SA_SIGINFO | 0x04000000};
-    struct sigaction seen;
-    /* The C library's restorer is found where it has set something. */
-    signal(SIGUSR1, mend_whatever);
-    sigaction(SIGUSR1, NULL, &seen);
-    action.restorer = seen.sa_restorer;
-    if (syscall(SYS_rt_sigaction, SIGSEGV, &action, &before, 8))
-        fail("rt_sigaction: %m");
-}
-
-static void set_back(void)
-{
-    if (syscall(SYS_rt_sigaction, SIGSEGV, &before, NULL, 8))
-        fail("rt_sigaction: %m");
-}
-
-static void bare(void)
-{
-    handle(mend_it, 0, 0);
-    copy_sound();
-    set_bare(mend_it_too);
-    say("set past the library: %s\n", handler_now());
-    copy_mended("by it");
-    say("and still: %s\n", handler_now());
-    handle(mend_it, 0, 0);
-    copy_mended("set by the library again");
-    say("in the end: %s\n", handler_now());
-}
-
-static int forwarded;
-
-static void forward(int signo, siginfo_t *info, void *context)
-{
-    forwarded++;
-    before.handler(signo, info, context);
-}
-
-/* A handler that calls the one that was there before, as it has read it from the kernel. */
-static void bare_chain(void)
-{
-    handle(mend_it, 0, 0);
-    copy_sound();
-    set_bare(forward);
-    copy_sound();
-    copy_mended("forwarded");
-    copy_mended("forwarded again");
-    say("%d forwarded\n", forwarded);
-    set_back();
-    copy_sound();
-    copy_mended("set back");
-    say("%d forwarded, in the end: %s\n", forwarded, handler_now());
-}
-
-static void report_and_set_back(int signo, siginfo_t *info, void *context)
-{
-    (void)signo, (void)context;
-    note(info);
-    say("a report\n");
-    set_back();
-}
-
-/* A crash reporter: it lets the fault come again with what was there before it. */
-static void bare_report(void)
-{
-    copy_sound();
-    set_bare(report_and_set_back);
-    copy_sound();
-    copy_mended("a fatal fault"); /* ends here */
-}
-
-/* ---- children and exec ---------------------------------------------------------------- */
-
-static void show_ignored(void)
-{
-    char line[200];
-    FILE *status = fopen("/proc/self/status", "r");
-    while (fgets(line, sizeof(line), status))
-        if (!strncmp(line, "SigIgn", 6))
-            say("%s", line);
-    fclose(status);
-}
-
-/* An ignored signal stays so over exec; a handler does not. */
-static void exec_ignored(void)
-{
-    copy_sound();
-    handle(mend_it, 0, 0);
-    signal(SIGBUS, SIG_IGN);
-    copy_sound();
-    kill(getpid(), SIGBUS);
-    show_ignored();
-    execl("/proc/self/exe", "signal_handlers", "after_exec", NULL);
-}
-
-static void after_exec(void)
-{
-    show_ignored();
-    say("after exec: %s\n", handler_now());
-}
-
-/* The child has our memory, and a table of its own in the kernel. */
-static void in_vfork(void)
-{
-    handle(mend_it, 0, 0);
-    copy_sound();
-    if (vfork() == 0) {
-        say("the child reads %s\n", handler_now());
-        handle(mend_it_too, SA_RESTART, 0);
-        say("the child reads %s\n", handler_now());
-        signal(SIGSEGV, SIG_DFL);
-        say("the child reads %s\n", handler_now());
-        _exit(0);
-    }
-    say("the parent reads %s\n", handler_now());
-    copy_mended("in the parent");
-}
-
-static void in_children(void)
-{
-    handle(mend_it, 0, 0);
-    copy_sound();
-    for (int i = 0; i < 6; i++) {
-        int status, with_default = i % 3;
-        pid_t child = i < 3 ? fork() : syscall(SYS_fork);
-        if (child == 0) {
-            caller = gettid();
-            say("the child reads %s\n", handler_now());
-            if (with_default == 1)
-                signal(SIGSEGV, SIG_DFL);
-            if (with_default == 2)
-                handle(mend_it, SA_RESETHAND, 0);
-            copy_mended("in the child");
-            copy_mended("in the child");
-            _exit(7);
-        }
-        waitpid(child, &status, 0);
-        say("the child ended with %#x\n", status & ~0x80); /* a core file or none */
-        say("the parent reads %s\n", handler_now());
-    }
-    copy_mended("in the parent");
-}
-
 /* ---- where the fault is ---------------------------------------------------------------- */
 
 static int frames_found;
@@ -507,9 +236,5 @@ static void elsewhere_handled(void)
 }
 
 SCENES(caller = gettid(), {"reset", reset}, {"alternate_stack", alternate_stack},
-       {"nested", nested}, {"between", between}, {"meanwhile", meanwhile}, {"sent", sent},
-       {"waited_for", waited_for}, {"sent_with_default", sent_with_default},
-       {"raised_with_default", raised_with_default}, {"bare", bare}, {"bare_chain", bare_chain},
-       {"bare_report", bare_report}, {"exec_ignored", exec_ignored}, {"after_exec", after_exec},
-       {"in_vfork", in_vfork}, {"in_children", in_children}, {"unwind", unwind},
+       {"nested", nested}, {"between", between}, {"meanwhile", meanwhile}, {"unwind", unwind},
        {"impossible_address", impossible_address}, {"elsewhere_handled", elsewhere_handled})

@@ -64,10 +64,10 @@ static void call(const char *what)
     if (!strcmp(what, "fill"))
         memset((void *)slow, 7, LEN);
     else if (!strcmp(what, "compare") && memcmp((void *)quick, (void *)slow, LEN))
-        fail("zeros are not the same as zeros");
+        wrong("zeros are not the same as zeros");
     else if (!strcmp(what, "remote") &&
              process_vm_readv(getpid(), &local, 1, &remote, 1, 0) != LEN)
-        fail("process_vm_readv did not read all");
+        wrong("process_vm_readv did not read all");
     else if (!strcmp(what, "started") && icopy)
         wait_copy(icopy((void *)slow, (void *)quick, LEN));
     else if (!strcmp(what, "started") || !strcmp(what, "copy"))
@@ -128,12 +128,12 @@ static void expect_left(const char *what)
     sleep_ms(300);
     for (size_t i = 0; i < LEN; i += PAGE)
         if (quick[i] != 'A')
-            fail("written after the jump, at %zu", i);
+            wrong("written after the jump, at %zu", i);
     for (size_t i = 0; i < LEN; i += PAGE)
         quick[i] = !strcmp(what, "copy");
     call(what);
     if (quick[PAGE])
-        fail("the call after the jump is wrong");
+        wrong("the call after the jump is wrong");
 }
 
 int main(int count, char **arguments)
@@ -142,7 +142,7 @@ int main(int count, char **arguments)
     pthread_t server;
     sigset_t all, before;
     if (count != 3)
-        fail("slow_pages WHAT HOW");
+        wrong("slow_pages WHAT HOW");
     icopy = dlsym(RTLD_DEFAULT, "adma_icopy");
     wait_copy = dlsym(RTLD_DEFAULT, "adma_wait_copy");
     caller = pthread_self();
@@ -165,7 +165,7 @@ int main(int count, char **arguments)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     if (pthread_create(&server, NULL, serve, NULL))
-        fail("no thread");
+        wrong("no thread");
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (pages_come) {
         measure(what);
@@ -175,7 +175,7 @@ int main(int count, char **arguments)
     if (!sigsetjmp(before_call, 1)) {
         calling = 1;
         call(what);
-        fail("the call has come to an end without its pages");
+        wrong("the call has come to an end without its pages");
     }
     calling = 0;
     expect_left(what);

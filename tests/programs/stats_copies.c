@@ -6,36 +6,19 @@
  * block. Blocks are filled by plain stores, so that the program makes no other copies.
  */
 #include "trap.h"
+#include "pattern.h"
 
 static unsigned char byte_at(size_t place, unsigned seed)
 {
     return (place ^ place >> 8 ^ place >> 16) * 31 + seed;
 }
 
-static void copy(const char *function, unsigned char *to, const unsigned char *from, size_t size)
-{
-    if (!strcmp(function, "memcpy"))
-        memcpy(to, from, size);
-    else if (!strcmp(function, "memmove"))
-        memmove(to, from, size);
-    else if (!strcmp(function, "mempcpy"))
-        mempcpy(to, from, size);
-    else if (!strcmp(function, "bcopy"))
-        bcopy(from, to, size);
-    else if (!strcmp(function, "wmemcpy"))
-        wmemcpy((wchar_t *)to, (const wchar_t *)from, size / sizeof(wchar_t));
-    else if (!strcmp(function, "wmemmove"))
-        wmemmove((wchar_t *)to, (const wchar_t *)from, size / sizeof(wchar_t));
-    else
-        wrong("no function %s", function);
-}
-
 int main(int words, char **word)
 {
     unsigned long long bytes = 0;
     for (int i = 1; i + 2 < words; i += 3) {
-        const char *function = word[i];
-        int overlap = !strcmp(function, "overlap");
+        bool overlap = !strcmp(word[i], "overlap");
+        const struct operation *function = operation_named(overlap ? "memmove" : word[i]);
         char *rest;
         size_t first = strtoull(word[i + 1], &rest, 10);
         size_t last = *rest == '-' ? strtoull(rest + 1, NULL, 10) : first;
@@ -49,15 +32,15 @@ int main(int words, char **word)
             if (n == 0 || n + 1 == count)
                 for (size_t at = 0; at < size; at++)
                     from[at] = byte_at(at, i + n);
-            copy(overlap ? "memmove" : function, to, from, size);
+            function->call(to, from, size);
             bytes += size;
             if (n == 0 || n + 1 == count)
                 for (size_t at = 0; at < size; at++)
                     if (to[at] != byte_at(at, i + n))
-                        wrong("%s: byte %zu of %zu is wrong", function, at, size);
+                        wrong("%s: byte %zu of %zu is wrong", word[i], at, size);
         }
         if (to[size] != (overlap ? from[size + distance] : 0))
-            wrong("%s: wrote past the end of %zu", function, size);
+            wrong("%s: wrote past the end of %zu", word[i], size);
         munmap(from, last + 4096);
         if (!overlap)
             munmap(to, last + 4096);

@@ -1,42 +1,19 @@
 /* Scaffold of the trap_ programs: patterned blocks, checked copies, threads and children.
  *
- * A program exits with 0 (passed), 1 (failed, reason on stderr) or 77 (cannot be shown here).
  * TRAP_WORKERS in the environment: copies must be offloaded. TRAP_LESS: divides the number of
  * rounds, for slow machines.
  */
 #ifndef TRAP_H
 #define TRAP_H
 
-#include "usual.h"
+#include "verdict.h"
 #include "scenes.h"
-
-#define KIB ((size_t)1024)
-#define MIB ((size_t)1024 * 1024)
-
-#define wrong(...) end(1, __VA_ARGS__)
-#define cannot(...) end(77, __VA_ARGS__)
-
-static inline __attribute__((noreturn, format(printf, 2, 3))) void end(int status,
-                                                                       const char *format, ...)
-{
-    char line[400];
-    va_list rest;
-    va_start(rest, format);
-    int length = vsnprintf(line, sizeof line - 1, format, rest);
-    va_end(rest);
-    line[length] = '\n';
-    if (write(2, line, length + 1) < 0) {
-        /* stderr may be closed: the status tells enough */
-    }
-    _exit(status);
-}
 
 /* Says on stdout that a moment was reached; without stdio, which has its own exit handlers. */
 static inline void say(const char *line)
 {
     struct iovec both[2] = {{(void *)line, strlen(line)}, {"\n", 1}};
-    if (writev(1, both, 2) < 0)
-        wrong("cannot write to stdout: %s", strerror(errno));
+    MUST(writev(1, both, 2) >= 0);
 }
 
 static inline bool workers_expected(void)
@@ -48,13 +25,6 @@ static inline int rounds(int usual)
 {
     const char *less = getenv("TRAP_LESS");
     return less ? usual / atoi(less) + 1 : usual;
-}
-
-static inline void sleep_ms(long ms)
-{
-    struct timespec left = {ms / 1000, ms % 1000 * 1000000};
-    while (nanosleep(&left, &left) < 0)
-        ;
 }
 
 /* Every word depends on its place and on the seed: short, misplaced and stale copies show. */
@@ -145,12 +115,12 @@ static __attribute__((noinline, unused)) pthread_t start_thread(void *(*work)(vo
 }
 
 /* Each is given its number. */
-static inline void in_four_threads(void *(*work)(void *))
+static inline void in_threads(uintptr_t count, void *(*work)(void *))
 {
-    pthread_t threads[4];
-    for (uintptr_t i = 0; i < 4; i++)
+    pthread_t threads[count];
+    for (uintptr_t i = 0; i < count; i++)
         threads[i] = start_thread(work, (void *)i);
-    for (int i = 0; i < 4; i++)
+    for (uintptr_t i = 0; i < count; i++)
         pthread_join(threads[i], NULL);
 }
 
@@ -185,22 +155,19 @@ static inline void expect_success(pid_t child, const char *what)
         wrong("%s: the child ended with status 0x%x", what, status);
 }
 
-/* A new process from the C library's fork(); runs `work` there and expects it to return. */
-static inline void in_child(void (*work)(void), const char *what)
-{
-    pid_t child = fork();
-    if (child == 0) {
-        work();
-        _exit(0);
-    }
-    expect_success(child, what);
-}
+/* A new process from the C library's fork() runs the block behind this, and has to come to its end. */
+#define IN_CHILD(what)                                                                             \
+    for (pid_t child_ = fork(); child_ == 0 || (expect_success(child_, what), false); _exit(0))
 
 static inline void handle(int number, void (*handler)(int), int flags)
 {
     struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
-    if (sigaction(number, &action, NULL))
-        wrong("sigaction: %s", strerror(errno));
+    MUST(!sigaction(number, &action, NULL));
+}
+
+static inline void unexpected_fault(int number)
+{
+    wrong("signal %d, but nothing faults here", number);
 }
 
 /* Root has the right to exceed limits; without the capability it is bound like all others. */
@@ -214,6 +181,15 @@ static inline void drop_capability(int capability)
     sets[0].permitted &= ~(1u << capability);
     if (syscall(SYS_capset, &header, sets))
         cannot("capset: %s", strerror(errno));
+}
+
+static inline void stay_on(int cpu)
+{
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    if (sched_setaffinity(0, sizeof one, &one))
+        cannot("sched_setaffinity: %s", strerror(errno));
 }
 
 /* SIGALRM, once. */
@@ -268,6 +244,20 @@ static inline int tasks_of(pid_t process, struct task all[MOST_TASKS])
     return count;
 }
 
+/* Returns the number behind `name` in a file of lines, or -1. */
+static inline long number_in(const char *path, const char *name)
+{
+    char line[256];
+    long found = -1;
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file))
+        if (!strncmp(line, name, strlen(name)))
+            found = atol(line + strlen(name));
+    if (file)
+        fclose(file);
+    return found;
+}
+
 static inline bool is_worker(const struct task *task)
 {
     return !strncmp(task->name, "adma-", 5);
@@ -288,14 +278,16 @@ static inline int count_workers(void)
     return workers;
 }
 
-/* Copies until a worker shows; a new one names itself only when it gets a CPU. */
+/* Copies once, and until a worker shows; a new one names itself only when it gets a CPU. */
 static inline void expect_workers(struct blocks b, const char *when)
 {
-    for (uint64_t round = 0; workers_expected() && count_workers() == 0; round++) {
-        if (round == 20000) /* of a millisecond at least: a busy machine has few to give */
+    uint64_t round = 7000000;
+    copy_checked(b, round++, when);
+    while (workers_expected() && count_workers() == 0) {
+        if (round == 7020000) /* of a millisecond at least: a busy machine has few to give */
             wrong("%s: no worker came", when);
-        copy_checked(b, 7000000 + round, when);
         sleep_ms(1);
+        copy_checked(b, round++, when);
     }
 }
 

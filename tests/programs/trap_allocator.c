@@ -30,20 +30,17 @@ static void *grow_and_shrink(void *number)
 
 static void *fork_and_allocate(void *number)
 {
-    for (int round = 0; !number && round < 3; round++) {
-        pid_t child = fork();
-        if (child == 0) {
+    for (int round = 0; !number && round < 3; round++)
+        IN_CHILD("child that allocates") {
             grow_and_shrink((void *)7);
             exit(0);
         }
-        expect_success(child, "child that allocates");
-    }
     return grow_and_shrink(number);
 }
 
 int main(void)
 {
     grow_and_shrink((void *)5);
-    in_four_threads(fork_and_allocate);
+    in_threads(4, fork_and_allocate);
     return 0;
 }

@@ -1,11 +1,24 @@
 /* A library that copies when it is loaded, when asked, and when it is unloaded or the program ends,
  * which is after adma's own destructor.
  *
- * With WITH_IFUNC it copies in an IFUNC resolver instead, while it is being relocated: before a
- * preloaded library, which ld.so relocates later, has been.
+ *   WITH_IFUNC  it copies in an IFUNC resolver instead, while it is being relocated: before a preloaded
+ *               library, which ld.so relocates later, has been
+ *   EMPTY       shows what any preloaded library costs
+ *   NEIGHBOUR   is noticed in the environment
  */
 #include "trap.h"
-#ifdef WITH_IFUNC
+#if defined(EMPTY)
+
+int empty;
+
+#elif defined(NEIGHBOUR)
+
+__attribute__((constructor)) static void notice(void)
+{
+    setenv("NEIGHBOUR", "is here", 1);
+}
+
+#elif defined(WITH_IFUNC)
 
 static char from[256 * KIB] = "pattern", to[256 * KIB];
 

@@ -33,53 +33,48 @@ static void call_setgroups(void)
     }
 }
 
-static const struct call {
-    const char *name;
-    void (*make)(void);
-    int status; /* of the process */
-} *call, calls[];
+static char page[8192] __attribute__((aligned(4096)));
+
+/* Name, arguments and the status that the process ends with. */
+#define CALLS                                                                                      \
+    CALL(unshare, (0), 0)                                                                          \
+    CALL(setns, (-1, 0), 0)                                                                        \
+    CALL(setuid, (getuid()), 0)                                                                    \
+    CALL(setgid, (getgid()), 0)                                                                    \
+    CALL(seteuid, (geteuid()), 0)                                                                  \
+    CALL(setegid, (getegid()), 0)                                                                  \
+    CALL(setreuid, (-1, -1), 0)                                                                    \
+    CALL(setregid, (-1, -1), 0)                                                                    \
+    CALL(setresuid, (-1, -1, -1), 0)                                                               \
+    CALL(setresgid, (-1, -1, -1), 0)                                                               \
+    CALL(capset, (NULL, NULL), 0)                                                                  \
+    CALL(mprotect, (page, 4096, PROT_READ | PROT_WRITE), 0)                                        \
+    CALL(pkey_mprotect, (page, 4096, PROT_READ | PROT_WRITE, -1), 0)                               \
+    CALL(madvise, (page, 4096, MADV_NORMAL), 0)
+#ifdef DRIVER /* the fake one wants a context */
+#define DRIVER_CALLS                                                                               \
+    CALL(cuMemHostRegister_v2, (page, 4096, 0), 99 << 8)                                           \
+    CALL(cuMemHostUnregister, (page), 99 << 8)
+#else
+#define DRIVER_CALLS
+#endif
 
 /* gcc wants answers looked at; these are of no interest. */
-#define CALL(name, arguments)                                                                      \
+#define CALL(name, arguments, status)                                                              \
     static void call_##name(void)                                                                  \
     {                                                                                              \
         if (name arguments)                                                                        \
             errno = 0;                                                                             \
     }
+CALLS DRIVER_CALLS
+#undef CALL
+#define CALL(name, arguments, status) {#name, call_##name, status},
 
-static char page[8192] __attribute__((aligned(4096)));
-
-CALL(unshare, (0))
-CALL(setns, (-1, 0))
-CALL(setuid, (getuid()))
-CALL(setgid, (getgid()))
-CALL(seteuid, (geteuid()))
-CALL(setegid, (getegid()))
-CALL(setreuid, (-1, -1))
-CALL(setregid, (-1, -1))
-CALL(setresuid, (-1, -1, -1))
-CALL(setresgid, (-1, -1, -1))
-CALL(capset, (NULL, NULL))
-CALL(mprotect, (page, 4096, PROT_READ | PROT_WRITE))
-CALL(pkey_mprotect, (page, 4096, PROT_READ | PROT_WRITE, -1))
-CALL(madvise, (page, 4096, MADV_NORMAL))
-
-#ifdef DRIVER
-CALL(cuMemHostRegister_v2, (page, 4096, 0))
-CALL(cuMemHostUnregister, (page))
-#endif
-
-#define ROW(name) {#name, call_##name, 0}
-static const struct call calls[] = {
-    {"abort", abort, SIGABRT}, ROW(unshare),   ROW(setns),     ROW(setuid),   ROW(setgid),
-    ROW(seteuid),              ROW(setegid),   ROW(setreuid),  ROW(setregid), ROW(setresuid),
-    ROW(setresgid),            ROW(setgroups), ROW(capset),    ROW(mprotect), ROW(pkey_mprotect),
-    ROW(madvise),
-#ifdef DRIVER
-    {"cuMemHostRegister_v2", call_cuMemHostRegister_v2, 99 << 8}, /* the fake wants a context */
-    {"cuMemHostUnregister", call_cuMemHostUnregister, 99 << 8},
-#endif
-};
+static const struct call {
+    const char *name;
+    void (*make)(void);
+    int status;
+} *call, calls[] = {{"abort", abort, SIGABRT}, {"setgroups", call_setgroups, 0}, CALLS DRIVER_CALLS};
 
 static void *make_call(void *nothing)
 {
@@ -129,8 +124,7 @@ int main(int count, char **words)
             _exit(0);
         }
         int status = -1;
-        if (waitpid(child, &status, 0) != child)
-            wrong("no child: %s", strerror(errno));
+        MUST(waitpid(child, &status, 0) == child);
         if ((status & 0x7f) == SIGALRM)
             wrong("%s hung", call->name);
         if ((status & ~0x80) != call->status)

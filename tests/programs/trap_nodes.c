@@ -46,11 +46,7 @@ static void *copy_by_policies(void *none)
         {MPOL_INTERLEAVE, 3, "interleaved", {PAGES * 2 / 5, PAGES * 2 / 5}},
         {MPOL_DEFAULT, 0, "default again", {PAGES, 0}},
     };
-    cpu_set_t first;
-    CPU_ZERO(&first);
-    CPU_SET(0, &first);
-    if (sched_setaffinity(0, sizeof first, &first))
-        cannot("sched_setaffinity: %s", strerror(errno));
+    stay_on(0);
     for (unsigned p = 0; p < sizeof policies / sizeof *policies; p++)
         for (int round = 0; round < 4; round++) {
             size_t counts[NODES];

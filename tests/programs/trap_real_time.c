@@ -18,15 +18,6 @@ static atomic_bool over, stop;
 static atomic_int held_for_ms, rounds_held;
 static bool first, ordinary;
 
-static void stay_on(int cpu)
-{
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(cpu, &one);
-    if (sched_setaffinity(0, sizeof one, &one))
-        cannot("no second CPU here: %s", strerror(errno));
-}
-
 static void be_real_time(int priority)
 {
     struct sched_param parameters = {priority};

@@ -16,7 +16,7 @@ static void on_fault(int signo, siginfo_t *info, void *context)
 {
     (void)context;
     if (gettid() != caller)
-        fail("signal %d at %p in another thread", signo, info->si_addr);
+        wrong("signal %d at %p in another thread", signo, info->si_addr);
     faults++;
     siglongjmp(before_copy, 1);
 }
@@ -48,10 +48,10 @@ int main(void)
     volatile long copies = 0, begun = now_ms();
     pid_t truncating;
     if (file < 0 || ftruncate(file, LEN))
-        fail("memfd_create: %m");
+        wrong("memfd_create: %m");
     mapped = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (mapped == MAP_FAILED)
-        fail("mmap: %m");
+        wrong("mmap: %m");
     caller = gettid();
     sigaction(SIGBUS, &action, NULL);
     truncating = fork();
@@ -67,12 +67,12 @@ int main(void)
         copies++;
         for (size_t i = 0; i < LEN; i += 64)
             if (plain[i] != 'P' && plain[i] != 0)
-                fail("byte %zu is %#x, which never was in the file", i, plain[i]);
+                wrong("byte %zu is %#x, which never was in the file", i, plain[i]);
     }
     kill(truncating, SIGKILL);
     waitpid(truncating, NULL, 0);
     fprintf(stderr, "%ld copies, %d faults\n", copies, faults);
     if (!faults)
-        cannot_be_shown("no copy met a truncated file");
+        cannot("no copy met a truncated file");
     return 0;
 }

@@ -10,7 +10,7 @@ static void open_userfault(int flags, uint64_t features)
     struct uffdio_api api = {.api = UFFD_API, .features = features};
     userfault = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | flags);
     if (userfault < 0 || ioctl(userfault, UFFDIO_API, &api))
-        cannot_be_shown("userfaultfd is forbidden or lacks a feature here");
+        cannot("userfaultfd is forbidden or lacks a feature here");
 }
 
 /* Takes the contents away; the next access waits for `supply_page`, or fails. */
@@ -19,7 +19,7 @@ static void lose_pages(void *at, size_t len)
     struct uffdio_register range = {.range = {(uintptr_t)at, len},
                                     .mode = UFFDIO_REGISTER_MODE_MISSING};
     if (madvise(at, len, MADV_DONTNEED) || ioctl(userfault, UFFDIO_REGISTER, &range))
-        fail("UFFDIO_REGISTER: %m");
+        wrong("UFFDIO_REGISTER: %m");
 }
 
 /* Returns 0 where the page was missing. */

@@ -2,78 +2,85 @@
 
 use super::*;
 
-/// Status and JSON reports of a process that ended in this manner.
-fn ended(manner: &str) -> (std::process::ExitStatus, Vec<Value>) {
-    let folder = Folder::new();
-    let mut command = fixed("stats_ends", manner);
+/// Status, or a negative signal; what was said; and the JSON reports.
+fn reported(manner: &str) -> (i32, String, Vec<Value>) {
+    let folder = Folder::new("reports");
+    let mut command = fixed("trap_ends", manner);
     command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", folder.join("%p"));
-    let done = finish(&mut command);
-    assert_eq!(text(&done.stderr), "", "{manner}");
+    let (status, said, err) = status_of(&mut command);
+    assert_eq!(err, "", "{manner}");
     let read = |name: &String| parsed(&fs::read_to_string(folder.join(name)).unwrap());
-    (done.status, folder.names().iter().map(read).collect())
+    (status, said, folder.names().iter().map(read).collect())
 }
 
-/// By exit or without exit handlers; two copies where the handler of the end makes one more.
-#[test]
-fn process_that_ends_in_any_way_reports_every_copy_once() {
-    for (manner, code, signal, copies) in [
-        ("return", Some(7), None, 1),
-        ("exit", Some(7), None, 1),
-        ("exit-in-thread", Some(7), None, 1),
-        ("exit-in-handler", Some(7), None, 2),
-        ("last-thread", Some(0), None, 2), // the main thread has left
-        ("_exit", Some(7), None, 1),
-        ("_Exit", Some(7), None, 1),
-        ("_exit-in-handler", Some(7), None, 1),
-        ("quick_exit", Some(7), None, 1),
-        ("abort", None, Some(6), 1),
-        ("abort-and-jump", Some(7), None, 2),
-    ] {
-        let (ended, reports) = ended(manner);
-        assert_eq!((ended.code(), ended.signal()), (code, signal), "{manner}");
-        assert_eq!(reports.len(), 1, "{manner}");
-        check(&reports[0]);
-        let engine = &reports[0]["paths"]["engine"];
-        let found = (number(&engine["calls"]), number(&engine["bytes"]));
-        assert_eq!(found, (copies, copies * MIB), "{manner}");
-    }
-    let (killed, reports) = ended("kill");
-    assert_eq!((killed.signal(), reports.len()), (Some(9), 0), "nothing can be done before that");
+fn status_of(command: &mut Command) -> (i32, String, String) {
+    let done = finish(command);
+    let status = done.status.code().unwrap_or_else(|| -done.status.signal().unwrap());
+    (status, text(&done.stdout), text(&done.stderr))
 }
 
+/// Manner, status, moments at which it copies, and large copies in its report; 0: some.
+const MANNERS: [(&str, i32, &[&str], u64); 16] = [
+    ("return", 7, &[], 1),
+    ("exit", 7, &[], 1),
+    ("exit-in-handler", 7, &[], 2),
+    ("exit-while-copying", 7, &[], 0),
+    ("atexit", 7, &["on_exit", "atexit", "destructor"], 0),
+    ("keys", 7, &["thread-local object", "pthread key", "thread-local object of main"], 4),
+    ("thread", 7, &["atexit", "destructor"], 0),
+    ("signal", 7, &["atexit"], 0), // exit in a signal handler during a copy
+    ("last-thread", 0, &["last thread"], 11), // main has left by pthread_exit
+    ("_exit", 7, &[], 1),
+    ("_Exit", 7, &[], 1),
+    ("_exit-in-handler", 7, &[], 1),
+    ("_exit-while-copying", 7, &[], 0),
+    ("quick_exit", 7, &["at_quick_exit"], 2),
+    ("abort", -6, &[], 1),
+    ("abort-and-jump", 7, &[], 2),
+];
+
 #[test]
-fn process_that_ends_while_threads_copy_reports_once() {
-    for manner in ["exit-while-copying", "_exit-while-copying"] {
-        for _ in 0..5 {
-            let (ended, reports) = ended(manner);
-            assert_eq!((ended.code(), reports.len()), (Some(7), 1), "{manner}");
-            let calls = |path: &str| number(&reports[0]["paths"][path]["calls"]);
-            assert!(calls("engine") + calls("libc") > 0, "{manner}");
+fn process_that_ends_in_any_way_copies_right_and_reports_every_copy_once() {
+    for (manner, status, moments, copies) in MANNERS {
+        let lines: String = moments.iter().map(|line| format!("{line}\n")).collect();
+        let expected = (status, lines.clone(), String::new());
+        assert_eq!(status_of(plain(victim("trap_ends")).arg(manner)), expected, "{manner}, plain");
+        assert_eq!(status_of(preloaded(victim("trap_ends")).arg(manner)), expected, "{manner}");
+        for _ in 0..if copies == 0 { 5 } else { 1 } {
+            let (ended, said, reports) = reported(manner);
+            assert_eq!((ended, said, reports.len()), (status, lines.clone(), 1), "{manner}");
+            check(&reports[0]);
+            let engine = &reports[0]["paths"]["engine"];
+            let found = (number(&engine["calls"]), number(&engine["bytes"]));
+            match copies {
+                0 => assert!(found.0 > 0, "{manner}: {engine}"),
+                _ => assert_eq!(found, (copies, copies * MIB), "{manner}"),
+            }
         }
     }
+    // Nothing can be done before that.
+    assert_eq!(reported("kill"), (-9, String::new(), vec![]));
 }
 
 #[test]
 fn program_whose_file_was_replaced_reports_under_its_name() {
-    let folder = Folder::new();
+    let folder = Folder::new("reports");
     let (program, report) = (folder.join("program"), folder.join("report-%e"));
-    copy_program(victim("stats_ends"), &program);
+    copy_program(victim("trap_ends"), &program);
     let mut command = preloaded(&program);
     command.arg("replaced").env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "1");
     command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", report);
-    let done = finish(&mut command);
-    assert_eq!((done.status.code(), text(&done.stderr)), (Some(7), String::new()));
+    assert_eq!(ended(&mut command), (Some(7), String::new(), String::new()));
     let report = parsed(&fs::read_to_string(folder.join("report-program")).unwrap());
     assert_eq!(report["exe"].as_str(), program.to_str());
 }
 
 #[test]
 fn daemon_reports_its_own_copies_to_the_file() {
-    let folder = Folder::new();
-    let mut command = fixed("stats_ends", "daemon");
+    let folder = Folder::new("reports");
+    let mut command = fixed("trap_ends", "daemon");
     command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", folder.join("report"));
-    let done = finish(&mut command);
-    assert_eq!((done.status.code(), text(&done.stderr)), (Some(0), String::new()));
+    assert_eq!(ended(&mut command), (Some(0), String::new(), String::new()));
     // It goes on after the process that we have waited for.
     let report = (0..6000).find_map(|_| {
         std::thread::sleep(Duration::from_millis(20));
@@ -87,8 +94,8 @@ fn daemon_reports_its_own_copies_to_the_file() {
 
 #[test]
 fn forked_children_report_their_own_copies_and_only_if_they_made_any() {
-    let folder = Folder::new();
-    let mut command = fixed("stats_forks", "2 0 3 0 1");
+    let folder = Folder::new("reports");
+    let mut command = fixed("trap_copy", "forks 2 0 3 0 1");
     command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", folder.join("%p"));
     let (out, err) = succeed(command.env("ADMA_VERIFY", "1").env("ADMA_PROFILE", "1"));
     assert_eq!(err, "");
@@ -102,9 +109,7 @@ fn forked_children_report_their_own_copies_and_only_if_they_made_any() {
     }
     assert_eq!(expected.len(), 4);
     let names: Vec<String> = expected.keys().cloned().collect();
-    let mut found = folder.names();
-    found.sort();
-    assert_eq!(found, names);
+    assert_eq!(folder.names(), names);
     for (name, copies) in expected {
         let json = parsed(&fs::read_to_string(folder.join(&name)).unwrap());
         check(&json);
@@ -121,7 +126,7 @@ fn forked_children_report_their_own_copies_and_only_if_they_made_any() {
 
 #[test]
 fn every_program_of_a_pipeline_reports_for_itself() {
-    let folder = Folder::new();
+    let folder = Folder::new("reports");
     let mut command = preloaded("sh");
     command.args(["-c", "\"$0\" memcpy 100000 3; true | cat; exec \"$0\" memcpy 200000 4"]);
     command.arg(victim("stats_copies")).env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "2");

@@ -11,7 +11,7 @@ fn formats_get_files_of_their_own_by_names_with_codes() {
         ("json", "%e-%p-100%%-%x-%", vec!["stats_copies-PID-100%-%x-%"]),
     ];
     for (formats, name, expected) in table {
-        let folder = Folder::new();
+        let folder = Folder::new("reports");
         let mut command = fixed("stats_copies", "memcpy 100000 5");
         // A name without a folder is relative to the program's.
         command.env("ADMA_STATS", formats).env("ADMA_STATS_FILE", name).current_dir(&folder.0);
@@ -38,7 +38,7 @@ fn formats_get_files_of_their_own_by_names_with_codes() {
 
 #[test]
 fn processes_that_share_a_file_lose_nothing_of_each_other() {
-    let folder = Folder::new();
+    let folder = Folder::new("reports");
     let file = folder.join("all");
     let script = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do \"$@\" >/dev/null & done; wait";
     let mut command = preloaded("sh");
@@ -65,12 +65,9 @@ fn processes_that_share_a_file_lose_nothing_of_each_other() {
 
 #[test]
 fn long_report_is_written_in_one_piece() {
-    const NAME: &str = "long_report_is_written_in_one_piece";
-    if Command::new("strace").arg("-V").output().is_err() {
-        return skip(NAME, "no strace");
-    }
+    needs!(has("strace"));
     // Two writes of one report would let another process's report in between.
-    let folder = Folder::new();
+    let folder = Folder::new("reports");
     let (trace, file) = (folder.join("trace"), folder.join("report"));
     let mut command = plain("strace");
     command.args(["-f", "-e", "trace=write,writev", "-s", "8", "-o"]).arg(&trace);
@@ -85,7 +82,7 @@ fn long_report_is_written_in_one_piece() {
     command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", &file);
     let done = finish(&mut command);
     if text(&done.stderr).contains("ptrace") {
-        return skip(NAME, "this system does not let us trace");
+        return skip_this("this system does not let us trace");
     }
     assert!(done.status.success(), "{}", text(&done.stderr));
     let report = fs::read_to_string(&file).unwrap();
@@ -100,55 +97,32 @@ fn long_report_is_written_in_one_piece() {
     assert_eq!(writes.len(), 1, "{writes:?}");
 }
 
+/// The kernel sends SIGXFSZ for a write beyond RLIMIT_FSIZE, and a pipe without reader holds its writer up.
 #[test]
 fn file_that_cannot_be_written_costs_one_line_and_nothing_else() {
-    let folder = Folder::new();
+    let folder = Folder::new("reports");
     fs::create_dir(folder.join("folder")).unwrap();
     fs::write(folder.join("file"), "").unwrap();
-    let files = [
-        (folder.join("no/such/folder"), "No such file"),
-        (folder.join("folder"), "Is a directory"),
-        (folder.join("file/below"), "Not a directory"),
-        (PathBuf::from("/proc/version"), ""), // not for root either
-        (PathBuf::from("/dev/full"), "No space left"),
+    succeed(plain("mkfifo").arg(folder.join("pipe")));
+    let table = [
+        (folder.join("no/such/folder"), "return", "No such file"),
+        (folder.join("folder"), "return", "Is a directory"),
+        (folder.join("file/below"), "return", "Not a directory"),
+        (PathBuf::from("/proc/version"), "return", ""), // not for root either
+        (PathBuf::from("/dev/full"), "return", "No space left"),
+        (folder.join("pipe"), "return", ""),
+        (folder.join("report"), "small-file-limit", ""),
     ];
-    for (file, reason) in files {
+    for (file, manner, reason) in table {
         for format in ["json", "text"] {
-            let mut command = fixed("stats_ends", "return");
+            let mut command = fixed("trap_ends", manner);
             command.env("ADMA_STATS", format).env("ADMA_STATS_FILE", &file);
-            let done = finish(&mut command);
-            let err = text(&done.stderr);
-            assert_eq!(done.status.code(), Some(7), "{file:?}: {err}");
-            assert_eq!(err.lines().count(), 1, "{file:?}: {err}");
+            let (status, out, err) = ended(&mut command);
+            assert_eq!((status, &*out, err.lines().count()), (Some(7), "", 1), "{file:?}: {err}");
             assert!(err.starts_with("adma: ADMA_STATS_FILE: "), "{err}");
             assert!(err.contains(file.to_str().unwrap()) && err.contains(reason), "{err}");
-            assert_eq!(text(&done.stdout), "");
         }
     }
-}
-
-#[test]
-fn file_without_room_left_does_not_kill_the_program() {
-    // The kernel sends SIGXFSZ for a write beyond RLIMIT_FSIZE.
-    let folder = Folder::new();
-    let mut command = fixed("stats_ends", "small-file-limit");
-    command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", folder.join("report"));
-    let done = finish(&mut command);
-    let err = text(&done.stderr);
-    assert_eq!((done.status.code(), done.status.signal()), (Some(7), None), "{err}");
-    assert!(err.lines().count() == 1 && err.contains("ADMA_STATS_FILE"), "{err}");
-}
-
-#[test]
-fn pipe_without_reader_does_not_hold_the_program_up() {
-    let folder = Folder::new();
-    let pipe = folder.join("pipe");
-    succeed(plain("mkfifo").arg(&pipe));
-    let mut command = fixed("stats_ends", "return");
-    command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", &pipe);
-    let done = finish(&mut command);
-    assert_eq!(done.status.code(), Some(7));
-    assert_eq!(text(&done.stderr).lines().count(), 1);
 }
 
 #[test]
@@ -159,7 +133,7 @@ fn stderr_whose_reader_has_gone_does_not_kill_the_program() {
         let mut command = plain("sh");
         command.args(["-c", &format!("exec 3>&1; {script}"), "sh", "env"]);
         command.arg(format!("LD_PRELOAD={}", common::library().display()));
-        command.arg(victim("stats_ends")).arg("return");
+        command.arg(victim("trap_ends")).arg("return");
         command.env("ADMA_STATS", format).env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "2");
         let (out, _) = succeed(&mut command);
         assert_eq!(out, "7\n", "{format}");
@@ -168,7 +142,7 @@ fn stderr_whose_reader_has_gone_does_not_kill_the_program() {
 
 #[test]
 fn file_the_program_opened_as_its_stderr_holds_only_its_own_bytes() {
-    let folder = Folder::new();
+    let folder = Folder::new("reports");
     let knobs: [&[(&str, &str)]; 4] = [
         &[("ADMA_STATS", "text,json")],
         &[("ADMA_PROFILE", "1")],
@@ -178,7 +152,7 @@ fn file_the_program_opened_as_its_stderr_holds_only_its_own_bytes() {
     for manner in ["own-stderr", "own-stderr-by-dup2", "own-stderr-by-freopen"] {
         for knobs in knobs {
             let own = folder.join("own");
-            let mut command = fixed("stats_ends", manner);
+            let mut command = fixed("trap_ends", manner);
             let done = finish(command.arg(&own).envs(knobs.iter().copied()));
             assert_eq!(done.status.code(), Some(7), "{manner} {knobs:?}");
             let held = fs::read_to_string(&own).unwrap();
@@ -190,14 +164,14 @@ fn file_the_program_opened_as_its_stderr_holds_only_its_own_bytes() {
 #[test]
 fn closed_stderr_changes_nothing_of_the_program() {
     // The report still reaches the stderr it started with.
-    let done = finish(fixed("stats_ends", "closed-stderr").env("ADMA_STATS", "text"));
+    let done = finish(fixed("trap_ends", "closed-stderr").env("ADMA_STATS", "text"));
     assert_eq!(done.status.code(), Some(7));
-    assert!(text(&done.stderr).starts_with("adma: stats_ends"), "{}", text(&done.stderr));
+    assert!(text(&done.stderr).starts_with("adma: trap_ends"), "{}", text(&done.stderr));
     // Closed from the beginning, and then a file of the program's own gets its number.
-    let folder = Folder::new();
+    let folder = Folder::new("reports");
     let own = folder.join("own");
     let mut command = preloaded("sh");
-    command.args(["-c", "exec \"$@\" 2>&-", "sh"]).arg(victim("stats_ends"));
+    command.args(["-c", "exec \"$@\" 2>&-", "sh"]).arg(victim("trap_ends"));
     command.arg("own-stderr").arg(&own);
     command.env("ADMA_STATS", "text").env("ADMA_MIN_BYTES", "64K").env("ADMA_NONSENSE", "1");
     assert_eq!(finish(&mut command).status.code(), Some(7));

@@ -1,56 +1,38 @@
-//! The reports: that every number is right, in every format, however the process ends, and
-//! that a report that cannot be written never harms the program.
+//! Statistics: that every number is right, in every format, however the process ends; that a report that
+//! cannot be written never harms the program; live files, which tell what a process has counted while it
+//! runs and after it was killed; `adma top`, and the one report of `adma program` for all its processes.
+//!
+//! The victim `live` does what it is told line by line, so nothing here waits for luck.
 
 #[path = "../common/mod.rs"]
 mod common;
 mod ends;
 mod files;
-mod form;
-mod hlog;
+mod live;
 mod numbers;
-mod profile;
+mod terminal;
+mod top;
+mod tree;
 
+use adma_record::Counters;
+use adma_record::live::{Control, Facts, Live, NO_STATUS, ended as how_ended};
 use common::{
-    copy_program, finish, fixed, number, only_report, plain, preloaded, scratch, skip, succeed,
-    text, victim,
+    Folder, copy_program, ended, finish, fixed, has, needs, number, only_report, plain, preloaded,
+    skip_this, succeed, text, victim,
 };
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, SystemTime};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant, SystemTime};
 
 const MIB: u64 = 1 << 20;
-
-/// Removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Self {
-        Self(scratch("reports"))
-    }
-
-    fn join(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    fn names(&self) -> Vec<String> {
-        let mut names: Vec<String> = fs::read_dir(&self.0)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        names.sort();
-        names
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
@@ -106,4 +88,146 @@ fn check_histogram(histogram: &Value, calls: u64) -> (u64, u64) {
 
 fn channel_bytes(json: &Value) -> u64 {
     json["channel_bytes"].as_object().unwrap().values().map(number).sum()
+}
+
+/// A private folder in memory.
+fn in_memory() -> Folder {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Relaxed);
+    let path = format!("/dev/shm/adma-tests-{}-{number}", std::process::id());
+    let _ = fs::remove_dir_all(&path);
+    Folder(made(path.into()))
+}
+
+fn made(path: PathBuf) -> PathBuf {
+    fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
+    path
+}
+
+/// The live files in a folder, by process and age.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    files.sort();
+    files
+}
+
+fn read(path: &Path) -> Box<Live> {
+    let bytes = fs::read(path).unwrap();
+    assert_eq!(bytes.len(), Live::SIZE, "{}", path.display());
+    let mut live = Box::new(Live::ZERO);
+    live.bytes_mut().copy_from_slice(&bytes[..size_of::<Live>()]);
+    assert!(live.is_valid());
+    live
+}
+
+fn only(folder: &Path) -> Box<Live> {
+    let files = files(folder);
+    assert_eq!(files.len(), 1, "{files:?}");
+    read(&files[0])
+}
+
+/// Large copies and their bytes.
+fn counted(live: &Live) -> (u64, u64) {
+    let flows = [&live.recorder.engine, &live.recorder.libc];
+    let calls = flows.iter().map(|flow| flow.sizes.count()).sum();
+    (calls, live.recorder.engine_bytes() + live.recorder.libc_bytes())
+}
+
+/// A victim that waits for orders.
+struct Victim {
+    child: Child,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Victim {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let answers = BufReader::new(child.stdout.take().unwrap());
+        Self { child, answers }
+    }
+
+    fn order(&mut self, order: &str) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{order}").unwrap();
+    }
+
+    /// The next line, within minutes.
+    fn answer(&mut self) -> String {
+        let mut ready = libc::pollfd {
+            fd: self.answers.get_ref().as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let known = !self.answers.buffer().is_empty();
+        // SAFETY: one descriptor to look at.
+        assert!(known || unsafe { libc::poll(&mut ready, 1, 300_000) } == 1, "no answer");
+        let mut line = String::new();
+        self.answers.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+
+    fn ask(&mut self, order: &str) -> String {
+        self.order(order);
+        self.answer()
+    }
+
+    fn end(mut self) -> std::process::ExitStatus {
+        drop(self.child.stdin.take());
+        self.child.wait().unwrap()
+    }
+}
+
+/// Whether something comes true within a minute.
+fn eventually(mut is_true: impl FnMut() -> bool) -> bool {
+    let limit = Instant::now() + Duration::from_secs(60);
+    while !is_true() && Instant::now() < limit {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    is_true()
+}
+
+/// A fixed threshold, so that every copy is carried.
+fn carrying(command: &mut Command) -> &mut Command {
+    command.env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "1")
+}
+
+/// Counts into `folder` for a collector.
+fn collected(folder: &Path) -> Command {
+    let mut command = preloaded(victim("live"));
+    carrying(&mut command).env("ADMA_LIVE", folder);
+    command
+}
+
+/// `adma` in a world of its own: trees are kept in `folder`.
+fn adma(folder: &Folder) -> Command {
+    let mut command = plain(common::command());
+    carrying(&mut command).env("XDG_RUNTIME_DIR", &folder.0);
+    command
+}
+
+fn nothing_is_left(folder: &Folder) {
+    assert_eq!(files(&folder.join("adma")), [""; 0].map(PathBuf::from));
+}
+
+fn top_command(folder: &Folder, arguments: &[&str]) -> Command {
+    let mut command = plain(common::command());
+    command.env("XDG_RUNTIME_DIR", &folder.0).arg("top").args(arguments);
+    command
+}
+
+fn top(folder: &Folder, arguments: &[&str]) -> String {
+    succeed(&mut top_command(folder, arguments)).0
+}
+
+fn seen(folder: &Folder, pid: u32) -> Value {
+    let out = top(folder, &["--once", "--json", &pid.to_string()]);
+    let json: Value = serde_json::from_str(&out).unwrap();
+    json["processes"][0].clone()
+}
+
+/// A victim that keeps live statistics where `top` looks for them.
+fn watched(folder: &Folder) -> Victim {
+    let mut command = preloaded(victim("live"));
+    command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", "/dev/null");
+    Victim::start(carrying(&mut command).env("XDG_RUNTIME_DIR", &folder.0))
 }

@@ -18,5 +18,5 @@ mkdir $group
 # In the group, so that this shell can remove it.
 LD_PRELOAD=$PWD/target/release/libadma.so ADMA_BACKEND=threads ADMA_MIN_BYTES=64K \
 	sh -c 'echo $$ >"$1/cgroup.procs" && exec "$2" quota "$1/cpu.max" "100000 100000" "max 100000"' \
-	sh $group target/vm/guest-victims/trap_one_cpu
+	sh $group target/vm/guest-victims/trap_workers
 rmdir $group

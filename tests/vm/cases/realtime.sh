@@ -52,7 +52,7 @@ check realtime-first-counted counted real_time first
 # Ordinary callers wait no longer than they have to: pieces are taken back.
 check realtime-ordinary with "$library" trap_real_time ordinary
 check realtime-ordinary-counted counted taken_back ordinary
-check realtime-class with "$library" trap_class fifo
+check realtime-class with "$library" trap_workers fifo
 # A busy host lets the guest's clock jump.
 expect_in_log '^sched: DL replenish lagged too much'
-check realtime-deadline with "$library" trap_limits deadline
+check realtime-deadline with "$library" trap_workers deadline

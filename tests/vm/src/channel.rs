@@ -4,8 +4,9 @@
 //! stalls. A channel's lock is held for one descriptor at a time.
 
 use crate::faults::{Counters, Fault, Faults};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
@@ -65,7 +66,7 @@ impl<S: Default + Send + 'static> Channels<S> {
     }
 
     pub fn lock(&self, index: usize) -> MutexGuard<'_, Channel<S>> {
-        self.0[index].0.lock().expect("no panic")
+        self.0[index].0.lock()
     }
 
     pub fn wake(&self, index: usize) {
@@ -73,12 +74,8 @@ impl<S: Default + Send + 'static> Channels<S> {
     }
 
     /// Waits until a channel changes: `wake` ends that, too.
-    pub fn wait<'a>(
-        &self,
-        index: usize,
-        channel: MutexGuard<'a, Channel<S>>,
-    ) -> MutexGuard<'a, Channel<S>> {
-        self.0[index].1.wait(channel).expect("no panic")
+    pub fn wait(&self, index: usize, channel: &mut MutexGuard<'_, Channel<S>>) {
+        self.0[index].1.wait(channel);
     }
 
     /// Starts the threads; `step` runs at most one descriptor of a channel.
@@ -93,18 +90,14 @@ impl<S: Default + Send + 'static> Channels<S> {
                 let all = of(&engine);
                 let mut channel = all.lock(index);
                 loop {
-                    let now = Instant::now();
-                    channel = match step(&engine, index, &mut channel, now) {
-                        Next::Step => {
-                            // Let a waiting register access in.
-                            drop(channel);
-                            all.lock(index)
-                        }
-                        Next::Sleep => all.wait(index, channel),
+                    match step(&engine, index, &mut channel, Instant::now()) {
+                        // Let a waiting register access in.
+                        Next::Step => MutexGuard::bump(&mut channel),
+                        Next::Sleep => all.wait(index, &mut channel),
                         Next::SleepUntil(when) => {
-                            all.0[index].1.wait_timeout(channel, when - now).expect("no panic").0
+                            all.0[index].1.wait_until(&mut channel, when);
                         }
-                    };
+                    }
                 }
             };
             let builder = thread::Builder::new().name(format!("channel {index}"));

@@ -8,9 +8,10 @@
 use crate::channel::{Channel, Channels, Engine, Next, Raise};
 use crate::faults::{Counters, Fate, Fault, READ_ERROR, WRITE_ERROR};
 use crate::memory::Memory;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Instant;
 
@@ -111,7 +112,7 @@ impl Dsa {
     }
 
     fn registers(&self) -> MutexGuard<'_, Vec<u32>> {
-        self.registers.lock().expect("no panic")
+        self.registers.lock()
     }
 
     fn interrupt(&self, cause: u32) {
@@ -199,7 +200,7 @@ impl Dsa {
     fn drain(&self, index: usize) {
         let mut queue = self.queues.lock(index);
         while !queue.waiting.is_empty() || !queue.late.is_empty() {
-            queue = self.queues.wait(index, queue);
+            self.queues.wait(index, &mut queue);
         }
     }
 
@@ -388,7 +389,7 @@ mod tests {
         let memory = Arc::new(fake::memory(0x1_0000));
         let raised = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&raised);
-        let raise = Box::new(move |vector| log.lock().unwrap().push(vector));
+        let raise = Box::new(move |vector| log.lock().push(vector));
         let device = Dsa::new(1, Arc::clone(&memory), raise);
         for (at, word) in [(GRPCFG, 1), (GRPCFG + 32, 1), (WQCFG, 4), (WQCFG + 12, 12)] {
             device.write(at as u32, 4, word);
@@ -404,7 +405,7 @@ mod tests {
         assert_eq!(error(6 << 20 | ACTIVE), 0);
         assert_eq!(device.read(INTCAUSE as u32, 4), 2);
         assert_eq!(device.read(WQCFG as u32 + 24, 4) >> 30, 1);
-        assert_eq!(mem::take(&mut *raised.lock().unwrap()), [0]);
+        assert_eq!(mem::take(&mut *raised.lock()), [0]);
         (device, memory, raised)
     }
 
@@ -435,7 +436,7 @@ mod tests {
             let bytes = memory.read(0x4000 + 0x100 * at, 0x100);
             bytes.iter().filter(|byte| **byte == 7).count()
         };
-        let vectors = raised.lock().unwrap().clone();
+        let vectors = raised.lock().clone();
         ([0, 1, 2, 3].map(record), [0, 1, 2, 3].map(copied), vectors)
     }
 
@@ -463,7 +464,7 @@ mod tests {
         let (device, memory, raised) = device();
         (0..5).for_each(|number| submit(&device, number));
         assert_eq!(device.read(SWERR as u32, 4), 0x0d09);
-        assert_eq!((device.read(INTCAUSE as u32, 4), &*raised.lock().unwrap()), (3, &vec![0]));
+        assert_eq!((device.read(INTCAUSE as u32, 4), &*raised.lock()), (3, &vec![0]));
         device.command(10 << 20 | 1);
         run(&device, Instant::now());
         assert_eq!(memory.load::<1>(RECORDS).unwrap(), [0]);

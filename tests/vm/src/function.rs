@@ -9,7 +9,8 @@ use crate::dsa::{self, Dsa};
 use crate::faults::{self, Area, Order};
 use crate::ioat::Ioat;
 use crate::memory::Memory;
-use std::sync::{Arc, Mutex};
+use parking_lot::Mutex;
+use std::sync::Arc;
 
 pub const VENDOR: u16 = 0x8086;
 
@@ -89,7 +90,7 @@ impl Function {
     pub fn reset(&self) {
         self.engine.reset();
         self.msix.reset();
-        let mut config = self.config.lock().expect("no panic");
+        let mut config = self.config.lock();
         config.bytes[COMMAND..COMMAND + 2].fill(0);
         config.bytes[BAR..PORTALS + 4].fill(0);
         config.bytes[MSIX + 3] &= 0x3f;
@@ -98,7 +99,7 @@ impl Function {
     // ---- configuration space ----------------------------------------------------
 
     pub fn config_read(&self, address: u32, size: u32) -> u32 {
-        let config = self.config.lock().expect("no panic");
+        let config = self.config.lock();
         if address >= 256 || size > 4 {
             return u32::MAX;
         }
@@ -112,7 +113,7 @@ impl Function {
     }
 
     pub fn config_write(&self, address: u32, size: u32, value: u32) {
-        let mut config = self.config.lock().expect("no panic");
+        let mut config = self.config.lock();
         if (faults::AREA..256).contains(&address) {
             if size == 4 && address.is_multiple_of(4) {
                 let order = config.area.write(address - faults::AREA, value);
@@ -155,7 +156,7 @@ impl Function {
     /// Addresses are the guest's: which BAR is meant, only the address tells.
     pub fn bar_write(&self, address: u64, size: u32, value: u64) {
         if self.model == Model::Dsa {
-            let base = word_at(&self.config.lock().expect("no panic").bytes, PORTALS);
+            let base = word_at(&self.config.lock().bytes, PORTALS);
             let offset = (address as u32).wrapping_sub(base);
             if base != 0 && offset < PORTALS_SIZE {
                 return self.engine.submit(offset, value);
@@ -226,27 +227,28 @@ struct Entry {
     pending: bool,
 }
 
+const POWER_ON: Entry = Entry { address: 0, data: 0, masked: true, pending: false };
+
 impl Msix {
     fn new(vectors: usize, message: Message) -> Msix {
-        let entry = Entry { address: 0, data: 0, masked: true, pending: false };
-        let state = MsixState { control: 0, entries: vec![entry; vectors] };
+        let state = MsixState { control: 0, entries: vec![POWER_ON; vectors] };
         Msix { state: Mutex::new(state), message }
     }
 
     fn reset(&self) {
-        let mut state = self.state.lock().expect("no panic");
+        let mut state = self.state.lock();
         state.control = 0;
-        state.entries.fill(Entry { address: 0, data: 0, masked: true, pending: false });
+        state.entries.fill(POWER_ON);
     }
 
     fn raise(&self, vector: usize) {
-        let mut state = self.state.lock().expect("no panic");
+        let mut state = self.state.lock();
         state.entries[vector].pending = true;
         self.deliver(&mut state);
     }
 
     fn control(&self, control: u16) {
-        let mut state = self.state.lock().expect("no panic");
+        let mut state = self.state.lock();
         state.control = control;
         self.deliver(&mut state);
     }
@@ -264,7 +266,7 @@ impl Msix {
     }
 
     fn read(&self, offset: u32, size: u32) -> u64 {
-        let state = self.state.lock().expect("no panic");
+        let state = self.state.lock();
         let Some(entry) = state.entries.get(offset as usize / 16) else { return 0 };
         match (offset % 16, size) {
             (0, 8) => entry.address,
@@ -278,14 +280,14 @@ impl Msix {
     }
 
     fn read_pending(&self, offset: u32) -> u64 {
-        let state = self.state.lock().expect("no panic");
+        let state = self.state.lock();
         let bit = |(i, entry): (usize, &Entry)| u64::from(entry.pending) << i;
         let bits: u64 = state.entries.iter().enumerate().map(bit).sum();
         if offset == 0 { bits } else { 0 }
     }
 
     fn write(&self, offset: u32, size: u32, value: u64) {
-        let mut state = self.state.lock().expect("no panic");
+        let mut state = self.state.lock();
         let Some(entry) = state.entries.get_mut(offset as usize / 16) else { return };
         match (offset % 16, size) {
             (0, 8) => entry.address = value,

@@ -6,6 +6,7 @@
 //! mapped once stays mapped until the process ends, so that a pointer from
 //! `at` stays good when QEMU sends a new map in the middle of a copy.
 
+use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -13,7 +14,6 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, RwLock};
 
 /// A piece of guest-physical addresses and the file that holds it.
 pub struct Piece {
@@ -52,13 +52,13 @@ impl Memory {
             let base = base + piece.offset as usize;
             regions.push(Region { address: piece.address, size: piece.size, base });
         }
-        *self.regions.write().expect("no panic") = regions;
+        *self.regions.write() = regions;
         Ok(())
     }
 
     fn mapped(&self, file: &File) -> io::Result<Mapped> {
         let about = file.metadata()?;
-        let mut files = self.files.lock().expect("no panic");
+        let mut files = self.files.lock();
         if let Some(known) = files.get(&(about.dev(), about.ino())) {
             return Ok(*known);
         }
@@ -85,7 +85,7 @@ impl Memory {
     /// Where `size` bytes of the guest lie here; none if not all are memory.
     fn at(&self, address: u64, size: u64) -> Option<*mut u8> {
         let end = address.checked_add(size)?;
-        let regions = self.regions.read().expect("no panic");
+        let regions = self.regions.read();
         let region = regions
             .iter()
             .find(|region| region.address <= address && end <= region.address + region.size)?;
@@ -195,7 +195,7 @@ mod tests {
         memory.set(&[piece(0x20_0000, 0x1000)]).unwrap();
         assert_eq!(memory.read(0x20_0010, 4), b"here");
         assert!(!memory.is_memory(0, 1));
-        assert_eq!(memory.files.lock().unwrap().len(), 1);
+        assert_eq!(memory.files.lock().len(), 1);
     }
 
     #[test]

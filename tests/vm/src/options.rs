@@ -2,6 +2,7 @@
 
 use crate::function::MAX_FUNCTIONS;
 use clap::Parser;
+use clap::builder::RangedU64ValueParser;
 use std::time::Duration;
 
 /// Starts a guest with an emulated device and waits for its verdicts.
@@ -24,10 +25,10 @@ pub struct Boot {
     #[arg(long, default_value_t = 4)]
     pub channels: usize,
     /// Channels of one PCI function at most
-    #[arg(long, default_value_t = 4, value_parser = within(1..=4))]
+    #[arg(long, default_value_t = 4, value_parser = RangedU64ValueParser::<usize>::new().range(1..=4))]
     pub per_function: usize,
     /// NUMA nodes, with a half of the channels each
-    #[arg(long, default_value_t = 1, value_parser = within(1..=2))]
+    #[arg(long, default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..=2))]
     pub nodes: usize,
     /// Log of the longest transfer of one descriptor
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(12..=20))]
@@ -49,15 +50,6 @@ pub struct Boot {
     /// The console is the terminal; no verdicts
     #[arg(long)]
     pub shell: bool,
-}
-
-fn within(
-    range: std::ops::RangeInclusive<usize>,
-) -> impl Fn(&str) -> Result<usize, String> + Clone {
-    move |text| match text.parse() {
-        Ok(number) if range.contains(&number) => Ok(number),
-        _ => Err(format!("want {} to {}", range.start(), range.end())),
-    }
 }
 
 impl Boot {

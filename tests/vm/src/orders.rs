@@ -42,7 +42,9 @@ impl Kind {
 /// Where the area for orders lies in configuration space; it ends at 0x100.
 pub const AREA: u32 = 0xc0;
 
-/// Words of the area.
+/// Words of the area. A write to ORDER, bits 0 to 7 the kind and bits 8 to 15 the channels, arms a fault; one
+/// to SELECT, a number, shows the counters of that channel: data descriptors, their bytes (two words), null
+/// descriptors, interrupts, resets, and how often a fault took effect.
 pub const ORDER: u32 = 0x04;
 pub const AFTER: u32 = 0x08;
 pub const TIMES: u32 = 0x0c;

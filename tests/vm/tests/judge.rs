@@ -22,46 +22,51 @@ const BEGINS: &str = "<7>[    5.000000] adma-vm: test one begins";
 const ENDS: &str = "<7>[    9.000000] adma-vm: test one ends";
 
 #[test]
-fn warnings_in_a_test_are_complaints_and_information_is_not() {
-    let log =
-        [BEGINS, "<6>[    5.1] all is well", "<4>[    5.2] hm", "<3>[    5.3][  T12] oh", ENDS];
-    assert_eq!(judged(&log), ["one: hm", "one: oh", "expected=0"]);
-}
-
-#[test]
-fn before_the_tests_only_reports_of_checkers_count() {
-    let log = ["<4>[    0.1] mtrr: odd", "<6>[    0.2] BUG: KASAN: use-after-free", BEGINS, ENDS];
-    assert_eq!(judged(&log), ["before the tests: BUG: KASAN: use-after-free", "expected=0"]);
-}
-
-#[test]
-fn known_messages_pass() {
-    let log = [BEGINS, "<4>[    5.1] adma: loading out-of-tree module taints kernel.", ENDS];
-    assert_eq!(judged(&log), ["expected=0"]);
-}
-
-#[test]
-fn announced_messages_pass_until_two_seconds_after_the_test() {
-    let log = [
-        "<7>[    5.0] adma-vm: test one begins",
-        "<3>[    5.1] ioatdma 0000:00:04.0: too early",
-        "<7>[    5.2] adma-vm: expect ^ioatdma .*",
-        "<3>[    5.3] ioatdma 0000:00:04.0: Errors:",
-        "<3>[    5.4] not ioatdma",
-        ENDS,
-        "<7>[    9.1] adma-vm: test two begins",
-        "<3>[   10.9] ioatdma 0000:00:04.0: late",
-        "<3>[   11.1] ioatdma 0000:00:04.0: too late",
-    ];
-    assert_eq!(
-        judged(&log),
-        [
-            "one: ioatdma 0000:00:04.0: too early",
-            "one: not ioatdma",
-            "two: ioatdma 0000:00:04.0: too late",
-            "expected=0"
-        ]
-    );
+fn complaints_are_named_with_their_test() {
+    let unknown = "<6>[    0.2] BUG: KASAN: use-after-free";
+    for (what, log, complaints) in [
+        (
+            "warnings in a test are complaints, and information is not",
+            &[BEGINS, "<6>[ 5.1] all is well", "<4>[ 5.2] hm", "<3>[ 5.3][  T12] oh", ENDS][..],
+            &["one: hm", "one: oh"][..],
+        ),
+        (
+            "before the tests only reports of checkers count",
+            &["<4>[    0.1] mtrr: odd", unknown, BEGINS, ENDS],
+            &["before the tests: BUG: KASAN: use-after-free"],
+        ),
+        (
+            "known messages pass",
+            &[BEGINS, "<4>[ 5.1] adma: loading out-of-tree module taints kernel.", ENDS],
+            &[],
+        ),
+        (
+            "announced messages pass until two seconds after the test",
+            &[
+                BEGINS,
+                "<3>[    5.1] ioatdma 0000:00:04.0: too early",
+                "<7>[    5.2] adma-vm: expect ^ioatdma .*",
+                "<3>[    5.3] ioatdma 0000:00:04.0: Errors:",
+                "<3>[    5.4] not ioatdma",
+                ENDS,
+                "<7>[    9.1] adma-vm: test two begins",
+                "<3>[   10.9] ioatdma 0000:00:04.0: late",
+                "<3>[   11.1] ioatdma 0000:00:04.0: too late",
+            ],
+            &[
+                "one: ioatdma 0000:00:04.0: too early",
+                "one: not ioatdma",
+                "two: ioatdma 0000:00:04.0: too late",
+            ],
+        ),
+        (
+            "a trace that breaks off is a complaint",
+            &[BEGINS, "<4>[ 5.1] ------------[ cut here ]------------", "<4>[ 5.1] WARNING:"],
+            &["one: ------------[ cut here ]------------", "\tWARNING:"],
+        ),
+    ] {
+        assert_eq!(judged(log), [complaints, &["expected=0"]].concat(), "{what}");
+    }
 }
 
 #[test]
@@ -82,11 +87,4 @@ fn a_warning_with_its_trace_is_one_message() {
     let announced = "<7>[    5.05] adma-vm: expect failed to start channel";
     let log = [&[BEGINS, announced], &trace[..], &[ENDS]].concat();
     assert_eq!(judged(&log), ["expected=1"]);
-}
-
-#[test]
-fn a_trace_that_breaks_off_is_a_complaint() {
-    let log =
-        [BEGINS, "<4>[    5.1] ------------[ cut here ]------------", "<4>[    5.1] WARNING:"];
-    assert_eq!(judged(&log)[1..], ["\tWARNING:", "expected=0"]);
 }

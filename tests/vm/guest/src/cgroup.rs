@@ -38,12 +38,7 @@ impl ControlGroup {
         Ok(ControlGroup(path))
     }
 
-    /// This process is in it from now on.
-    pub fn enter(&self) -> Outcome {
-        fs::write(self.0.join("cgroup.procs"), "0").context("cgroup.procs")
-    }
-
-    /// Another process is in it from now on.
+    /// A process is in it from now on; 0: this one.
     pub fn take_in(&self, pid: i32) -> Outcome {
         fs::write(self.0.join("cgroup.procs"), pid.to_string()).context("cgroup.procs")
     }

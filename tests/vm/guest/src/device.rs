@@ -59,7 +59,7 @@ macro_rules! errnos {
 }
 
 errnos! {
-    EPERM ENOENT EBADF EACCES EMFILE ESHUTDOWN EINTR EIO E2BIG EAGAIN ENOMEM EFAULT EBUSY ENODEV
+    EPERM ENOENT EBADF EACCES EEXIST EMFILE ESHUTDOWN EINTR EIO E2BIG EAGAIN ENOMEM EFAULT EBUSY ENODEV
     EINVAL ENOTTY EOPNOTSUPP ETIMEDOUT
 }
 
@@ -91,6 +91,11 @@ impl Piece {
         Piece { channel, ..self }
     }
 
+    /// Like `split`, on any channel.
+    pub fn spread(self, parts: usize) -> Vec<Piece> {
+        self.split(parts, 1).into_iter().map(|piece| piece.on(CHANNEL_ANY)).collect()
+    }
+
     /// Cuts it into at most `parts` pieces of about the same length, in turn on
     /// `channels` channels.
     pub fn split(self, parts: usize, channels: u32) -> Vec<Piece> {
@@ -115,12 +120,6 @@ impl Submit {
             count: pieces.len() as u32,
             ..Submit::default()
         }
-    }
-
-    /// Between our memory and an export: `way` is SUBMIT_PULL or SUBMIT_PUSH, and on the side
-    /// of the export a piece has an offset.
-    pub fn across(pieces: &mut [Piece], way: u32, port: RawFd, export: u64) -> Submit {
-        Submit { flags: way, port, export, ..Submit::new(pieces) }
     }
 }
 
@@ -197,7 +196,8 @@ impl Device {
         Submitted { result, out }
     }
 
-    /// Between our memory and an export of another process.
+    /// Between our memory and an export of another process: `way` is SUBMIT_PULL or SUBMIT_PUSH, and
+    /// on the side of the export a piece has an offset.
     pub fn submit_across(
         &self,
         pieces: &mut [Piece],
@@ -205,9 +205,16 @@ impl Device {
         port: RawFd,
         export: u64,
     ) -> Submitted {
-        let mut out = Submit::across(pieces, way, port, export);
+        let mut out = Submit { flags: way, port, export, ..Submit::new(pieces) };
         let result = call(self.fd(), SUBMIT, &mut out);
         Submitted { result, out }
+    }
+
+    /// Insists that a piece is refused, and that nothing of it is under way.
+    pub fn refuse(&self, piece: Piece, errno: Errno, what: impl fmt::Display) -> Outcome {
+        let Submitted { result, out } = self.submit(&mut [piece]);
+        ensure_eq!((result, out.accepted, out.id), (Err(errno), 0, 0), "{what}: {piece:x?}");
+        Ok(())
     }
 
     pub fn port(&self) -> Result<Port, Errno> {
@@ -247,10 +254,16 @@ impl Device {
         }
     }
 
+    /// Waits for the end of a request of which no piece may fail.
+    pub fn finish(&self, request: &Submit) -> Outcome {
+        ensure_eq!(self.end(request)?, 0, "failed pieces of {request:x?}");
+        Ok(())
+    }
+
     /// A whole request on a healthy device.
     pub fn carry(&self, pieces: &mut [Piece]) -> Outcome<Submit> {
         let request = self.start(pieces)?;
-        ensure_eq!(self.end(&request)?, 0, "failed pieces of a healthy device");
+        self.finish(&request)?;
         Ok(request)
     }
 
@@ -270,7 +283,7 @@ impl Device {
                 Err(errno) => fail!("{errno:?} at {:x?}", pieces.get(out.accepted as usize)),
             }
             if out.accepted > 0 {
-                ensure_eq!(self.end(&out)?, 0, "failed pieces of a healthy device");
+                self.finish(&out)?;
             } else {
                 ensure!(begun.elapsed() < PATIENCE, "{result:?} for {PATIENCE:?}");
                 std::thread::yield_now();

@@ -153,7 +153,7 @@ pub struct Bench {
 
 /// What each channel has copied while `run` ran, as the device counts it; they differ by less
 /// than a tenth. Where channels are on several nodes those of one may have done it all.
-pub fn expect_even_bytes(run: impl FnOnce(&Device) -> Outcome) -> Outcome {
+pub fn expect_even_bytes(run: impl FnOnce() -> Outcome) -> Outcome {
     let bench = Bench::new()?;
     let device = Device::open()?;
     let places = bench.find_channels(&device)?;
@@ -161,7 +161,7 @@ pub fn expect_even_bytes(run: impl FnOnce(&Device) -> Outcome) -> Outcome {
         places.iter().map(|&place| Ok(bench.counters(place)?.bytes)).collect()
     };
     let before = bytes()?;
-    run(&device)?;
+    run()?;
     let moved: Vec<u64> =
         bytes()?.iter().zip(&before).map(|(after, before)| after - before).collect();
     println!("bytes by channel: {moved:?}");
@@ -216,11 +216,12 @@ impl Bench {
 
     /// How often faults have struck, on all channels together.
     pub fn struck(&self) -> Outcome<u32> {
-        let mut sum = 0;
-        for place in self.places() {
-            sum += self.counters(place)?.faults;
-        }
-        Ok(sum)
+        self.places().map(|place| Ok(self.counters(place)?.faults)).sum()
+    }
+
+    /// Interrupts of all channels together.
+    pub fn interrupts(&self) -> Outcome<u64> {
+        self.places().map(|place| Ok(u64::from(self.counters(place)?.interrupts))).sum()
     }
 
     fn order(&self, function: &Function, channels: u32, fault: Fault) -> Outcome {

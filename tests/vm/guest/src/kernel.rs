@@ -18,6 +18,18 @@ pub fn has_checkers() -> bool {
     Path::new("/proc/lockdep_stats").exists() || Path::new("/proc/self/fail-nth").exists()
 }
 
+/// Skips where a long-term pin does not wait for a page of userfaultfd: before Linux 6.3 it is
+/// refused at once (EFAULT), and a kernel with checkers says so in its log.
+pub fn pins_must_wait_for_pages() -> Outcome {
+    const RELEASE: &str = "/proc/sys/kernel/osrelease";
+    let release = fs::read_to_string(RELEASE).context(RELEASE)?;
+    let mut numbers = release.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
+    if (numbers.next(), numbers.next()) < (Some(6), Some(3)) {
+        skip!("Linux {} refuses such a page at once, EFAULT", release.trim());
+    }
+    Ok(())
+}
+
 /// Writes a line to the kernel's log for its judge (judge-log.awk).
 pub fn note(words: &str) {
     // One write is one message; a failure matters only where there is a judge.

@@ -9,19 +9,19 @@
 use crate::device::call;
 use crate::kernel;
 use crate::verdict::{Context, Outcome};
+use parking_lot::Mutex;
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::Mutex;
 
 pub const PAGE: usize = 4096;
 pub const HUGE: usize = 2 << 20;
 
-const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+pub const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Kind {
+pub enum PageKind {
     Anonymous,
     SharedAnonymous,
     PrivateFile,
@@ -34,15 +34,15 @@ pub enum Kind {
     Transparent,
 }
 
-impl Kind {
-    pub const ALL: [Kind; 7] = [
-        Kind::Anonymous,
-        Kind::SharedAnonymous,
-        Kind::PrivateFile,
-        Kind::SharedFile,
-        Kind::LayeredFile,
-        Kind::Huge,
-        Kind::Transparent,
+impl PageKind {
+    pub const ALL: [PageKind; 7] = [
+        PageKind::Anonymous,
+        PageKind::SharedAnonymous,
+        PageKind::PrivateFile,
+        PageKind::SharedFile,
+        PageKind::LayeredFile,
+        PageKind::Huge,
+        PageKind::Transparent,
     ];
 }
 
@@ -107,6 +107,12 @@ impl Region {
         })
     }
 
+    /// All of a file, to be read and written.
+    pub fn of_file(file: &File, flags: i32) -> Outcome<Region> {
+        let len = file.metadata()?.len() as usize;
+        Ok(Region::map_file(file.as_raw_fd(), 0, len, READ_WRITE, flags)?)
+    }
+
     fn without_file(len: usize, align: usize, flags: i32) -> io::Result<Region> {
         Region::between_guards(len, align, |base| {
             let flags = flags | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
@@ -148,23 +154,14 @@ impl Region {
     }
 
     /// Skipped where the kernel has no such memory.
-    pub fn of_kind(kind: Kind, len: usize) -> Outcome<Region> {
-        let name = format!("{kind:?}");
-        let file = |flags| -> Outcome<Region> {
-            let file = memory_file(len)?;
-            Region::map_file(file.as_raw_fd(), 0, len, READ_WRITE, flags).context(&name)
-        };
+    pub fn of_kind(kind: PageKind, len: usize) -> Outcome<Region> {
         match kind {
-            Kind::Anonymous => Region::anonymous(len),
-            Kind::SharedAnonymous => Region::shared(len),
-            Kind::PrivateFile => file(libc::MAP_PRIVATE),
-            Kind::SharedFile => file(libc::MAP_SHARED),
-            Kind::LayeredFile => {
-                let file = layered_file(len)?;
-                let flags = libc::MAP_SHARED;
-                Region::map_file(file.as_raw_fd(), 0, len, READ_WRITE, flags).context(&name)
-            }
-            Kind::Huge => {
+            PageKind::Anonymous => Region::anonymous(len),
+            PageKind::SharedAnonymous => Region::shared(len),
+            PageKind::PrivateFile => Region::of_file(&memory_file(len)?, libc::MAP_PRIVATE),
+            PageKind::SharedFile => Region::of_file(&memory_file(len)?, libc::MAP_SHARED),
+            PageKind::LayeredFile => Region::of_file(&layered_file(len)?, libc::MAP_SHARED),
+            PageKind::Huge => {
                 kernel::reserve_huge_pages(len.div_ceil(HUGE))?;
                 let flags = libc::MAP_PRIVATE | libc::MAP_HUGETLB;
                 match Region::without_file(len, HUGE, flags) {
@@ -172,8 +169,8 @@ impl Region {
                     Err(error) => skip!("no reserved huge page: {error}"),
                 }
             }
-            Kind::Transparent => {
-                let region = Region::without_file(len, HUGE, libc::MAP_PRIVATE).context(&name)?;
+            PageKind::Transparent => {
+                let region = Region::without_file(len, HUGE, libc::MAP_PRIVATE)?;
                 if let Err(error) = region.advise(0, region.len, libc::MADV_HUGEPAGE) {
                     skip!("no transparent huge pages: {error}");
                 }
@@ -205,15 +202,29 @@ impl Region {
     }
 
     pub fn word(&self, at: usize) -> u64 {
-        assert!(at.is_multiple_of(8) && at + 8 <= self.len);
-        // SAFETY: inside the region and aligned; memory law.
-        unsafe { ((self.base + at) as *const u64).read_volatile() }
+        // SAFETY: every word is a number.
+        unsafe { self.load(at) }
     }
 
     pub fn set_word(&self, at: usize, word: u64) {
-        assert!(at.is_multiple_of(8) && at + 8 <= self.len);
+        self.store(at, word);
+    }
+
+    /// Any value at a place.
+    pub fn store<T: Copy>(&self, at: usize, value: T) {
+        assert!(at.is_multiple_of(8) && align_of::<T>() <= 8 && at + size_of::<T>() <= self.len);
         // SAFETY: inside the region and aligned; memory law.
-        unsafe { ((self.base + at) as *mut u64).write_volatile(word) }
+        unsafe { ((self.base + at) as *mut T).write_volatile(value) }
+    }
+
+    /// The value that `store` has left at a place.
+    ///
+    /// # Safety
+    /// Nothing else has been written there since.
+    pub unsafe fn load<T: Copy>(&self, at: usize) -> T {
+        assert!(at.is_multiple_of(8) && align_of::<T>() <= 8 && at + size_of::<T>() <= self.len);
+        // SAFETY: inside the region and aligned, and a value of that type by the caller's word.
+        unsafe { ((self.base + at) as *const T).read_volatile() }
     }
 
     /// Words that say where they belong and to which seed.
@@ -238,6 +249,15 @@ impl Region {
             if found != wanted {
                 return Err(format!("at byte {at} is {found:#018x}, want {wanted:#018x}"));
             }
+        }
+        Ok(())
+    }
+
+    /// Compares a part with that of another region, word by word.
+    pub fn expect_same(&self, at: usize, other: &Region, from: usize, len: usize) -> Outcome {
+        for byte in (0..len).step_by(8) {
+            let (found, wanted) = (self.word(at + byte), other.word(from + byte));
+            ensure_eq!(found, wanted, "at byte {byte} of {len}");
         }
         Ok(())
     }
@@ -281,7 +301,7 @@ impl Region {
     /// Nothing is there any more.
     pub fn unmap_part(&self, from: usize, len: usize) -> io::Result<()> {
         assert!(from + len <= self.len);
-        self.holes.lock().expect("no panic").push((self.base + from, len));
+        self.holes.lock().push((self.base + from, len));
         // SAFETY: inside the region; memory law.
         checked(unsafe { libc::munmap((self.base + from) as *mut _, len) })
     }
@@ -297,7 +317,7 @@ impl Region {
     pub fn map_again(&self, fd: RawFd) -> io::Result<()> {
         let flags = libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE;
         mmap(self.base, self.len, READ_WRITE, flags, fd, 0)?;
-        self.holes.lock().expect("no panic").clear();
+        self.holes.lock().clear();
         Ok(())
     }
 
@@ -309,19 +329,19 @@ impl Region {
         // SAFETY: both ends are whole regions; memory law.
         let found = unsafe { libc::mremap(from, self.len, self.len, flags, to) };
         ensure!(found == to, "mremap: {}", io::Error::last_os_error());
-        self.holes.lock().expect("no panic").push((self.base, self.len));
+        self.holes.lock().push((self.base, self.len));
         Ok(new)
     }
 
     /// Pages that are not there yet stay away: no thread answers their faults as long as the
-    /// descriptor lives. `None` where the kernel has no such thing.
-    pub fn leave_faults_unanswered(&self) -> Outcome<Option<OwnedFd>> {
+    /// descriptor lives. Skipped where the kernel has no such thing.
+    pub fn leave_faults_unanswered(&self) -> Outcome<OwnedFd> {
         const API: u64 = 0xc018_aa3f;
         const REGISTER: u64 = 0xc020_aa00;
         // SAFETY: a new descriptor, or none.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
         if fd < 0 {
-            return Ok(None);
+            skip!("no userfaultfd here");
         }
         // SAFETY: a new descriptor with no other owner.
         let faults = unsafe { OwnedFd::from_raw_fd(fd as i32) };
@@ -330,7 +350,7 @@ impl Region {
         let done = call(faults.as_raw_fd(), API, &mut api)
             .and_then(|()| call(faults.as_raw_fd(), REGISTER, &mut range));
         ensure_eq!(done, Ok(()), "userfaultfd");
-        Ok(Some(faults))
+        Ok(faults)
     }
 
     /// Pages of one NUMA node only, from their first touch on.
@@ -362,7 +382,7 @@ impl Drop for Region {
     fn drop(&mut self) {
         let (mut start, room) = self.whole;
         let end = start + room;
-        let mut holes = std::mem::take(self.holes.get_mut().expect("no panic"));
+        let mut holes = std::mem::take(self.holes.get_mut());
         holes.sort();
         for (hole, len) in holes.into_iter().chain([(end, 0)]) {
             if start < hole {

@@ -1,6 +1,6 @@
 //! Taking the module out and putting it back, with the driver beneath it started afresh.
 
-use crate::device::{self, EAGAIN, EBUSY, ENOENT, Errno};
+use crate::device::{self, EAGAIN, EBUSY, EEXIST, ENOENT, Errno};
 use crate::effort::{PATIENCE, eventually};
 use crate::faults;
 use crate::verdict::{Context, Outcome};
@@ -23,12 +23,24 @@ pub fn unload() -> Result<(), Errno> {
     }
 }
 
-/// The module's file, as tests/vm/run names it.
-fn file() -> Outcome<String> {
-    match std::env::var("GUEST_MODULE").ok().filter(|path| !path.is_empty()) {
+/// A module's file, as tests/vm/run names it.
+fn file(variable: &str) -> Outcome<String> {
+    match std::env::var(variable).ok().filter(|path| !path.is_empty()) {
         Some(path) => Ok(path),
-        None => skip!("GUEST_MODULE does not say where the module lies"),
+        None => skip!("{variable} does not say where the module lies"),
     }
+}
+
+/// Loads a module, unless it is there.
+fn insert(variable: &str, parameters: &CStr) -> Outcome {
+    let path = file(variable)?;
+    let module = File::open(&path).context(&path)?;
+    // SAFETY: an open file and a string.
+    let done = unsafe {
+        libc::syscall(libc::SYS_finit_module, module.as_raw_fd(), parameters.as_ptr(), 0)
+    };
+    ensure!(done == 0 || Errno::last() == EEXIST, "{path} does not load: {:?}", Errno::last());
+    Ok(())
 }
 
 /// Puts the module in again.
@@ -38,37 +50,20 @@ pub fn load() -> Outcome {
 
 /// Loads the module with parameters.
 pub fn load_with(parameters: &CStr) -> Outcome {
-    let path = file()?;
-    let module = File::open(&path).context(&path)?;
-    // SAFETY: an open file and a string.
-    let done = unsafe {
-        libc::syscall(libc::SYS_finit_module, module.as_raw_fd(), parameters.as_ptr(), 0)
-    };
-    ensure!(done == 0, "{path} does not load: {:?}", Errno::last());
-    ensure!(
-        eventually(Duration::from_secs(5), || Path::new(device::PATH).exists()),
-        "{} does not appear",
-        device::PATH
-    );
+    insert("GUEST_MODULE", parameters)?;
+    let is_there = eventually(Duration::from_secs(5), || Path::new(device::PATH).exists());
+    ensure!(is_there, "{} does not appear", device::PATH);
     Ok(())
 }
 
 /// The client of one channel, which can also lock a page: see tests/vm/client.
 pub fn load_client() -> Outcome {
-    let Some(path) = std::env::var("GUEST_CLIENT").ok().filter(|path| !path.is_empty()) else {
-        skip!("GUEST_CLIENT does not say where the client lies");
-    };
-    let module = File::open(&path).context(&path)?;
-    // SAFETY: an open file and a constant string.
-    let done =
-        unsafe { libc::syscall(libc::SYS_finit_module, module.as_raw_fd(), c"".as_ptr(), 0) };
-    ensure!(done == 0 || Errno::last().0 == libc::EEXIST, "{path}: {:?}", Errno::last());
-    Ok(())
+    insert("GUEST_CLIENT", c"")
 }
 
 /// Unloads the module as soon as it is not in use.
 pub fn take_out() -> Outcome {
-    file()?;
+    file("GUEST_MODULE")?;
     let begun = Instant::now();
     loop {
         match unload() {

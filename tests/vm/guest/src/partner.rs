@@ -4,10 +4,10 @@
 //! exist before the partner is made are at the same addresses in both; of ordinary memory
 //! each has its own, of shared memory both have the same.
 
-use crate::device::{Device, EINVAL, ENOMEM, EXPORT, Errno, Export, Port, call};
+use crate::device::{Device, ENOMEM, Errno, Port};
 use crate::memory::{PAGE, Region};
-use crate::process::{Child, Ended, Gate, become_victim, fork};
-use crate::verdict::{End, Outcome};
+use crate::process::{Child, Ended, Gate, become_victim, fork, leave};
+use crate::verdict::Outcome;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -33,6 +33,13 @@ pub enum Order {
     Leave,
 }
 
+/// The number of an export, or 0.
+type Answer = Result<u64, Errno>;
+
+/// Where an order and its answer lie in the page.
+const ORDER: usize = 0;
+const ANSWER: usize = PAGE / 2;
+
 pub struct Partner {
     control: Region,
     ask: Gate,
@@ -49,96 +56,40 @@ struct Servant<'a> {
 }
 
 impl Servant<'_> {
-    fn obey(&mut self, order: Order) -> Outcome<Result<[u64; 2], Errno>> {
-        let port = self.port.as_ref().ok_or(End::from(String::from("no port")));
-        let done = Ok([0, 0]);
-        Ok(match order {
+    fn port(&self) -> &Port {
+        self.port.as_ref().expect("no order for a closed port")
+    }
+
+    fn obey(&mut self, order: Order) -> Outcome<Answer> {
+        match order {
             Order::Export(region, at, len, flags) => {
-                let mut export = Export::new(self.regions[region].address(at), len, flags);
-                match call(port?.fd(), EXPORT, &mut export) {
-                    Ok(()) => Ok([export.id, 0]),
-                    Err(errno) => return Ok(Err(errno)),
-                }
+                return Ok(self.port().export(self.regions[region].address(at), len, flags));
             }
             Order::Unexport(id, millis) => {
-                port?.unexport(id, Duration::from_millis(millis)).map(|()| [0, 0])
+                return Ok(self.port().unexport(id, Duration::from_millis(millis)).map(|()| 0));
             }
-            Order::Fill(region, seed) => {
-                self.regions[region].fill(seed);
-                done
-            }
-            Order::Expect(region, seed) => match self.regions[region].expect(seed) {
-                Ok(()) => done,
-                Err(reason) => {
+            Order::Fill(region, seed) => self.regions[region].fill(seed),
+            Order::Expect(region, seed) => {
+                if let Err(reason) = self.regions[region].expect(seed) {
                     eprintln!("the partner: {reason}");
-                    Err(ENOMEM)
+                    return Ok(Err(ENOMEM));
                 }
-            },
+            }
             Order::Unmap(region) => {
-                self.regions[region].unmap_part(0, self.regions[region].len())?;
-                done
+                self.regions[region].unmap_part(0, self.regions[region].len())?
             }
             Order::Replace(region, seed) => {
                 self.regions[region].replace()?;
                 self.regions[region].fill(seed);
-                done
             }
-            Order::Fork => {
-                fork(|| Ok(()))?.succeed()?;
-                done
-            }
+            Order::Fork => fork(|| Ok(()))?.succeed()?,
             Order::Exec => return Err(become_victim("sleeper", &[])),
-            Order::CloseDevice => {
-                self.device = None;
-                done
-            }
-            Order::ClosePort => {
-                self.port = None;
-                done
-            }
-            Order::KeepNothing => match &self.device {
-                Some(device) => device.keep(0).map_err(|_| EINVAL).map(|()| [0, 0]),
-                None => done,
-            },
-            Order::Leave => crate::process::leave(0),
-        })
-    }
-}
-
-/// Orders as words: which, and up to four numbers.
-fn words_of(order: Order) -> [u64; 5] {
-    match order {
-        Order::Export(region, at, len, flags) => {
-            [0, region as u64, at as u64, len as u64, flags.into()]
+            Order::CloseDevice => self.device = None,
+            Order::ClosePort => self.port = None,
+            Order::KeepNothing => self.device.as_ref().map_or(Ok(()), |device| device.keep(0))?,
+            Order::Leave => leave(0),
         }
-        Order::Unexport(id, millis) => [1, id, millis, 0, 0],
-        Order::Fill(region, seed) => [2, region as u64, seed, 0, 0],
-        Order::Expect(region, seed) => [3, region as u64, seed, 0, 0],
-        Order::Unmap(region) => [4, region as u64, 0, 0, 0],
-        Order::Replace(region, seed) => [5, region as u64, seed, 0, 0],
-        Order::Fork => [6, 0, 0, 0, 0],
-        Order::Exec => [7, 0, 0, 0, 0],
-        Order::CloseDevice => [8, 0, 0, 0, 0],
-        Order::ClosePort => [9, 0, 0, 0, 0],
-        Order::KeepNothing => [10, 0, 0, 0, 0],
-        Order::Leave => [11, 0, 0, 0, 0],
-    }
-}
-
-fn order_of([which, a, b, c, d]: [u64; 5]) -> Order {
-    match which {
-        0 => Order::Export(a as usize, b as usize, c as usize, d as u32),
-        1 => Order::Unexport(a, b),
-        2 => Order::Fill(a as usize, b),
-        3 => Order::Expect(a as usize, b),
-        4 => Order::Unmap(a as usize),
-        5 => Order::Replace(a as usize, b),
-        6 => Order::Fork,
-        7 => Order::Exec,
-        8 => Order::CloseDevice,
-        9 => Order::ClosePort,
-        10 => Order::KeepNothing,
-        _ => Order::Leave,
+        Ok(Ok(0))
     }
 }
 
@@ -161,21 +112,15 @@ impl Partner {
         let control = Region::shared(PAGE)?;
         let child = fork(|| {
             let device = Device::open()?;
-            let port = device.port();
-            let Ok(port) = port else { fail!("no port") };
+            let port = device.port()?;
             control.set_word(0, port.fd() as u64);
             answer.open();
             let mut servant = Servant { regions, device: Some(device), port: Some(port) };
             loop {
                 ask.pass();
-                let order = order_of([0, 1, 2, 3, 4].map(|i| control.word(8 * i)));
-                let (errno, [value, more]) = match servant.obey(order)? {
-                    Ok(values) => (0, values),
-                    Err(errno) => (errno.0, [0, 0]),
-                };
-                control.set_word(40, errno as u64);
-                control.set_word(48, value);
-                control.set_word(56, more);
+                // SAFETY: `tell` has put it there, in the same program.
+                let order = unsafe { control.load(ORDER) };
+                control.store::<Answer>(ANSWER, servant.obey(order)?);
                 answer.open();
             }
         })?;
@@ -190,23 +135,15 @@ impl Partner {
 
     /// Tells it to do something and does not wait.
     pub fn tell(&self, order: Order) {
-        for (i, word) in words_of(order).into_iter().enumerate() {
-            self.control.set_word(8 * i, word);
-        }
+        self.control.store(ORDER, order);
         self.ask.open();
     }
 
-    pub fn told(&self) -> Result<u64, Errno> {
-        self.answer.pass();
-        match self.control.word(40) as i32 {
-            0 => Ok(self.control.word(48)),
-            errno => Err(Errno(errno)),
-        }
-    }
-
-    pub fn order(&self, order: Order) -> Result<u64, Errno> {
+    pub fn order(&self, order: Order) -> Answer {
         self.tell(order);
-        self.told()
+        self.answer.pass();
+        // SAFETY: the partner has put it there, in the same program.
+        unsafe { self.control.load(ANSWER) }
     }
 
     /// Insists.

@@ -24,27 +24,21 @@ pub struct Probe {
 impl Probe {
     /// Skipped where the kernel cannot count.
     pub fn function(name: &str) -> Outcome<Probe> {
-        let events = Path::new(TRACING).join("kprobe_events");
-        if !events.exists() {
-            skip!("this kernel has no events for functions");
-        }
-        let function = format!("adma_{name}");
-        Self::at(events, function.clone(), format!("p:{function} {name}"), BY_THREAD.into())
+        Self::at(format!("adma_{name}"), name, BY_THREAD.into())
     }
 
     /// Questions about a thread's capabilities for which `condition` holds.
     pub fn capable(name: &str, condition: &str) -> Outcome<Probe> {
+        let place = "security_capable cap=%dx:u32 opts=%cx:u32";
+        Self::at(format!("adma_capable_{name}"), place, format!("{BY_THREAD} if {condition}"))
+    }
+
+    fn at(function: String, place: &str, trigger: String) -> Outcome<Probe> {
         let events = Path::new(TRACING).join("kprobe_events");
         if !events.exists() {
             skip!("this kernel has no events for functions");
         }
-        let function = format!("adma_capable_{name}");
-        let order = format!("p:{function} security_capable cap=%dx:u32 opts=%cx:u32");
-        Self::at(events, function, order, format!("{BY_THREAD} if {condition}"))
-    }
-
-    fn at(events: PathBuf, function: String, order: String, trigger: String) -> Outcome<Probe> {
-        append(&events, &order).context(&order)?;
+        append(&events, &format!("p:{function} {place}")).context(place)?;
         let event = Path::new(TRACING).join("events/kprobes").join(&function);
         Probe { function: Some(function), event, trigger }.armed()
     }

@@ -69,6 +69,25 @@ pub fn fork(run: impl FnOnce() -> Outcome) -> Outcome<Child> {
     }
 }
 
+/// Runs something in a child, which must end well.
+pub fn in_child(run: impl FnOnce() -> Outcome) -> Outcome {
+    fork(run)?.succeed()
+}
+
+/// Runs something in several threads at once, each of which must end well.
+pub fn in_threads(count: usize, run: impl Fn(usize) -> Outcome + Sync) -> Outcome {
+    std::thread::scope(|scope| {
+        let start = |number| {
+            scope.spawn({
+                let run = &run;
+                move || run(number)
+            })
+        };
+        let all: Vec<_> = (0..count).map(start).collect();
+        all.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+    })
+}
+
 /// Runs something in a child, to the end, whatever that is. Returns the last line that it
 /// wrote to standard error as well.
 pub fn confined(run: impl FnOnce() -> i32) -> (Ended, String) {
@@ -266,18 +285,5 @@ mod tests {
             }
         });
         assert_eq!(died, (Ended::Killed(libc::SIGALRM), String::new()));
-    }
-
-    #[test]
-    fn gate_holds_until_it_is_opened() {
-        let gate = Gate::new().unwrap();
-        let mut child = fork(|| {
-            gate.pass();
-            Ok(())
-        })
-        .unwrap();
-        assert_eq!(child.wait_within(Duration::from_millis(20)), None);
-        gate.open();
-        assert_eq!(child.wait(), Ended::Exited(0));
     }
 }

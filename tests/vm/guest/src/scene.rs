@@ -3,7 +3,7 @@
 use crate::device::*;
 use crate::memory::Region;
 use crate::partner::{Order, Partner};
-use crate::verdict::Outcome;
+use crate::verdict::{Context, Outcome};
 
 /// To be read and written.
 pub const BOTH: u32 = EXPORT_READ | EXPORT_WRITE;
@@ -18,30 +18,25 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// The partner exports this region as it is.
+    /// The partner exports this region, full of ones; ours is full of twos.
     pub fn of(theirs: Region) -> Outcome<Scene> {
-        let ours = Region::of_small_pages(theirs.len())?;
+        theirs.touch();
         let partner = Partner::new(&[&theirs])?;
+        partner.must(Order::Fill(0, 1))?;
         let export = partner.must(Order::Export(0, 0, theirs.len(), BOTH))?;
+        let ours = Region::of_small_pages(theirs.len())?;
+        ours.fill(2);
         Ok(Scene { device: Device::open()?, theirs, ours, partner, export })
     }
 
     /// Memory that both processes see.
     pub fn shared(len: usize) -> Outcome<Scene> {
-        let theirs = Region::shared(len)?;
-        theirs.touch();
-        Scene::of(theirs)
+        Scene::of(Region::shared(len)?)
     }
 
-    /// Ordinary memory: full of ones in the partner, ours full of twos.
+    /// Ordinary memory.
     pub fn private(len: usize) -> Outcome<Scene> {
-        let theirs = Region::of_small_pages(len)?;
-        let partner = Partner::new(&[&theirs])?;
-        partner.must(Order::Fill(0, 1))?;
-        let export = partner.must(Order::Export(0, 0, len, BOTH))?;
-        let ours = Region::of_small_pages(len)?;
-        ours.fill(2);
-        Ok(Scene { device: Device::open()?, theirs, ours, partner, export })
+        Scene::of(Region::of_small_pages(len)?)
     }
 
     /// A piece between an offset of our memory and one of the export.
@@ -61,6 +56,13 @@ impl Scene {
         self.device.submit_across(pieces, way, self.partner.port(), self.export)
     }
 
+    /// Copies these pieces, which must be accepted, and waits for their end.
+    pub fn finish(&self, way: u32, pieces: &mut [Piece]) -> Outcome {
+        let Submitted { result, out } = self.submit(way, pieces);
+        ensure_eq!((result, out.accepted), (Ok(()), out.count), "way {way}");
+        self.device.finish(&out)
+    }
+
     /// The whole buffer, with a piece for each channel.
     pub fn submit_all(&self, way: u32) -> Outcome<Submitted> {
         let channels = self.device.info()?.channels as usize;
@@ -76,9 +78,7 @@ impl Scene {
 
     /// Copies all of it and waits for the end.
     pub fn carry(&self, way: u32) -> Outcome {
-        let request = self.start(way)?;
-        ensure_eq!(self.device.end(&request)?, 0, "failed pieces");
-        Ok(())
+        self.device.finish(&self.start(way)?)
     }
 
     /// Neither way is open.
@@ -87,5 +87,20 @@ impl Scene {
             ensure_eq!(self.submit_all(way)?.result, Err(errno), "way {way}, {why}");
         }
         Ok(())
+    }
+
+    /// A page of any export is refused, and none written.
+    pub fn refuse(&self, way: u32, port: i32, export: u64, errno: Errno) -> Outcome {
+        let piece = self.piece(way, 0, 0, 4096);
+        let Submitted { result, out } = self.device.submit_across(&mut [piece], way, port, export);
+        let place = format!("port {port}, export {export:#x}, way {way}");
+        ensure_eq!((result, out.id), (Err(errno), 0), "{place}");
+        self.expect_untouched().context(place)
+    }
+
+    /// Both sides are as they were made; memory is shared.
+    pub fn expect_untouched(&self) -> Outcome {
+        self.theirs.expect(1).context("the other's memory")?;
+        self.ours.expect(2).context("our memory")
     }
 }

@@ -1,26 +1,20 @@
 //! Programs with and without the library, and what its reports say.
 
-use crate::json;
-use crate::random::Random;
 use crate::verdict::{Context, Outcome};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 /// The release library, beside the programs of the guest.
 pub fn library() -> Outcome<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let exe = std::env::current_exe()?;
-    let beside = exe.ancestors().take(4).map(|folder| folder.join("release"));
-    let mut places = std::env::split_paths(&path).chain(beside);
-    let found = places.find_map(|folder| {
-        let file = folder.join("libadma.so");
-        file.is_file().then_some(file)
-    });
-    match found {
+    let mut places = std::env::split_paths(&path).map(|folder| folder.join("libadma.so"));
+    match places.find(|file| file.is_file()) {
         Some(file) => Ok(file),
-        None => skip!("no libadma.so, neither in PATH nor in a folder `release` above"),
+        None => skip!("no libadma.so in PATH"),
     }
 }
 
@@ -36,6 +30,21 @@ pub fn plain(program: impl AsRef<Path>) -> Command {
     command
 }
 
+/// A small program that tests/*.rs run on the host too, built by tests/vm/guest/build, and its
+/// arguments; without the library, unless it is linked with it.
+pub fn host_program(line: &str) -> Outcome<Command> {
+    let mut words = line.split_whitespace();
+    let name = words.next().unwrap_or_default();
+    let path = std::env::current_dir()?.join("target/vm/guest-victims").join(name);
+    if !path.is_file() {
+        skip!("there is no program {name}: tests/vm/guest/build");
+    }
+    library()?;
+    let mut command = plain(path);
+    command.args(words);
+    Ok(command)
+}
+
 /// The library, with the I/OAT backend and a fixed threshold.
 pub fn with_library(command: &mut Command) -> Outcome<&mut Command> {
     Ok(command
@@ -49,6 +58,23 @@ pub fn victim(role: &str, arguments: &[&str]) -> Outcome<Command> {
     let mut command = plain(std::env::current_exe()?);
     with_library(&mut command)?.arg("--victim").arg(role).args(arguments);
     Ok(command)
+}
+
+/// Runs a program to its end, which must be a good one; skipped where the program says that it
+/// cannot show its subject, or is not installed.
+pub fn finish(command: &mut Command) -> Outcome<Output> {
+    let done = match command.output() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            skip!("{} is not installed", command.get_program().display())
+        }
+        done => done?,
+    };
+    let err = String::from_utf8_lossy(&done.stderr);
+    match done.status.code() {
+        Some(0) => Ok(done),
+        Some(77) => skip!("{}", err.trim()),
+        _ => fail!("{command:?}: {}: {}", done.status, err.trim()),
+    }
 }
 
 /// A fresh folder that goes with its owner.
@@ -76,45 +102,33 @@ impl Drop for Folder {
 // ---- reports ------------------------------------------------------------------------
 
 /// What the library said at the end of one process.
-pub struct Report(String);
+pub struct Report(Value);
 
 impl Report {
-    /// A number that must be there.
-    pub fn number(&self, way: &[&str]) -> Outcome<u64> {
-        match json::number(&self.0, way) {
+    /// A number that must be there, by its JSON pointer.
+    pub fn number(&self, pointer: &str) -> Outcome<u64> {
+        match self.0.pointer(pointer).and_then(Value::as_u64) {
             Some(number) => Ok(number),
-            None => fail!("no {} in the report {}", way.join("."), self.0),
+            None => fail!("no {pointer} in the report {}", self.0),
         }
     }
 
     /// Bytes that channels had a part in: without any, a caller has streamed them.
     pub fn engine_bytes(&self) -> Outcome<u64> {
-        match self.number(&["channels"])? {
+        match self.number("/channels")? {
             0 => Ok(0),
-            _ => self.number(&["paths", "engine", "bytes"]),
+            _ => self.number("/paths/engine/bytes"),
         }
     }
 
     pub fn libc_bytes(&self) -> Outcome<u64> {
-        self.number(&["paths", "libc", "bytes"])
-    }
-
-    pub fn caller_bytes(&self) -> Outcome<u64> {
-        self.number(&["channel_bytes", "caller"])
+        self.number("/paths/libc/bytes")
     }
 
     /// The program's name, as in python3.11.
-    pub fn program(&self) -> &str {
-        let exe = json::string(&self.0, &["exe"]).unwrap_or_default();
+    fn program(&self) -> &str {
+        let exe = self.0["exe"].as_str().unwrap_or_default();
         exe.rsplit('/').next().unwrap_or_default()
-    }
-
-    /// A program that had nothing to carry has no backend either.
-    fn expect_ioat(&self) -> Outcome {
-        if self.engine_bytes()? > 0 {
-            ensure_eq!(json::string(&self.0, &["backend"]), Some("ioat"), "backend of {}", self.0);
-        }
-        Ok(())
     }
 }
 
@@ -128,66 +142,80 @@ pub fn report_into<'a>(command: &'a mut Command, folder: &Folder) -> &'a mut Com
 pub fn reports(folder: &Folder) -> Outcome<Vec<Report>> {
     let mut all = Vec::new();
     for entry in fs::read_dir(folder.path())? {
-        let text = fs::read_to_string(entry?.path())?;
-        all.extend(text.lines().map(|line| Report(line.to_owned())));
+        for line in fs::read_to_string(entry?.path())?.lines() {
+            let Ok(value) = serde_json::from_str(line) else { fail!("not JSON: {line}") };
+            let report = Report(value);
+            // A program that had nothing to carry has no backend either.
+            if report.engine_bytes()? > 0 {
+                ensure_eq!(report.0["backend"], "ioat", "backend of {line}");
+            }
+            all.push(report);
+        }
     }
-    all.iter().try_for_each(Report::expect_ioat)?;
     Ok(all)
+}
+
+/// The report of a folder into which one process has reported.
+pub fn report_in(folder: &Folder) -> Outcome<Report> {
+    let mut all = reports(folder)?;
+    ensure_eq!(all.len(), 1, "reports of one process that copies");
+    Ok(all.remove(0))
 }
 
 /// Runs one process under the library, insists that it goes well, and returns its report.
 pub fn only_report(command: &mut Command) -> Outcome<Report> {
     let folder = Folder::new("report")?;
-    let done = report_into(command, &folder).output()?;
-    ensure!(
-        done.status.success(),
-        "{command:?}: {}: {}",
-        done.status,
-        String::from_utf8_lossy(&done.stderr).trim()
-    );
-    let mut all = reports(&folder)?;
-    ensure_eq!(all.len(), 1, "reports of one process that copies: {command:?}");
-    Ok(all.remove(0))
+    finish(report_into(command, &folder))?;
+    report_in(&folder)
+}
+
+/// A program that copies again and again, and looks at the bytes, until it is told to end.
+pub struct Steady {
+    program: Child,
+    folder: Folder,
+}
+
+impl Steady {
+    pub fn start() -> Outcome<Steady> {
+        let folder = Folder::new("steady")?;
+        let mut command = victim("steady", &["262144"])?;
+        // It ends when its standard input does.
+        let program = report_into(&mut command, &folder).stdin(Stdio::piped()).spawn()?;
+        Ok(Steady { program, folder })
+    }
+
+    pub fn end(mut self) -> Outcome<Report> {
+        drop(self.program.stdin.take());
+        let status = self.program.wait()?;
+        ensure!(status.success(), "the program: {status}");
+        report_in(&self.folder)
+    }
+}
+
+impl Drop for Steady {
+    fn drop(&mut self) {
+        let _ = self.program.kill();
+        let _ = self.program.wait();
+    }
 }
 
 // ---- scripts ------------------------------------------------------------------------
 
-/// What a run left: stdout, and the files of its folder.
-#[derive(PartialEq)]
-struct Traces {
-    stdout: Vec<u8>,
-    files: BTreeMap<PathBuf, Vec<u8>>,
-}
-
-/// Runs a bash script with and without the library, in a folder with the same two input
-/// files. Everything it leaves must be the same, and `program` must have had bytes carried
-/// by the engine (an empty name: none must).
-pub fn compare(script: &str, needs: &[&str], program: &str) -> Outcome {
-    library()?;
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let is_there = |name: &&&str| std::env::split_paths(&path).any(|p| p.join(name).is_file());
-    if let Some(missing) = needs.iter().find(|name| !is_there(name)) {
-        skip!("{missing} is not installed");
-    }
-    let (base, said) = (Folder::new("work")?, Folder::new("said")?);
-    let mut bash = plain("bash");
-    let without =
-        run(&mut bash, &base.path().join("work"), script).context("without the library")?;
-    let mut bash = plain("bash");
-    report_into(with_library(&mut bash)?, &said);
-    let with = run(&mut bash, &base.path().join("work"), script).context("with the library")?;
-
-    ensure!(
-        with.stdout == without.stdout,
-        "stdout differs: {:?} and without the library {:?}",
-        String::from_utf8_lossy(&with.stdout),
-        String::from_utf8_lossy(&without.stdout)
-    );
-    for (name, bytes) in &without.files {
-        ensure!(with.files.get(name) == Some(bytes), "{} differs", name.display());
-    }
-    ensure_eq!(with.files.len(), without.files.len(), "files left");
-
+/// Runs a bash script with and without the library, each time in an empty folder. It must print the
+/// same, and `program` must have had bytes carried by the engine.
+pub fn compare(script: &str, program: &str) -> Outcome {
+    let said = Folder::new("said")?;
+    let run = |preloaded: bool| -> Outcome<String> {
+        let folder = Folder::new("work")?;
+        let mut bash = plain("bash");
+        if preloaded {
+            report_into(with_library(&mut bash)?, &said);
+        }
+        bash.args(["-euo", "pipefail", "-c", script]).current_dir(folder.path()).env("LC_ALL", "C");
+        Ok(String::from_utf8_lossy(&finish(&mut bash)?.stdout).into_owned())
+    };
+    let without = run(false)?;
+    ensure_eq!(run(true)?, without, "what it has printed");
     let mut carried = BTreeMap::new();
     for report in reports(&said)? {
         *carried.entry(report.program().to_owned()).or_insert(0) += report.engine_bytes()?;
@@ -195,57 +223,8 @@ pub fn compare(script: &str, needs: &[&str], program: &str) -> Outcome {
     println!("bytes by the engine: {carried:?}");
     let of_program = carried.iter().filter(|(name, _)| name.starts_with(program));
     ensure!(
-        program.is_empty() || of_program.map(|(_, bytes)| bytes).sum::<u64>() > 0,
+        of_program.map(|(_, bytes)| bytes).sum::<u64>() > 0,
         "{program} had nothing carried by the engine: {carried:?}"
     );
     Ok(())
-}
-
-fn run(bash: &mut Command, folder: &Path, script: &str) -> Outcome<Traces> {
-    fs::create_dir(folder)?;
-    fs::write(folder.join("random.bin"), random_bytes(768 << 10))?;
-    fs::write(folder.join("words.txt"), words(200 << 10))?;
-    bash.args(["-euc", script]).current_dir(folder);
-    bash.env("LC_ALL", "C").env("TZ", "UTC").env("HOME", folder).env("PYTHONHASHSEED", "0");
-    let done = bash.output()?;
-    ensure!(
-        done.status.success(),
-        "{}: {}",
-        done.status,
-        String::from_utf8_lossy(&done.stderr).trim()
-    );
-    let mut files = BTreeMap::new();
-    gather(folder, folder, &mut files)?;
-    fs::remove_dir_all(folder)?;
-    Ok(Traces { stdout: done.stdout, files })
-}
-
-fn gather(base: &Path, folder: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -> Outcome {
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            gather(base, &path, files)?;
-        } else {
-            let name = path.strip_prefix(base).unwrap_or(&path).to_owned();
-            files.insert(name, fs::read(&path)?);
-        }
-    }
-    Ok(())
-}
-
-fn random_bytes(count: usize) -> Vec<u8> {
-    let mut random = Random::new(1);
-    (0..count / 8).flat_map(|_| random.next().to_le_bytes()).collect()
-}
-
-/// Lines of words and numbers, as sort and awk like them.
-fn words(count: usize) -> String {
-    let names = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen", "ibis", "jay"];
-    let mut random = Random::new(2);
-    let mut text = String::with_capacity(count + 100);
-    while text.len() < count {
-        let number = random.below(1_000_000);
-        text += &format!("{} {number} {}\n", random.pick(&names), number % 1000);
-    }
-    text
 }

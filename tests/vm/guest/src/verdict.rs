@@ -1,5 +1,6 @@
 //! How a test ends when it does not pass, and short ways to say so.
 
+use crate::device::Errno;
 use std::fmt;
 use std::io;
 
@@ -30,6 +31,12 @@ impl From<io::Error> for End {
 impl From<String> for End {
     fn from(reason: String) -> End {
         End::Failed(reason)
+    }
+}
+
+impl From<Errno> for End {
+    fn from(errno: Errno) -> End {
+        End::Failed(format!("{errno:?}"))
     }
 }
 

@@ -17,13 +17,12 @@ pub fn play(role: &str, arguments: &[&str]) -> Outcome {
         ("sleeper", Ok([])) => loop {
             std::thread::sleep(Duration::from_secs(1));
         },
-        ("stranger", Ok([fd])) => stranger(*fd as i32),
+        ("stranger", Ok([fd])) => expect_eperm(*fd as i32),
         ("copies", Ok([count, len])) => copies(*count, *len, Region::of_small_pages),
         ("scattered", Ok([count, len])) => copies(*count, *len, Region::of_scattered_pages),
-        ("large", Ok([count, len])) => large(*count, *len),
+        ("large", Ok([count, len])) => copies(*count, *len, Region::anonymous),
         ("steady", Ok([len])) => steady(*len),
         ("oracle", Ok([seed])) => oracle(*seed as u64),
-        ("threads", Ok([count])) => threads(*count),
         _ => fail!("no role {role} with {arguments:?}"),
     }
 }
@@ -36,21 +35,26 @@ fn memcpy(dst: &Region, dst_at: usize, src: &Region, src_at: usize, len: usize) 
     unsafe { libc::memcpy(to as *mut _, from as *const _, len) };
 }
 
-/// Has the open file of another process: every call must be refused.
-fn stranger(fd: i32) -> Outcome {
-    let mut pieces = [Piece::default()];
-    ensure_eq!(call(fd, INFO, &mut Info::new()), Err(EPERM), "ADMA_IOC_INFO after exec");
-    ensure_eq!(call(fd, SUBMIT, &mut Submit::new(&mut pieces)), Err(EPERM), "SUBMIT after exec");
-    ensure_eq!(call(fd, WAIT, &mut Wait::new(1, Duration::ZERO)), Err(EPERM), "WAIT after exec");
+/// Has the open file of another process, or of what it was: every call must be refused.
+pub fn expect_eperm(fd: i32) -> Outcome {
+    let dst = Region::of_small_pages(PAGE)?;
+    dst.fill(1);
+    let mut pieces = [Piece::new(&dst, 0, &Region::of_small_pages(PAGE)?, 0, PAGE)];
+    ensure_eq!(call(fd, INFO, &mut Info::new()), Err(EPERM), "INFO of another's file");
+    ensure_eq!(call(fd, SUBMIT, &mut Submit::new(&mut pieces)), Err(EPERM), "SUBMIT");
+    ensure_eq!(call(fd, WAIT, &mut Wait::new(1, Duration::ZERO)), Err(EPERM), "WAIT");
+    let mapped = Region::map_file(fd, 0, PAGE, libc::PROT_READ, libc::MAP_SHARED);
+    ensure!(mapped.is_err(), "the words of another's file are mapped");
+    dst.expect(1).context("copied for another process")?;
     // And its own is its own.
-    Device::open()?.info().map(|_| ())
+    Device::open()?.info().map(drop)
 }
 
-/// Copies between small pages that are all there, each copy between marks. Says first of
-/// how many physical extents they are.
+/// Copies between two regions, each copy between marks. Says first of how many physical extents they
+/// are, or 0 if they are not all there; they need not fit into memory.
 fn copies(count: usize, len: usize, region: fn(usize) -> Outcome<Region>) -> Outcome {
     let (dst, src) = (region(len)?, region(len)?);
-    println!("{}", Pagemap::new()?.extents(&[Piece::new(&dst, 0, &src, 0, len)])?);
+    println!("{}", Pagemap::new()?.extents(&[Piece::new(&dst, 0, &src, 0, len)]).unwrap_or(0));
     for round in 0..count {
         let seed = round as u64 + 1;
         src.fill(seed);
@@ -58,17 +62,6 @@ fn copies(count: usize, len: usize, region: fn(usize) -> Outcome<Region>) -> Out
         memcpy(&dst, 0, &src, 0, len);
         trace::mark_end();
         dst.expect(seed).context(format_args!("copy {round} of {len} bytes"))?;
-    }
-    Ok(())
-}
-
-/// Copies that need not fit into memory.
-fn large(count: usize, len: usize) -> Outcome {
-    let (dst, src) = (Region::anonymous(len)?, Region::anonymous(len)?);
-    for seed in 1..=count as u64 {
-        src.fill(seed);
-        memcpy(&dst, 0, &src, 0, len);
-        dst.expect(seed).context(format_args!("copy {seed} of {len} bytes"))?;
     }
     Ok(())
 }
@@ -117,23 +110,4 @@ fn oracle(seed: u64) -> Outcome {
         copy(dst_at, src_at, below(LARGEST - (64 << 10)) + (64 << 10))?;
     }
     Ok(())
-}
-
-/// Several threads copy at once, each its own size.
-fn threads(count: usize) -> Outcome {
-    let one = |number: usize| -> Outcome {
-        let len = (64 << 10) + number * 33_333 / 8 * 8;
-        let (dst, src) = (Region::anonymous(len)?, Region::anonymous(len)?);
-        for round in 0..5 {
-            let seed = (number * 100 + round) as u64;
-            src.fill(seed);
-            memcpy(&dst, 0, &src, 0, dst.len().min(src.len()));
-            dst.expect(seed).context(format_args!("thread {number}, round {round}"))?;
-        }
-        Ok(())
-    };
-    std::thread::scope(|scope| {
-        let all: Vec<_> = (0..count).map(|number| scope.spawn(move || one(number))).collect();
-        all.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
-    })
 }

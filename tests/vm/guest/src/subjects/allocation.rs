@@ -1,21 +1,7 @@
 //! Every allocation of a call fails once, on a kernel that can be told to.
 
-use crate::device::*;
-use crate::effort::PATIENCE;
-use crate::kernel;
-use crate::memory::{PAGE, Region};
-use crate::oracle::Watched;
-use crate::verdict::{Context, Outcome};
-use std::fs::{self, File};
+use super::*;
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
-
-tests! {
-    z_allocation_failed_in_submit_is_a_clean_error
-    z_allocation_failed_in_open_is_a_clean_error
-    z_allocation_failed_in_mapping_words_is_a_clean_error
-    z_allocation_failed_in_ports_and_exports_is_a_clean_error
-}
 
 /// /proc/thread-self/fail-nth: the n-th allocation from now on fails.
 struct Failing(File);
@@ -28,23 +14,18 @@ impl Failing {
         };
         // The checker of mappings allocates as well.
         kernel::announce("cacheline tracking ENOMEM, dma-debug disabled");
-        for (kind, settings) in [
-            ("failslab", &[("ignore-gfp-wait", "N"), ("verbose", "0")][..]),
-            (
-                "fail_page_alloc",
-                &[
-                    ("ignore-gfp-wait", "N"),
-                    ("ignore-gfp-highmem", "N"),
-                    ("min-order", "0"),
-                    ("verbose", "0"),
-                ],
-            ),
-            ("fail_usercopy", &[("verbose", "0")]),
+        for setting in [
+            "failslab/ignore-gfp-wait N",
+            "failslab/verbose 0",
+            "fail_page_alloc/ignore-gfp-wait N",
+            "fail_page_alloc/ignore-gfp-highmem N",
+            "fail_page_alloc/min-order 0",
+            "fail_page_alloc/verbose 0",
+            "fail_usercopy/verbose 0",
         ] {
-            for (name, value) in settings {
-                // Not every kernel has every one.
-                let _ = fs::write(format!("/sys/kernel/debug/{kind}/{name}"), value);
-            }
+            let (name, value) = setting.split_once(' ').unwrap_or_default();
+            // Not every kernel has every one.
+            let _ = fs::write(format!("/sys/kernel/debug/{name}"), value);
         }
         Ok(Failing(file))
     }
@@ -80,42 +61,46 @@ impl Failing {
     }
 }
 
-fn z_allocation_failed_in_submit_is_a_clean_error() -> Outcome {
+/// What a call may say when it had no memory.
+fn expect_clean<T>(result: &Result<T, Errno>, nth: u32) -> Outcome {
+    match result {
+        Ok(_) | Err(ENOMEM | EFAULT | EAGAIN | EBUSY | EMFILE) => Ok(()),
+        Err(errno) => fail!("allocation {nth}: {errno:?}"),
+    }
+}
+
+/// Memory that is there, and memory that must be made first.
+const KINDS: [fn(usize) -> Outcome<Region>; 2] = [Region::of_small_pages, Region::anonymous];
+
+pub fn z_allocation_failed_in_submit_is_a_clean_error() -> Outcome {
+    const LEN: usize = 8 * PAGE;
+    const PART: usize = LEN / 4;
     let failing = Failing::new()?;
     let device = Device::open()?;
     let channels = device.info()?.channels;
-    let len = 8 * PAGE;
-    for kind in [false, true] {
+    for region in KINDS {
         failing.one_by_one(|failing, nth| {
-            // Both memory that is there, and memory that must be made first.
-            let fresh =
-                |len| if kind { Region::anonymous(len) } else { Region::of_small_pages(len) };
-            let (dst, src) = (fresh(len + 2 * PAGE)?, Region::of_small_pages(len + 2 * PAGE)?);
+            let (dst, src) = (region(LEN)?, Region::of_small_pages(LEN)?);
             src.fill(2);
-            let mut pieces = Piece::new(&dst, PAGE, &src, PAGE, len).split(4, channels);
-            let mut submit = Submit::new(&mut pieces);
             failing.set(nth)?;
-            let result = call(device.fd(), SUBMIT, &mut submit);
+            let Submitted { result, out } =
+                device.submit(&mut Piece::new(&dst, 0, &src, 0, LEN).split(4, channels));
             let struck = failing.struck()?;
-            let accepted = submit.accepted as usize;
-            ensure!(
-                matches!(result, Ok(()) | Err(ENOMEM | EFAULT | EAGAIN | EBUSY)),
-                "allocation {nth}: {result:?}"
-            );
-            let failed = if accepted > 0 { device.end(&submit)? } else { 0 };
+            expect_clean(&result, nth)?;
+            let accepted = out.accepted as usize;
+            let failed = if accepted > 0 { device.end(&out)? } else { 0 };
             ensure_eq!(failed >> accepted, 0, "failed pieces that were not accepted");
             for piece in (0..4).filter(|&piece| piece >= accepted || failed & 1 << piece != 0) {
-                let at = PAGE + piece * len / 4;
-                dst.copy_by_cpu(at, &src, at, len / 4);
+                dst.copy_by_cpu(piece * PART, &src, piece * PART, PART);
             }
-            dst.expect_part(PAGE, len, 2).context(format_args!("allocation {nth}: {result:?}"))?;
+            dst.expect(2).context(format_args!("allocation {nth}: {result:?}"))?;
             Ok(struck)
         })?;
     }
     Ok(())
 }
 
-fn z_allocation_failed_in_open_is_a_clean_error() -> Outcome {
+pub fn z_allocation_failed_in_open_is_a_clean_error() -> Outcome {
     Failing::new()?.one_by_one(|failing, nth| {
         failing.set(nth)?;
         let opened = Device::open();
@@ -127,7 +112,7 @@ fn z_allocation_failed_in_open_is_a_clean_error() -> Outcome {
     })
 }
 
-fn z_allocation_failed_in_mapping_words_is_a_clean_error() -> Outcome {
+pub fn z_allocation_failed_in_mapping_words_is_a_clean_error() -> Outcome {
     Failing::new()?.one_by_one(|failing, nth| {
         let device = Device::open()?;
         failing.set(nth)?;
@@ -144,26 +129,25 @@ fn z_allocation_failed_in_mapping_words_is_a_clean_error() -> Outcome {
     })
 }
 
-fn z_allocation_failed_in_ports_and_exports_is_a_clean_error() -> Outcome {
+pub fn z_allocation_failed_in_ports_and_exports_is_a_clean_error() -> Outcome {
     const LEN: usize = 8 * PAGE;
     let failing = Failing::new()?;
     let device = Device::open()?;
-    let is_clean = |errno| matches!(errno, ENOMEM | EFAULT | EAGAIN | EBUSY | EMFILE);
     failing.one_by_one(|failing, nth| {
         failing.set(nth)?;
         let port = device.port();
         let struck = failing.struck()?;
-        ensure!(port.as_ref().err().is_none_or(|errno| is_clean(*errno)), "port {nth}");
+        expect_clean(&port, nth)?;
         Ok(struck)
     })?;
-    let Ok(port) = device.port() else { fail!("no port after the failed ones") };
-    for kind in [false, true] {
+    let port = device.port().context("after the failed ones")?;
+    for region in KINDS {
         failing.one_by_one(|failing, nth| {
-            let fresh = if kind { Region::anonymous(LEN) } else { Region::of_small_pages(LEN) }?;
+            let fresh = region(LEN)?;
             failing.set(nth)?;
-            let export = port.export(fresh.address(0), LEN, EXPORT_READ | EXPORT_WRITE);
+            let export = port.export(fresh.address(0), LEN, BOTH);
             let struck = failing.struck()?;
-            ensure!(export.err().is_none_or(is_clean), "export {nth}: {export:?}");
+            expect_clean(&export, nth)?;
             if let Ok(export) = export {
                 ensure_eq!(port.unexport(export, Duration::ZERO), Ok(()), "export {nth}");
             }
@@ -172,7 +156,7 @@ fn z_allocation_failed_in_ports_and_exports_is_a_clean_error() -> Outcome {
     }
     let source = Region::of_small_pages(LEN)?;
     source.fill(3);
-    let Ok(export) = port.export(source.address(0), LEN, EXPORT_READ) else { fail!("no export") };
+    let export = port.export(source.address(0), LEN, EXPORT_READ)?;
     failing.one_by_one(|failing, nth| {
         let fresh = Region::of_small_pages(LEN)?;
         let mut pieces = [Piece { src: 0, ..Piece::new(&fresh, 0, &source, 0, LEN) }];
@@ -180,15 +164,12 @@ fn z_allocation_failed_in_ports_and_exports_is_a_clean_error() -> Outcome {
         let Submitted { result, out } =
             device.submit_across(&mut pieces, SUBMIT_PULL, port.fd(), export);
         let struck = failing.struck()?;
-        ensure!(result.err().is_none_or(is_clean), "copy {nth}: {result:?}");
+        expect_clean(&result, nth)?;
         if out.accepted > 0 {
-            ensure_eq!(device.end(&out)?, 0, "failed pieces");
+            device.finish(&out)?;
             fresh.expect(3).context(format_args!("copy {nth}"))?;
         }
         Ok(struck)
     })?;
-    match port.unexport(export, PATIENCE) {
-        Ok(()) => Ok(()),
-        Err(errno) => fail!("taking back after the failed copies: {errno:?}"),
-    }
+    port.unexport(export, PATIENCE).context("taking back after the failed copies")
 }

@@ -2,17 +2,7 @@
 //!
 //! `tests/vm/run --provider software --append swiotlb=force bounce`: there every page is one.
 
-use crate::device::*;
-use crate::kernel::Statistics;
-use crate::memory::{PAGE, Region};
-use crate::shim;
-use crate::verdict::{Context, Outcome};
-use std::fs;
-
-tests! {
-    bounce_pages_are_refused_again_and_again
-    bounce_program_copies_by_cpu
-}
+use super::*;
 
 fn needs_bouncing() -> Outcome {
     if !fs::read_to_string("/proc/cmdline")?.contains("swiotlb=force") {
@@ -21,30 +11,26 @@ fn needs_bouncing() -> Outcome {
     Ok(())
 }
 
-fn bounce_pages_are_refused_again_and_again() -> Outcome {
+pub fn bounce_pages_are_refused_again_and_again() -> Outcome {
     needs_bouncing()?;
-    let (dst, src) = (Region::of_small_pages(8 * PAGE)?, Region::of_small_pages(8 * PAGE)?);
-    dst.fill(1);
-    src.fill(2);
+    let pair = Pair::new(8 * PAGE)?;
     let before = Statistics::now()?;
     // Pages that are to be kept, and those that are not.
-    for device in [Device::open()?, Device::keeping_nothing()?] {
+    for keep in [u64::MAX, 0] {
+        pair.device.keep(keep)?;
         for round in 0..10 {
-            let mut pieces = Piece::new(&dst, 0, &src, 0, dst.len()).split(1 + round % 4, 1);
-            let Submitted { result, out } = device.submit(&mut pieces);
-            ensure_eq!(result, Err(EIO), "round {round}");
-            ensure_eq!((out.accepted, out.id), (0, 0), "round {round}: accepted, and its number");
+            let Submitted { result, out } = pair.device.submit(&mut pair.pieces(1 + round % 4));
+            ensure_eq!((result, out.accepted, out.id), (Err(EIO), 0, 0), "round {round}");
         }
     }
     ensure_eq!(Statistics::now()?.since(&before).descriptors, 0, "descriptors");
-    dst.expect(1).context("written, but refused")
+    pair.dst.expect(1).context("written, but refused")
 }
 
-fn bounce_program_copies_by_cpu() -> Outcome {
+pub fn bounce_program_copies_by_cpu() -> Outcome {
     needs_bouncing()?;
     let report = shim::only_report(&mut shim::victim("copies", &["20", "262144"])?)?;
-    let (engine, libc) = (report.engine_bytes()?, report.libc_bytes()?);
-    println!("{engine} bytes by the engine, {libc} by libc");
-    ensure_eq!((engine, libc), (0, 20 * 262_144), "bytes by the engine and by libc");
+    let found = (report.engine_bytes()?, report.libc_bytes()?);
+    ensure_eq!(found, (0, 20 * 262_144), "bytes by the engine and by libc");
     Ok(())
 }

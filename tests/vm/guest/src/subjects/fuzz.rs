@@ -4,21 +4,59 @@
 //! kernel sees arguments that change under its eyes. The arena lies between forbidden pages:
 //! whatever a piece does, it cannot get past them to the test itself.
 
-use crate::canary::Canary;
-use crate::device::*;
-use crate::effort::rounds;
-use crate::kernel;
-use crate::memory::{PAGE, Region};
-use crate::random::Random;
-use crate::verdict::{Context, Outcome};
-use std::mem::size_of;
-use std::time::Duration;
+use super::*;
+use std::mem::offset_of;
 
 tests! {
-    fuzz_random_bytes_survives
-    fuzz_likely_requests_survives
-    fuzz_likely_exports_survives
-    fuzz_random_sequences_in_threads_survives
+    fuzz_random_bytes_survives = storm(1, 5000, Fuzzer::random_bytes).map(drop);
+    fuzz_likely_requests_survives = storm(2, 5000, |fuzzer| {
+        fuzzer.submit();
+        if fuzzer.random.once_in(3) {
+            fuzzer.wait();
+        }
+        fuzzer.ask_now_and_then();
+    })
+    .and_then(|fuzzer| fuzzer.expect_success_once_in(100));
+    fuzz_likely_exports_survives = storm(3, 5000, |fuzzer| {
+        match fuzzer.random.below(8) {
+            0..3 => fuzzer.export(),
+            3..6 => fuzzer.across(),
+            6 => fuzzer.unexport(),
+            _ => fuzzer.wait(),
+        }
+        fuzzer.ask_now_and_then();
+    })
+    .and_then(|fuzzer| fuzzer.expect_success_once_in(20));
+    fuzz_random_sequences_in_threads_survives = in_threads(4, |number| {
+        let step = |fuzzer: &mut Fuzzer| match fuzzer.random.below(14) {
+            0 => fuzzer.random_bytes(),
+            1 if fuzzer.random.once_in(4) => fuzzer.around_the_calls(),
+            1..7 => fuzzer.submit(),
+            7 => fuzzer.export(),
+            8..10 => fuzzer.across(),
+            10 => fuzzer.unexport(),
+            _ => fuzzer.wait(),
+        };
+        storm(10 + number as u64, 2500, step).map(drop)
+    });
+}
+
+/// Many calls; afterwards a good request is still served, on a file of its own, and no other memory
+/// was written.
+fn storm(seed: u64, calls: usize, step: impl Fn(&mut Fuzzer)) -> Outcome<Fuzzer> {
+    kernel::announce_overlap();
+    let canary = Canary::new(16 * PAGE)?;
+    let mut fuzzer = Fuzzer::new(seed)?;
+    for _ in 0..rounds(calls) {
+        step(&mut fuzzer);
+    }
+    fuzzer.ask_for_all();
+    println!("seed {seed}: {} calls, {} of them successful", fuzzer.calls, fuzzer.successes);
+    let pair = Pair::new(4 * PAGE)?;
+    pair.device.carry_in_turn(&mut [pair.whole()])?;
+    pair.expect_copied().context("after the storm")?;
+    canary.expect_alive()?;
+    Ok(fuzzer)
 }
 
 const ARENA: usize = 64 * PAGE;
@@ -58,34 +96,28 @@ impl Fuzzer {
         })
     }
 
-    fn device(&mut self) -> &Device {
-        let which = self.random.below(self.devices.len() as u64) as usize;
-        &self.devices[which]
-    }
-
-    fn call(&mut self, number: u64, pointer: u64) -> Result<(), Errno> {
-        let fd = self.device().fd();
-        self.call_at(fd, number, pointer)
-    }
-
-    fn call_at(&mut self, fd: i32, number: u64, pointer: u64) -> Result<(), Errno> {
-        let result = ioctl(fd, number, pointer);
-        self.calls += 1;
-        self.successes += u64::from(result.is_ok());
-        result
-    }
-
-    fn write<T: Copy>(&self, at: usize, value: T) {
-        assert!(at.is_multiple_of(8) && at + size_of::<T>() <= ARENA);
-        // SAFETY: inside the arena and aligned; memory law.
-        unsafe { (self.arena.address(at) as *mut T).write_volatile(value) };
-    }
-
-    fn room(&mut self) -> usize {
-        self.random.below((ROOM / 8) as u64) as usize * 8
+    fn expect_success_once_in(&self, times: u64) -> Outcome {
+        ensure!(
+            self.successes > self.calls / times,
+            "hardly anything succeeded: nothing was shown"
+        );
+        Ok(())
     }
 
     // ---- things to choose from --------------------------------------------------------
+
+    fn below(&mut self, limit: usize) -> usize {
+        self.random.below(limit as u64) as usize
+    }
+
+    fn device(&mut self) -> &Device {
+        let which = self.below(self.devices.len());
+        &self.devices[which]
+    }
+
+    fn room(&mut self) -> usize {
+        self.below(ROOM / 8) * 8
+    }
 
     fn odd_number(&mut self) -> u64 {
         let bit = 1 << self.random.below(64);
@@ -111,6 +143,11 @@ impl Fuzzer {
         }
     }
 
+    fn bad_pointer(&mut self) -> u64 {
+        let end = self.arena.address(0) + ARENA as u64;
+        self.random.pick(&[0, 1, end, end - 4, end - 40, 1 << 47, 1 << 63, u64::MAX - 15])
+    }
+
     fn length(&mut self) -> u64 {
         match self.random.below(16) {
             0 => self.odd_number(),
@@ -130,36 +167,6 @@ impl Fuzzer {
         Piece { dst: self.address(), src: self.address(), len: self.length(), channel, flags }
     }
 
-    // ---- calls ------------------------------------------------------------------------
-
-    /// One of the helper's, and one more.
-    fn known_number(&mut self) -> u64 {
-        const ALL: [u64; 7] = [INFO, SUBMIT, WAIT, PORT, EXPORT, UNEXPORT, INFO + 6];
-        ALL[self.random.below(7) as usize]
-    }
-
-    fn random_bytes(&mut self) {
-        let at = self.room();
-        for i in 0..size_of::<Submit>() / 8 {
-            let word = self.random.next();
-            self.write(at + 8 * i, word);
-        }
-        let number = if self.random.once_in(8) { self.odd_number() } else { self.known_number() };
-        let size = self.random.below(200) as u32;
-        self.write(at, size);
-        let pointer =
-            if self.random.once_in(8) { self.bad_pointer() } else { self.arena.address(at) };
-        let _ = match number {
-            // It may have made a descriptor that stays open.
-            PORT => ioctl(-1, number, pointer),
-            EXPORT | UNEXPORT => {
-                let port = self.port();
-                self.call_at(port, number, pointer)
-            }
-            _ => self.call(number, pointer),
-        };
-    }
-
     /// A port of ours, most often, or what looks like one.
     fn port(&mut self) -> i32 {
         if self.ports.is_empty() || (self.ports.len() < 4 && self.random.once_in(50)) {
@@ -174,25 +181,9 @@ impl Fuzzer {
             1 => self.device().fd(),
             _ if self.ports.is_empty() => -1,
             _ => {
-                let which = self.random.below(self.ports.len() as u64) as usize;
+                let which = self.below(self.ports.len());
                 self.ports[which].fd()
             }
-        }
-    }
-
-    fn export(&mut self) {
-        let at = self.room();
-        let (addr, len, flags) = (self.address(), self.length(), self.random.below(4) as u32);
-        let mut export = Export::new(addr, len as usize, flags);
-        match self.random.below(30) {
-            0 => export.size = self.random.below(5000) as u32,
-            1 => export.flags = self.odd_number() as u32,
-            _ => {}
-        }
-        self.write(at, export);
-        let (port, pointer) = (self.port(), self.arena.address(at));
-        if self.call_at(port, EXPORT, pointer).is_ok() {
-            self.last_export = self.arena.word(at + std::mem::offset_of!(Export, id));
         }
     }
 
@@ -204,29 +195,92 @@ impl Fuzzer {
         }
     }
 
-    fn unexport(&mut self) {
+    // ---- calls ------------------------------------------------------------------------
+
+    fn call(&mut self, fd: i32, number: u64, pointer: u64) -> Result<(), Errno> {
+        let result = ioctl(fd, number, pointer);
+        self.calls += 1;
+        self.successes += u64::from(result.is_ok());
+        result
+    }
+
+    /// A call with a structure, now and then of an odd size or with odd flags: its first two fields.
+    /// Returns where it lies.
+    fn call_with<T: Copy>(&mut self, fd: i32, number: u64, value: T) -> (Result<(), Errno>, usize) {
         let at = self.room();
-        let timeout = Duration::from_micros(self.random.below(500));
-        let mut unexport = Wait::new(self.export_number(), timeout);
+        self.arena.store(at, value);
         match self.random.below(30) {
-            0 => unexport.size = self.random.below(5000) as u32,
-            1 => unexport.flags = self.odd_number() as u32,
+            0 => self.arena.store(at, self.random.below(5000) as u32),
+            1 => {
+                let flags = self.odd_number();
+                self.arena.set_word(at, size_of::<T>() as u64 | flags << 32);
+            }
             _ => {}
         }
-        self.write(at, unexport);
-        let (port, pointer) = (self.port(), self.arena.address(at));
-        let _ = self.call_at(port, UNEXPORT, pointer);
+        (self.call(fd, number, self.arena.address(at)), at)
+    }
+
+    fn random_bytes(&mut self) {
+        const ALL: [u64; 7] = [INFO, SUBMIT, WAIT, PORT, EXPORT, UNEXPORT, INFO + 6];
+        let at = self.room();
+        for i in 0..size_of::<Submit>() / 8 {
+            self.arena.set_word(at + 8 * i, self.random.next());
+        }
+        let number =
+            if self.random.once_in(8) { self.odd_number() } else { self.random.pick(&ALL) };
+        self.arena.store(at, self.random.below(200) as u32);
+        let pointer =
+            if self.random.once_in(8) { self.bad_pointer() } else { self.arena.address(at) };
+        let fd = match number {
+            // It may have made a descriptor that stays open.
+            PORT => -1,
+            EXPORT | UNEXPORT => self.port(),
+            _ => self.device().fd(),
+        };
+        let _ = self.call(fd, number, pointer);
+    }
+
+    fn export(&mut self) {
+        let (addr, len, flags) = (self.address(), self.length(), self.random.below(4) as u32);
+        let port = self.port();
+        let (result, at) = self.call_with(port, EXPORT, Export::new(addr, len as usize, flags));
+        if result.is_ok() {
+            self.last_export = self.arena.word(at + offset_of!(Export, id));
+        }
+    }
+
+    fn unexport(&mut self) {
+        let timeout = Duration::from_micros(self.random.below(500));
+        let (port, number) = (self.port(), self.export_number());
+        let _ = self.call_with(port, UNEXPORT, Wait::new(number, timeout));
+    }
+
+    fn wait(&mut self) {
+        let id = match self.random.below(10) {
+            0 => self.odd_number(),
+            1 => self.last_id.wrapping_add(self.random.below(40)).wrapping_sub(20),
+            _ => self.last_id,
+        };
+        let timeout = Duration::from_micros(self.random.below(500));
+        let file = self.device().fd();
+        let _ = self.call_with(file, WAIT, Wait::new(id, timeout));
+    }
+
+    fn call_submit(&mut self, submit: Submit) {
+        let file = self.device().fd();
+        let (_, at) = self.call_with(file, SUBMIT, submit);
+        // The engine may have written here since; any number will do.
+        self.last_id = self.arena.word(at + offset_of!(Submit, id));
     }
 
     /// Between our memory and an export.
     fn across(&mut self) {
-        let at = self.room();
         let way = match self.random.below(12) {
             0 => self.random.below(8) as u32,
             1..6 => SUBMIT_PULL,
             _ => SUBMIT_PUSH,
         };
-        let count = 1 + self.random.below(4) as usize;
+        let count = 1 + self.below(4);
         for i in 0..count {
             let mut piece = self.piece();
             let offset = match self.random.below(12) {
@@ -241,30 +295,25 @@ impl Fuzzer {
                 SUBMIT_PULL => piece.src = offset,
                 _ => piece.dst = offset,
             }
-            self.write(ROOM + i * size_of::<Piece>(), piece);
+            self.arena.store(ROOM + i * size_of::<Piece>(), piece);
         }
-        let mut none: [Piece; 0] = [];
         let (port, export) = (self.port(), self.export_number());
-        let mut across = Submit::across(&mut none, way, port, export);
-        across.pieces = self.arena.address(ROOM);
-        across.count = count as u32;
-        if self.random.once_in(40) {
-            across.size = self.random.below(5000) as u32;
-        }
-        self.write(at, across);
-        let pointer = self.arena.address(at);
-        let _ = self.call(SUBMIT, pointer);
-        self.last_id = self.arena.word(at + std::mem::offset_of!(Submit, id));
-    }
-
-    fn bad_pointer(&mut self) -> u64 {
-        let end = self.arena.address(0) + ARENA as u64;
-        self.random.pick(&[0, 1, end, end - 4, end - 40, 1 << 47, 1 << 63, u64::MAX - 15])
+        let (pieces, count) = (self.arena.address(ROOM), count as u32);
+        let size = size_of::<Submit>() as u32;
+        self.call_submit(Submit {
+            size,
+            flags: way,
+            pieces,
+            count,
+            port,
+            export,
+            ..Submit::default()
+        });
     }
 
     fn submit(&mut self) {
-        let at = self.room();
-        let pieces = self.random.pick(&[ROOM, ROOM + 64, ARENA - 64 * size_of::<Piece>(), at]);
+        let room = self.room();
+        let pieces = self.random.pick(&[ROOM, ROOM + 64, ARENA - 64 * size_of::<Piece>(), room]);
         let count = match self.random.below(12) {
             0 => self.odd_number() as u32,
             1 => self.random.below(70) as u32,
@@ -274,47 +323,19 @@ impl Fuzzer {
             let piece = self.piece();
             let place = pieces + i * size_of::<Piece>();
             if place + size_of::<Piece>() <= ARENA {
-                self.write(place, piece);
+                self.arena.store(place, piece);
             }
         }
-        let mut submit = Submit {
-            size: size_of::<Submit>() as u32,
-            pieces: self.arena.address(pieces),
-            count,
-            ..Submit::default()
-        };
+        let size = size_of::<Submit>() as u32;
+        let pieces = self.arena.address(pieces);
+        let mut submit = Submit { size, pieces, count, ..Submit::default() };
         match self.random.below(40) {
-            0 => submit.size = self.random.below(5000) as u32,
-            1 => submit.flags = self.odd_number() as u32,
-            2 => submit.pieces = self.bad_pointer(),
-            3 => submit.port = 1,
-            4 => submit.flags = SUBMIT_PULL,
+            0 => submit.pieces = self.bad_pointer(),
+            1 => submit.port = 1,
+            2 => submit.flags = SUBMIT_PULL,
             _ => {}
         }
-        self.write(at, submit);
-        let pointer = self.arena.address(at);
-        let _ = self.call(SUBMIT, pointer);
-        // The engine may have written here since; any number will do.
-        self.last_id = self.arena.word(at + std::mem::offset_of!(Submit, id));
-    }
-
-    fn wait(&mut self) {
-        let at = self.room();
-        let id = match self.random.below(10) {
-            0 => self.odd_number(),
-            1 => self.last_id.wrapping_add(self.random.below(40)).wrapping_sub(20),
-            _ => self.last_id,
-        };
-        let timeout = Duration::from_micros(self.random.below(500));
-        let mut wait = Wait::new(id, timeout);
-        match self.random.below(30) {
-            0 => wait.size = self.random.below(5000) as u32,
-            1 => wait.flags = self.odd_number() as u32,
-            _ => {}
-        }
-        self.write(at, wait);
-        let pointer = self.arena.address(at);
-        let _ = self.call(WAIT, pointer);
+        self.call_submit(submit);
     }
 
     /// Every request that can still be known is asked for, so that slots come free.
@@ -326,9 +347,15 @@ impl Fuzzer {
         }
     }
 
-    fn around_the_calls(&mut self) -> Outcome {
+    fn ask_now_and_then(&mut self) {
+        if self.random.once_in(200) {
+            self.ask_for_all();
+        }
+    }
+
+    fn around_the_calls(&mut self) {
         match self.random.below(6) {
-            0 if self.devices.len() < 4 => self.devices.push(Device::open()?),
+            0 if self.devices.len() < 4 => self.devices.extend(Device::open().ok()),
             1 if self.devices.len() > 1 => {
                 self.devices.swap_remove(0);
             }
@@ -339,97 +366,10 @@ impl Fuzzer {
             }
             3 => self.words.clear(),
             4 => {
-                let page = self.random.below((ARENA / PAGE) as u64) as usize * PAGE;
-                self.arena.advise(page, PAGE, libc::MADV_DONTNEED)?;
+                let page = self.below(ARENA / PAGE) * PAGE;
+                let _ = self.arena.advise(page, PAGE, libc::MADV_DONTNEED);
             }
             _ => self.ask_for_all(),
         }
-        Ok(())
     }
-
-    fn end(mut self, name: &str) -> Outcome {
-        self.ask_for_all();
-        println!("{name}: {} calls, {} of them successful", self.calls, self.successes);
-        // And a good request is still served, on a file of its own.
-        let device = Device::open()?;
-        let (dst, src) = (Region::of_small_pages(4 * PAGE)?, Region::of_small_pages(4 * PAGE)?);
-        src.fill(1);
-        device.carry_in_turn(&mut [Piece::new(&dst, 0, &src, 0, 4 * PAGE)])?;
-        dst.expect(1).context("after the storm")
-    }
-}
-
-fn fuzz_random_bytes_survives() -> Outcome {
-    kernel::announce_overlap();
-    let canary = Canary::new(16 * PAGE)?;
-    let mut fuzzer = Fuzzer::new(1)?;
-    for _ in 0..rounds(5000) {
-        fuzzer.random_bytes();
-    }
-    fuzzer.end("random bytes")?;
-    canary.expect_alive()
-}
-
-fn fuzz_likely_requests_survives() -> Outcome {
-    kernel::announce_overlap();
-    let canary = Canary::new(16 * PAGE)?;
-    let mut fuzzer = Fuzzer::new(2)?;
-    for round in 0..rounds(5000) {
-        fuzzer.submit();
-        if fuzzer.random.once_in(3) {
-            fuzzer.wait();
-        }
-        if round % 200 == 0 {
-            fuzzer.ask_for_all();
-        }
-    }
-    ensure!(fuzzer.successes > fuzzer.calls / 100, "hardly anything succeeded: nothing was shown");
-    fuzzer.end("likely requests")?;
-    canary.expect_alive()
-}
-
-fn fuzz_likely_exports_survives() -> Outcome {
-    kernel::announce_overlap();
-    let canary = Canary::new(16 * PAGE)?;
-    let mut fuzzer = Fuzzer::new(3)?;
-    for round in 0..rounds(5000) {
-        match fuzzer.random.below(8) {
-            0..3 => fuzzer.export(),
-            3..6 => fuzzer.across(),
-            6 => fuzzer.unexport(),
-            _ => fuzzer.wait(),
-        }
-        if round % 200 == 0 {
-            fuzzer.ask_for_all();
-        }
-    }
-    ensure!(fuzzer.successes > fuzzer.calls / 20, "hardly anything succeeded: nothing was shown");
-    fuzzer.end("likely exports")?;
-    canary.expect_alive()
-}
-
-fn sequence(seed: u64) -> Outcome {
-    let mut fuzzer = Fuzzer::new(seed)?;
-    for _ in 0..rounds(2500) {
-        match fuzzer.random.below(14) {
-            0 => fuzzer.random_bytes(),
-            1 if fuzzer.random.once_in(4) => fuzzer.around_the_calls()?,
-            1..7 => fuzzer.submit(),
-            7 => fuzzer.export(),
-            8..10 => fuzzer.across(),
-            10 => fuzzer.unexport(),
-            _ => fuzzer.wait(),
-        }
-    }
-    fuzzer.end(&format!("sequence {seed}"))
-}
-
-fn fuzz_random_sequences_in_threads_survives() -> Outcome {
-    kernel::announce_overlap();
-    let canary = Canary::new(16 * PAGE)?;
-    std::thread::scope(|scope| {
-        let all: Vec<_> = (10..14).map(|seed| scope.spawn(move || sequence(seed))).collect();
-        all.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
-    })?;
-    canary.expect_alive()
 }

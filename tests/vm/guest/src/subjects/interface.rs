@@ -1,38 +1,11 @@
 //! Who may call, how structures grow, how words are mapped.
 
-use crate::device::*;
-use crate::effort::PATIENCE;
-use crate::faults::Bench;
-use crate::memory::{PAGE, Region};
-use crate::process::{Ended, become_nobody, become_victim, fork};
-use crate::verdict::{Context, Outcome};
-use std::mem::size_of;
+use super::*;
+use crate::process::become_victim;
+use crate::victim::expect_eperm;
 use std::os::unix::fs::PermissionsExt;
-use std::time::Duration;
 
-tests! {
-    interface_info_values_are_sane
-    interface_structure_too_small_is_einval
-    interface_larger_structure_with_zero_tail_is_taken
-    interface_larger_structure_with_nonzero_tail_is_e2big
-    interface_unknown_call_is_enotty
-    interface_bad_pointer_is_efault
-    interface_32_bit_call_is_understood
-    interface_forked_child_is_eperm
-    interface_exec_with_open_file_is_eperm
-    interface_thread_of_the_process_is_served
-    interface_process_in_the_same_memory_is_served
-    interface_nobody_may_not_open
-    interface_words_mapped_writable_are_refused
-    interface_words_made_writable_are_refused
-    interface_words_at_wrong_offset_or_length_are_einval
-    interface_words_are_not_inherited_by_fork
-    interface_words_remain_after_close
-    interface_poll_tells_of_requests_in_flight_and_failed
-    interface_number_of_a_larger_structure_is_understood
-}
-
-fn interface_info_values_are_sane() -> Outcome {
+pub fn interface_info_values_are_sane() -> Outcome {
     let info = Device::open()?.info()?;
     println!("{info:?}");
     ensure_eq!(info.size as usize, size_of::<Info>(), "size");
@@ -40,7 +13,7 @@ fn interface_info_values_are_sane() -> Outcome {
     ensure_eq!(info.features, FEATURE_WORDS | FEATURE_EXPORTS, "features");
     ensure!((1..=MAX_CHANNELS).contains(&info.channels), "channels: {info:?}");
     ensure_eq!(info.usable, info.channels, "usable channels");
-    if let Some(wanted) = std::env::var("GUEST_CHANNELS").ok().and_then(|n| n.parse().ok()) {
+    if let Some(wanted) = std::env::var("GUEST_CHANNELS").ok().and_then(|n| n.parse::<u32>().ok()) {
         ensure_eq!(info.channels, wanted, "channels");
     }
     ensure!(info.src_align.is_power_of_two() && info.src_align <= 4096, "{info:?}");
@@ -49,72 +22,91 @@ fn interface_info_values_are_sane() -> Outcome {
     Ok(())
 }
 
-/// A structure in a region, with room behind it.
-struct Growing(Region);
+/// A call with arguments that are good, in a region with room behind them.
+pub(super) struct Call {
+    pub name: &'static str,
+    fd: i32,
+    number: u64,
+    argument: Region,
+    size: usize,
+}
 
-impl Growing {
-    fn new<T: Copy>(value: T) -> Outcome<Growing> {
-        let region = Region::anonymous(2 * PAGE)?;
-        // SAFETY: a region has room and is aligned; memory law.
-        unsafe { (region.address(0) as *mut T).write_volatile(value) };
-        Ok(Growing(region))
+impl Call {
+    fn new<T: Copy>(name: &'static str, fd: i32, number: u64, value: T) -> Outcome<Call> {
+        let argument = Region::anonymous(2 * PAGE)?;
+        argument.store(0, value);
+        Ok(Call { name, fd, number, argument, size: size_of::<T>() })
     }
 
-    fn call(&self, fd: i32, number: u64, size: u32) -> Result<(), Errno> {
-        // The size is the first field of every structure.
-        for (at, byte) in size.to_le_bytes().into_iter().enumerate() {
-            self.0.set(at, byte);
+    /// The size is the first field of every structure, and flags are the second.
+    pub fn make(&self, size: usize, flags: Option<u32>) -> Result<(), Errno> {
+        self.argument.store(0, size as u32);
+        if let Some(flags) = flags {
+            self.argument.store(0, size as u64 | u64::from(flags) << 32);
         }
-        ioctl(fd, number, self.0.address(0))
+        self.at(self.argument.address(0))
+    }
+
+    pub fn with_flags(&self, flags: u32) -> Result<(), Errno> {
+        self.make(self.size, Some(flags))
+    }
+
+    fn at(&self, pointer: u64) -> Result<(), Errno> {
+        ioctl(self.fd, self.number, pointer)
     }
 }
 
-/// Each call once, with arguments that are good.
-fn each_call(device: &Device, check: impl Fn(&str, &Growing, u64, usize) -> Outcome) -> Outcome {
-    let (dst, src) = (Region::of_small_pages(PAGE)?, Region::of_small_pages(PAGE)?);
-    let mut pieces = [Piece::new(&dst, 0, &src, 0, PAGE)];
-    check("INFO", &Growing::new(Info::new())?, INFO, size_of::<Info>())?;
-    let submit = Submit::new(&mut pieces);
-    check("SUBMIT", &Growing::new(submit)?, SUBMIT, size_of::<Submit>())?;
-    let done = device.carry(&mut pieces)?;
-    check("WAIT", &Growing::new(Wait::new(done.id, Duration::ZERO))?, WAIT, size_of::<Wait>())
+/// Each call that has a structure, of a file and of a port.
+pub(super) fn each_call(check: impl Fn(&Call) -> Outcome) -> Outcome {
+    let pair = Pair::new(PAGE)?;
+    let port = pair.device.port()?;
+    let (file, port_fd, wait) = (pair.device.fd(), port.fd(), |id| Wait::new(id, Duration::ZERO));
+    let mut pieces = [pair.whole()];
+    let request = pair.device.carry(&mut pieces)?.id;
+    let export = Export::new(pair.dst.address(0), PAGE, BOTH);
+    let exported = port.export(export.addr, PAGE, BOTH)?;
+    for call in [
+        Call::new("INFO", file, INFO, Info::new())?,
+        Call::new("SUBMIT", file, SUBMIT, Submit::new(&mut pieces))?,
+        Call::new("WAIT", file, WAIT, wait(request))?,
+        Call::new("EXPORT", port_fd, EXPORT, export)?,
+        Call::new("UNEXPORT", port_fd, UNEXPORT, wait(exported))?,
+    ] {
+        check(&call).context(call.name)?;
+    }
+    Ok(())
 }
 
-fn interface_structure_too_small_is_einval() -> Outcome {
-    let device = Device::open()?;
-    each_call(&device, |name, argument, number, good| {
-        for size in [0, 1, 4, 8, good / 2, good - 8, good - 1] {
-            let found = argument.call(device.fd(), number, size as u32);
-            ensure_eq!(found, Err(EINVAL), "{name} with size {size}");
+pub fn interface_structure_too_small_is_einval() -> Outcome {
+    each_call(|call| {
+        for size in [0, 1, 4, 8, call.size / 2, call.size - 8, call.size - 1] {
+            ensure_eq!(call.make(size, None), Err(EINVAL), "size {size}");
         }
         Ok(())
     })
 }
 
-fn interface_larger_structure_with_zero_tail_is_taken() -> Outcome {
-    let device = Device::open()?;
+pub fn interface_larger_structure_with_zero_tail_is_taken() -> Outcome {
     for more in [1, 8, 100, PAGE] {
-        each_call(&device, |name, argument, number, known| {
-            let size = (known + more).min(PAGE);
-            let found = argument.call(device.fd(), number, size as u32);
-            ensure_eq!(found, Ok(()), "{name} with size {size}");
-            argument.0.expect_zero(known, PAGE - known).context("the unknown tail was written")
+        each_call(|call| {
+            let size = (call.size + more).min(PAGE);
+            ensure_eq!(call.make(size, None), Ok(()), "size {size}");
+            call.argument
+                .expect_zero(call.size, PAGE - call.size)
+                .context("the unknown tail was written")
         })?;
     }
     Ok(())
 }
 
-fn interface_larger_structure_with_nonzero_tail_is_e2big() -> Outcome {
-    let device = Device::open()?;
+pub fn interface_larger_structure_with_nonzero_tail_is_e2big() -> Outcome {
     for more in [1, 8, 100, 1000] {
-        each_call(&device, |name, argument, number, known| {
-            argument.0.set(known + more - 1, 1);
-            let found = argument.call(device.fd(), number, (known + more) as u32);
-            ensure_eq!(found, Err(E2BIG), "{name} with {more} bytes more");
+        each_call(|call| {
+            call.argument.set(call.size + more - 1, 1);
+            ensure_eq!(call.make(call.size + more, None), Err(E2BIG), "{more} bytes more");
             // Longer than any structure can be, whatever is there.
-            for size in [1 << 20, u32::MAX] {
-                let found = argument.call(device.fd(), number, size);
-                ensure!(found.is_err(), "{name} with size {size:#x} succeeds");
+            for size in [1 << 20, u32::MAX as usize] {
+                ensure!(call.make(size, None).is_err(), "size {size:#x} succeeds");
             }
             Ok(())
         })?;
@@ -122,7 +114,7 @@ fn interface_larger_structure_with_nonzero_tail_is_e2big() -> Outcome {
     Ok(())
 }
 
-fn interface_unknown_call_is_enotty() -> Outcome {
+pub fn interface_unknown_call_is_enotty() -> Outcome {
     let device = Device::open()?;
     let mut info = Info::new();
     // Without a direction, of another type, of numbers that there are not.
@@ -147,44 +139,41 @@ fn interface_unknown_call_is_enotty() -> Outcome {
     Ok(())
 }
 
-fn interface_bad_pointer_is_efault() -> Outcome {
-    let device = Device::open()?;
+pub fn interface_bad_pointer_is_efault() -> Outcome {
     let hole = Region::anonymous(2 * PAGE)?;
     hole.touch();
     hole.protect(PAGE, PAGE, libc::PROT_NONE)?;
     let end = hole.address(PAGE);
     let bad = [0, 1, 4096, end, end - 4, end - 8, 0xffff_8880_0000_0000, 1 << 63, u64::MAX - 7];
-    for number in [INFO, SUBMIT, WAIT] {
+    each_call(|call| {
         for pointer in bad {
             // A structure that begins in memory has a good size there.
-            hole.set_word(PAGE - 8, size_of::<Info>() as u64);
-            let found = ioctl(device.fd(), number, pointer);
+            hole.set_word(PAGE - 8, call.size as u64);
+            let found = call.at(pointer);
             let size_is_in_the_hole = pointer == end - 4;
             ensure!(
                 found == Err(EFAULT) || size_is_in_the_hole && found == Err(EINVAL),
-                "call {number:#x} with {pointer:#x}: {found:?}"
+                "at {pointer:#x}: {found:?}"
             );
         }
-    }
-    let (dst, src) = (Region::of_small_pages(PAGE)?, Region::of_small_pages(PAGE)?);
+        Ok(())
+    })?;
+    let pair = Pair::new(PAGE)?;
     for pointer in bad {
-        let mut submit = Submit::new(&mut [Piece::new(&dst, 0, &src, 0, PAGE)]);
-        submit.pieces = pointer;
-        let found = call(device.fd(), SUBMIT, &mut submit);
-        ensure_eq!(found, Err(EFAULT), "pieces at {pointer:#x}");
-        ensure_eq!(submit.accepted, 0, "pieces accepted");
+        let mut submit = Submit { pieces: pointer, ..Submit::new(&mut [pair.whole()]) };
+        let found = call(pair.device.fd(), SUBMIT, &mut submit);
+        ensure_eq!((found, submit.accepted), (Err(EFAULT), 0), "pieces at {pointer:#x}");
     }
     Ok(())
 }
 
 /// As a 32-bit program calls: through the old gate, with addresses below 4 GiB.
-fn interface_32_bit_call_is_understood() -> Outcome {
+pub fn interface_32_bit_call_is_understood() -> Outcome {
     const IOCTL_32: u64 = 54;
     let device = Device::open()?;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_32BIT;
-    let rights = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: fresh memory at an address that the kernel chooses.
-    let low = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, rights, flags, -1, 0) };
+    let low = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, READ_WRITE, flags, -1, 0) };
     ensure!(low != libc::MAP_FAILED && (low as u64) < 1 << 32, "no memory below 4 GiB");
     let info = low.cast::<Info>();
     // SAFETY: the fresh page is large enough.
@@ -211,43 +200,24 @@ fn interface_32_bit_call_is_understood() -> Outcome {
     Ok(())
 }
 
-fn calls_are_eperm(fd: i32) -> Outcome {
-    let (dst, src) = (Region::of_small_pages(PAGE)?, Region::of_small_pages(PAGE)?);
-    dst.fill(1);
-    let mut pieces = [Piece::new(&dst, 0, &src, 0, PAGE)];
-    ensure_eq!(call(fd, INFO, &mut Info::new()), Err(EPERM), "INFO in a child");
-    ensure_eq!(call(fd, SUBMIT, &mut Submit::new(&mut pieces)), Err(EPERM), "SUBMIT in a child");
-    ensure_eq!(call(fd, WAIT, &mut Wait::new(1, Duration::ZERO)), Err(EPERM), "WAIT in a child");
-    let mapped = Region::map_file(fd, 0, PAGE, libc::PROT_READ, libc::MAP_SHARED);
-    ensure!(mapped.is_err(), "a child maps the words of its parent's file");
-    dst.expect(1).context("copied for a child")
-}
-
-fn interface_forked_child_is_eperm() -> Outcome {
+pub fn interface_forked_child_is_eperm() -> Outcome {
     let device = Device::open()?;
-    fork(|| calls_are_eperm(device.fd()))?.succeed()?;
+    in_child(|| expect_eperm(device.fd()))?;
     // And the owner is not disturbed by it.
-    device.info().map(|_| ())
+    device.info().map(drop)
 }
 
-fn interface_exec_with_open_file_is_eperm() -> Outcome {
-    let child = fork(|| {
+pub fn interface_exec_with_open_file_is_eperm() -> Outcome {
+    in_child(|| {
         let device = Device::open()?;
         // SAFETY: our own descriptor; it shall survive exec.
         unsafe { libc::fcntl(device.fd(), libc::F_SETFD, 0) };
         Err(become_victim("stranger", &[&device.fd().to_string()]))
-    })?;
-    child.succeed()
-}
-
-fn interface_thread_of_the_process_is_served() -> Outcome {
-    let device = Device::open()?;
-    std::thread::scope(|scope| scope.spawn(|| device.info()).join().expect("no panic"))?;
-    Ok(())
+    })
 }
 
 /// What vfork makes: another process in the same memory.
-fn interface_process_in_the_same_memory_is_served() -> Outcome {
+pub fn interface_process_in_the_same_memory_is_served() -> Outcome {
     extern "C" fn inside(device: *mut libc::c_void) -> i32 {
         // SAFETY: the parent waits with its device alive until this returns.
         let device = unsafe { &*device.cast::<Device>() };
@@ -269,79 +239,67 @@ fn interface_process_in_the_same_memory_is_served() -> Outcome {
     Ok(())
 }
 
-fn interface_nobody_may_not_open() -> Outcome {
-    let mode = std::fs::metadata(PATH).context(PATH)?.permissions().mode();
+pub fn interface_nobody_may_not_open() -> Outcome {
+    let mode = fs::metadata(PATH).context(PATH)?.permissions().mode();
     ensure_eq!(format!("{:o}", mode & 0o7777), "640", "mode of {PATH}");
-    let child = fork(|| {
+    in_child(|| {
         become_nobody()?;
         for (read, write) in [(true, true), (true, false), (false, true)] {
-            let opened = std::fs::File::options().read(read).write(write).open(PATH);
+            let opened = fs::File::options().read(read).write(write).open(PATH);
             let errno = opened.map_err(|error| error.raw_os_error()).err().flatten();
             ensure_eq!(errno, Some(libc::EACCES), "errno of open by nobody");
         }
         Ok(())
-    })?;
-    child.succeed()
+    })
 }
 
-fn refused(mapped: std::io::Result<Region>, errnos: &[i32], what: &str) -> Outcome {
-    match mapped {
-        Ok(_) => fail!("{what} is mapped"),
-        Err(error) => {
-            let errno = error.raw_os_error().unwrap_or(0);
-            ensure!(errnos.contains(&errno), "{what}: {:?}", Errno(errno));
-            Ok(())
-        }
-    }
-}
-
-fn interface_words_mapped_writable_are_refused() -> Outcome {
-    let device = Device::open()?;
-    for rights in [libc::PROT_WRITE, libc::PROT_READ | libc::PROT_WRITE] {
-        let mapped = Region::map_file(device.fd(), 0, PAGE, rights, libc::MAP_SHARED);
-        refused(mapped, &[libc::EACCES, libc::EPERM], "a writable page of words")?;
-    }
-    Ok(())
-}
-
-fn interface_words_made_writable_are_refused() -> Outcome {
+pub fn interface_words_mapped_writable_are_refused() -> Outcome {
     let device = Device::open()?;
     let words = device.words(0)?;
-    for rights in [libc::PROT_WRITE, libc::PROT_READ | libc::PROT_WRITE] {
-        let made = words.region().protect(0, PAGE, rights);
-        ensure!(made.is_err(), "mprotect makes the words writable");
+    for rights in [libc::PROT_WRITE, READ_WRITE] {
+        expect_unmapped(&device, 0, PAGE, rights, &[libc::EACCES, libc::EPERM])?;
+        ensure!(words.region().protect(0, PAGE, rights).is_err(), "mprotect makes them writable");
     }
     Ok(())
 }
 
-fn interface_words_at_wrong_offset_or_length_are_einval() -> Outcome {
+/// The words cannot be mapped so.
+fn expect_unmapped(
+    device: &Device,
+    from: usize,
+    len: usize,
+    rights: i32,
+    errnos: &[i32],
+) -> Outcome {
+    match Region::map_file(device.fd(), from, len, rights, libc::MAP_SHARED) {
+        Err(error) if error.raw_os_error().is_some_and(|errno| errnos.contains(&errno)) => Ok(()),
+        mapped => fail!("{len} bytes from {from:#x}, rights {rights}: {:?}", mapped.err()),
+    }
+}
+
+pub fn interface_words_at_wrong_offset_or_length_are_einval() -> Outcome {
     let device = Device::open()?;
     let channels = device.info()?.channels as usize;
     let beyond = [channels, channels + 1, 31, 32, 33, 1 << 20, 1 << 32, 1 << 50];
     for channel in beyond.into_iter().filter(|&channel| channel >= channels) {
-        let mapped =
-            Region::map_file(device.fd(), channel * PAGE, PAGE, libc::PROT_READ, libc::MAP_SHARED);
-        let what = format!("the words of channel {channel}");
         // The kernel itself refuses what is too far for a file.
-        refused(mapped, &[libc::EINVAL, libc::EOVERFLOW], &what)?;
+        let errnos = [libc::EINVAL, libc::EOVERFLOW];
+        expect_unmapped(&device, channel * PAGE, PAGE, libc::PROT_READ, &errnos)?;
     }
     for pages in [2, 3, 64] {
-        let len = pages * PAGE;
-        let mapped = Region::map_file(device.fd(), 0, len, libc::PROT_READ, libc::MAP_SHARED);
-        refused(mapped, &[libc::EINVAL], &format!("{pages} pages of words"))?;
+        expect_unmapped(&device, 0, pages * PAGE, libc::PROT_READ, &[libc::EINVAL])?;
     }
     Ok(())
 }
 
-fn interface_words_are_not_inherited_by_fork() -> Outcome {
+pub fn interface_words_are_not_inherited_by_fork() -> Outcome {
     let device = Device::open()?;
     let words = device.words(0)?;
     ensure!(words.region().residence().is_some(), "the words are not mapped");
-    let child = fork(|| {
+    in_child(|| {
         ensure!(words.region().residence().is_none(), "the child has its parent's words");
         Ok(())
     })?;
-    child.succeed()?;
     let mut child = fork(|| {
         words.of(0);
         Ok(())
@@ -351,45 +309,41 @@ fn interface_words_are_not_inherited_by_fork() -> Outcome {
 }
 
 /// A mapping keeps the page alive, whatever becomes of the file.
-fn interface_words_remain_after_close() -> Outcome {
-    let device = Device::open()?;
-    let words = device.words(0)?;
-    let (dst, src) = (Region::of_small_pages(PAGE)?, Region::of_small_pages(PAGE)?);
-    let request = device.carry(&mut [Piece::new(&dst, 0, &src, 0, PAGE).on(0)])?;
-    drop(device);
+pub fn interface_words_remain_after_close() -> Outcome {
+    let pair = Pair::new(PAGE)?;
+    let words = pair.device.words(0)?;
+    let request = pair.carry(1)?;
+    drop(pair.device);
     if request.channels & 1 != 0 {
         ensure_eq!(words.of(request.slot), request.id, "the word after close");
     }
     Ok(())
 }
 
-fn events(device: &Device) -> i16 {
-    let events = libc::POLLIN | libc::POLLOUT;
+/// What poll() returns, for some milliseconds at most, and the events.
+fn poll(device: &Device, events: i16, limit: i32) -> (i32, i16) {
     let mut look = libc::pollfd { fd: device.fd(), events, revents: 0 };
     // SAFETY: one valid element.
-    unsafe { libc::poll(&mut look, 1, 0) };
-    look.revents
+    let woken = unsafe { libc::poll(&mut look, 1, limit) };
+    (woken, look.revents)
 }
 
 /// A sleeper in poll() is woken by the end of the last request.
-fn interface_poll_tells_of_requests_in_flight_and_failed() -> Outcome {
+pub fn interface_poll_tells_of_requests_in_flight_and_failed() -> Outcome {
     let bench = Bench::new()?;
-    let device = Device::open()?;
-    let (dst, src) = (Region::of_small_pages(4 * PAGE)?, Region::of_small_pages(4 * PAGE)?);
-    ensure_eq!(events(&device), libc::POLLIN, "events before the first request");
+    let pair = Pair::new(4 * PAGE)?;
+    let look = |limit| poll(&pair.device, libc::POLLIN | libc::POLLOUT, limit);
+    ensure_eq!(look(0), (1, libc::POLLIN), "events before the first request");
     bench.slow_down_one()?;
-    let request = device.start(&mut Piece::new(&dst, 0, &src, 0, 4 * PAGE).split(4, 1))?;
-    ensure_eq!(events(&device), 0, "events with a request in flight");
-    let mut look = libc::pollfd { fd: device.fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one valid element.
-    let woken = unsafe { libc::poll(&mut look, 1, PATIENCE.as_millis() as i32) };
-    ensure_eq!((woken, look.revents), (1, libc::POLLIN), "after the end");
-    ensure_eq!(device.wait(request.id, Duration::ZERO), Ok(0), "the request");
+    let request = pair.device.start(&mut pair.whole().split(4, 1))?;
+    ensure_eq!(look(0), (0, 0), "events with a request in flight");
+    ensure_eq!(look(PATIENCE.as_millis() as i32), (1, libc::POLLIN), "after the end");
+    ensure_eq!(pair.device.wait(request.id, Duration::ZERO), Ok(0), "the request");
     Ok(())
 }
 
 /// The size in the number is a newer caller's; its structure says the same.
-fn interface_number_of_a_larger_structure_is_understood() -> Outcome {
+pub fn interface_number_of_a_larger_structure_is_understood() -> Outcome {
     let device = Device::open()?;
     let mut info = [0u32; 40];
     info[0] = size_of_val(&info) as u32;

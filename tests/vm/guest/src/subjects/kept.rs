@@ -1,63 +1,21 @@
 //! Pages that stay pinned from one copy to the next, and every way to lose them.
 
-use crate::cgroup::ControlGroup;
-use crate::device::*;
-use crate::effort::{PATIENCE, eventually, rounds};
-use crate::faults::{Bench, Fault, Kind};
-use crate::kernel::{Pagemap, Parameter, Statistics, pinned_here};
-use crate::memory::{PAGE, Region, memory_file};
-use crate::modules;
-use crate::process::{Gate, fork};
-use crate::random::Random;
-use crate::verdict::{Context, Outcome};
-use std::os::fd::AsRawFd;
-use std::time::{Duration, Instant};
-
-tests! {
-    kept_pages_are_not_pinned_again
-    kept_pages_serve_as_source_when_they_were_destination
-    kept_source_that_may_only_be_read_beside_a_destination_is_copied
-    kept_pages_of_both_sides_in_one_line_are_not_pinned_again
-    kept_pieces_over_the_edge_of_a_line_are_right
-    kept_memory_that_changes_is_never_stale
-    kept_pages_beyond_the_mark_are_let_go
-    kept_pages_go_when_memory_is_short
-    kept_pages_make_room_at_the_limit_of_locked_memory
-    kept_pages_make_room_for_another_process_of_the_user
-    kept_pages_beyond_the_mark_go_and_no_others
-    kept_pages_of_processes_beyond_the_mark_are_right
-    kept_pages_go_with_their_file
-    kept_pages_nobody_uses_go_by_themselves
-    kept_pages_go_when_their_control_group_is_short
-    kept_pages_are_seen_as_pinned_by_the_process
-    kept_neighbours_of_a_destination_are_left_alone
-    kept_pages_that_the_kernel_does_not_pin_for_long_are_efault
-    kept_pages_are_gone_for_a_fork_right_after_a_copy
-    kept_lines_without_a_page_are_not_more_than_pages_may_be
-}
+use super::*;
 
 /// Of the module's default.
-const LINE: usize = 64 * PAGE;
+pub(super) const LINE: usize = 64 * PAGE;
 
-fn pair(len: usize) -> Outcome<(Region, Region)> {
-    let (dst, src) = (Region::of_small_pages(len)?, Region::of_small_pages(len)?);
-    src.fill(1);
-    Ok((dst, src))
-}
-
-fn kept_pages_are_not_pinned_again() -> Outcome {
+pub fn kept_pages_are_not_pinned_again() -> Outcome {
     const LEN: usize = 1 << 20;
-    let device = Device::open()?;
-    let (dst, src) = pair(LEN)?;
-    let channels = device.info()?.channels;
+    let pair = Pair::new(LEN)?;
     let mut costs = Vec::new();
     for round in 0..100 {
-        src.fill_part(0, PAGE, round);
+        pair.src.fill_part(0, PAGE, round);
         let before = Statistics::now()?;
-        let out = device.carry(&mut Piece::new(&dst, 0, &src, 0, LEN).split(4, channels))?;
+        let out = pair.carry(4)?;
         let moved = Statistics::now()?.since(&before);
         costs.push((out.pinned as usize, moved.descriptors));
-        dst.expect_part(0, PAGE, round).context(format_args!("round {round}"))?;
+        pair.dst.expect_part(0, PAGE, round).context(format_args!("round {round}"))?;
     }
     ensure_eq!(costs[0].0, 2 * LEN / PAGE, "pages pinned by the first copy");
     ensure_eq!(costs[1].0, 0, "pages pinned by the second copy");
@@ -65,7 +23,7 @@ fn kept_pages_are_not_pinned_again() -> Outcome {
     Ok(())
 }
 
-fn kept_pages_serve_as_source_when_they_were_destination() -> Outcome {
+pub fn kept_pages_serve_as_source_when_they_were_destination() -> Outcome {
     // Each in a line of its own: neighbours are pinned as the line is.
     let device = Device::open()?;
     let (region, line) = with_whole_lines(3)?;
@@ -76,24 +34,27 @@ fn kept_pages_serve_as_source_when_they_were_destination() -> Outcome {
     ensure_eq!(carry(third, a)?.pinned, 64, "pages pinned for the third buffer alone");
     // What was pinned for reading is not written through: it is pinned anew.
     ensure_eq!(carry(b, third)?.pinned, 64, "pages pinned to write what was pinned to read");
-    for at in (0..LINE).step_by(8) {
-        ensure_eq!(region.word(a + at), region.word(third + at), "at byte {at} of the copies");
-    }
+    region.expect_same(a, &region, third, LINE).context("the copies")?;
     region.expect_part(b, LINE, 1).context("through three buffers")
 }
 
 /// A region, and where the first whole line of it begins.
 fn with_whole_lines(lines: usize) -> Outcome<(Region, usize)> {
     let region = Region::of_small_pages((lines + 1) * LINE)?;
-    let line = (LINE - region.address(0) as usize % LINE) % LINE;
+    let line = first_line(&region);
     Ok((region, line))
 }
 
-fn kept_source_that_may_only_be_read_beside_a_destination_is_copied() -> Outcome {
+/// Where the first whole line of a region begins.
+pub(super) fn first_line(region: &Region) -> usize {
+    (LINE - region.address(0) as usize % LINE) % LINE
+}
+
+pub fn kept_source_that_may_only_be_read_beside_a_destination_is_copied() -> Outcome {
     const HALF: usize = LINE / 2;
     let device = Device::open()?;
     let (region, line) = with_whole_lines(1)?;
-    let (other, third) = pair(HALF)?;
+    let Pair { dst: other, src: third, .. } = Pair::new(HALF)?;
     region.fill(2);
     region.protect(line + HALF, HALF, libc::PROT_READ)?;
     for round in 0..3 {
@@ -101,15 +62,13 @@ fn kept_source_that_may_only_be_read_beside_a_destination_is_copied() -> Outcome
         device
             .carry(&mut [Piece::new(&other, 0, &region, line + HALF, HALF)])
             .context(format_args!("from what may only be read, round {round}"))?;
-        for at in (0..HALF).step_by(8) {
-            ensure_eq!(other.word(at), region.word(line + HALF + at), "at byte {at}");
-            ensure_eq!(region.word(line + at), third.word(at), "beside it, at byte {at}");
-        }
+        other.expect_same(0, &region, line + HALF, HALF)?;
+        region.expect_same(line, &third, 0, HALF).context("beside it")?;
     }
     Ok(())
 }
 
-fn kept_pages_of_both_sides_in_one_line_are_not_pinned_again() -> Outcome {
+pub fn kept_pages_of_both_sides_in_one_line_are_not_pinned_again() -> Outcome {
     const LEN: usize = 16 * PAGE;
     let device = Device::open()?;
     let (region, line) = with_whole_lines(1)?;
@@ -119,12 +78,12 @@ fn kept_pages_of_both_sides_in_one_line_are_not_pinned_again() -> Outcome {
     Ok(())
 }
 
-fn kept_pieces_over_the_edge_of_a_line_are_right() -> Outcome {
+pub fn kept_pieces_over_the_edge_of_a_line_are_right() -> Outcome {
     const PAGES: usize = 4;
     let device = Device::open()?;
     let (dst, src) = (Region::anonymous(192 * PAGE)?, Region::of_small_pages(PAGES * PAGE)?);
     let channels = device.info()?.channels;
-    let edge = (64 - (dst.address(0) as usize / PAGE) % 64) % 64 * PAGE + 64 * PAGE;
+    let edge = first_line(&dst) + LINE;
     for before in 0..=PAGES {
         // Nothing lies behind the last piece.
         let from = edge - before * PAGE;
@@ -134,10 +93,8 @@ fn kept_pieces_over_the_edge_of_a_line_are_right() -> Outcome {
         for size in [PAGE / 2, PAGE, 2 * PAGE, PAGES * PAGE] {
             let whole = Piece::new(&dst, from, &src, 0, PAGES * PAGE);
             device.carry(&mut whole.split(PAGES * PAGE / size, channels.min(2)))?;
-            for at in (0..PAGES * PAGE).step_by(8) {
-                let (found, wanted) = (dst.word(from + at), src.word(at));
-                ensure_eq!(found, wanted, "{before} pages before the edge, by {size}, at {at}");
-            }
+            dst.expect_same(from, &src, 0, PAGES * PAGE)
+                .context(format_args!("{before} pages before the edge, by {size}"))?;
         }
     }
     Ok(())
@@ -151,15 +108,14 @@ const ARENA: usize = 24 * PAGE;
 struct Arena {
     device: Device,
     regions: [Region; 3],
-    file: std::fs::File,
+    file: fs::File,
     random: Random,
 }
 
 impl Arena {
     fn new(seed: u64) -> Outcome<Arena> {
         let file = memory_file(ARENA)?;
-        let rights = libc::PROT_READ | libc::PROT_WRITE;
-        let shared = Region::map_file(file.as_raw_fd(), 0, ARENA, rights, libc::MAP_SHARED)?;
+        let shared = Region::of_file(&file, libc::MAP_SHARED)?;
         let regions = [Region::of_small_pages(ARENA)?, shared, Region::of_small_pages(ARENA)?];
         Ok(Arena { device: Device::open()?, regions, file, random: Random::new(seed) })
     }
@@ -178,7 +134,7 @@ impl Arena {
             }
             4 => {
                 region.protect(0, ARENA, libc::PROT_READ)?;
-                region.protect(0, ARENA, libc::PROT_READ | libc::PROT_WRITE)?;
+                region.protect(0, ARENA, READ_WRITE)?;
             }
             5 if number != 1 => {
                 let moved = region.move_away()?;
@@ -217,10 +173,10 @@ impl Arena {
     }
 }
 
-fn kept_memory_that_changes_is_never_stale() -> Outcome {
+pub fn kept_memory_that_changes_is_never_stale() -> Outcome {
     let each = rounds(6_000) as u64;
-    let worker = |seed: u64| -> Outcome {
-        let mut arena = Arena::new(seed)?;
+    in_threads(3, |seed| {
+        let mut arena = Arena::new(1 + seed as u64)?;
         for round in 1..=each {
             if arena.random.once_in(3) {
                 arena.change()?;
@@ -230,104 +186,94 @@ fn kept_memory_that_changes_is_never_stale() -> Outcome {
         let info = arena.device.info()?;
         ensure!(info.invalidations > 0 && info.hits > info.misses, "{info:?}");
         Ok(())
-    };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (1..=3).map(|seed| scope.spawn(move || worker(seed))).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
     })
 }
 
 // ---- making room -------------------------------------------------------------------------
 
-fn kept_pages_beyond_the_mark_are_let_go() -> Outcome {
-    const LEN: usize = 2 << 20;
-    let device = Device::open()?;
-    let (dst, src) = pair(LEN)?;
-    let channels = device.info()?.channels;
-    let carry = || device.carry(&mut Piece::new(&dst, 0, &src, 0, LEN).split(8, channels));
-    carry()?;
-    ensure!(device.info()?.pages as usize >= 2 * LEN / PAGE, "not all is kept");
-    for (mark, most) in [(128, 128), (0, 0)] {
-        device.keep(mark)?;
-        carry()?;
-        let is_below = || device.info().is_ok_and(|info| info.pages <= most);
-        ensure!(eventually(PATIENCE, is_below), "beyond {mark}: {:?}", device.info()?);
-    }
-    ensure!(device.info()?.evictions > 0, "nothing was evicted");
-    dst.expect(1).context("copied")
+/// Waits until a file keeps no more than this.
+fn expect_at_most(device: &Device, pages: u64, limit: Duration) -> Outcome {
+    let is_below = || device.info().is_ok_and(|info| info.pages <= pages);
+    ensure!(eventually(limit, is_below), "more than {pages} pages: {:?}", device.info()?);
+    Ok(())
 }
 
-fn kept_pages_go_when_memory_is_short() -> Outcome {
-    let device = Device::open()?;
-    let (dst, src) = pair(1 << 20)?;
-    let carry = || device.carry(&mut [Piece::new(&dst, 0, &src, 0, 1 << 20)]);
-    carry()?;
-    ensure!(device.info()?.pages > 0, "nothing is kept");
+pub fn kept_pages_beyond_the_mark_are_let_go() -> Outcome {
+    const LEN: usize = 2 << 20;
+    let pair = Pair::new(LEN)?;
+    pair.carry(8)?;
+    ensure!(pair.device.info()?.pages as usize >= 2 * LEN / PAGE, "not all is kept");
+    for mark in [128, 0] {
+        pair.device.keep(mark)?;
+        pair.carry(8)?;
+        expect_at_most(&pair.device, mark, PATIENCE)?;
+    }
+    ensure!(pair.device.info()?.evictions > 0, "nothing was evicted");
+    pair.expect_copied()
+}
+
+pub fn kept_pages_go_when_memory_is_short() -> Outcome {
+    let pair = Pair::new(1 << 20)?;
+    pair.carry(1)?;
+    ensure!(pair.device.info()?.pages > 0, "nothing is kept");
     // Asks every shrinker for everything.
     let are_gone = || {
-        let _ = std::fs::write("/proc/sys/vm/drop_caches", "2");
-        device.info().is_ok_and(|info| info.pages == 0)
+        let _ = fs::write("/proc/sys/vm/drop_caches", "2");
+        pair.device.info().is_ok_and(|info| info.pages == 0)
     };
-    ensure!(eventually(PATIENCE, are_gone), "{:?}", device.info()?);
-    carry()?;
-    dst.expect(1).context("copied after that")
+    ensure!(eventually(PATIENCE, are_gone), "{:?}", pair.device.info()?);
+    pair.carry(1)?;
+    pair.expect_copied()
 }
 
-/// Unpinning is not waited for: a copy that needs the room may be refused at first.
-fn copy_when_there_is_room(device: &Device, dst: &Region, src: &Region) -> Outcome {
+/// A copy by user nobody, who may lock 512 KiB. Unpinning is not waited for: a copy that needs the room
+/// may be refused at first.
+fn copy_when_there_is_room(device: &Device) -> Outcome<(Region, Region)> {
+    let (dst, src) = (Region::of_small_pages(192 << 10)?, Region::of_small_pages(192 << 10)?);
+    src.fill(1);
     let mut request = Submit::default();
     let is_taken = || {
-        let Submitted { result, out } = device.submit(&mut [Piece::new(dst, 0, src, 0, dst.len())]);
+        let Submitted { result, out } =
+            device.submit(&mut [Piece::new(&dst, 0, &src, 0, dst.len())]);
         request = out;
         result != Err(ENOMEM)
     };
     ensure!(eventually(PATIENCE, is_taken), "there is no room");
     ensure_eq!((request.accepted, device.end(&request)?), (1, 0), "pieces taken, and failed");
-    dst.expect(1).context("copied")
+    dst.expect(1).context("copied")?;
+    Ok((dst, src))
 }
 
-fn kept_pages_make_room_at_the_limit_of_locked_memory() -> Outcome {
-    let child = fork(|| {
+pub fn kept_pages_make_room_at_the_limit_of_locked_memory() -> Outcome {
+    in_child(|| {
         let device = Device::with_limit(512 << 10)?;
-        for round in 0..8 {
-            let (dst, src) = pair(192 << 10)?;
-            copy_when_there_is_room(&device, &dst, &src).context(format_args!("round {round}"))?;
-            // Not given back: the next round needs the room that these take.
-            std::mem::forget((dst, src));
-        }
+        // Not given back: the next copy needs the room that these take.
+        let copies = (0..8).map(|_| copy_when_there_is_room(&device));
+        let _kept = copies.collect::<Outcome<Vec<_>>>()?;
         ensure!(device.info()?.evictions > 0, "there was room without evictions");
         Ok(())
-    })?;
-    child.succeed()
+    })
 }
 
 /// The limit is the user's, so what is kept for one of his processes goes for another.
-fn kept_pages_make_room_for_another_process_of_the_user() -> Outcome {
-    const LEN: usize = 192 << 10;
+pub fn kept_pages_make_room_for_another_process_of_the_user() -> Outcome {
     let (kept, copied) = (Gate::new()?, Gate::new()?);
-    let as_nobody = |run: &dyn Fn(&Device) -> Outcome| -> Outcome {
-        let device = Device::with_limit(512 << 10)?;
-        let (dst, src) = pair(LEN)?;
-        copy_when_there_is_room(&device, &dst, &src)?;
-        run(&device)
-    };
     let first = fork(|| {
-        as_nobody(&|device| {
-            kept.open();
-            copied.pass();
-            ensure!(device.info()?.evictions > 0, "nothing went for the other one");
-            Ok(())
-        })
+        let device = Device::with_limit(512 << 10)?;
+        let _kept = copy_when_there_is_room(&device)?;
+        kept.open();
+        copied.pass();
+        ensure!(device.info()?.evictions > 0, "nothing went for the other one");
+        Ok(())
     })?;
     kept.pass();
-    let second = fork(|| as_nobody(&|_| Ok(())))?;
-    let outcome = second.succeed();
+    let second = in_child(|| copy_when_there_is_room(&Device::with_limit(512 << 10)?).map(drop));
     copied.open();
-    outcome.and(first.succeed())
+    second.and(first.succeed())
 }
 
 /// Several requests that end together: each sees the others' pages go, too.
-fn kept_pages_beyond_the_mark_go_and_no_others() -> Outcome {
+pub fn kept_pages_beyond_the_mark_go_and_no_others() -> Outcome {
     const REQUESTS: usize = 8;
     const MARK: u64 = 512;
     let bench = Bench::new()?;
@@ -342,7 +288,7 @@ fn kept_pages_beyond_the_mark_go_and_no_others() -> Outcome {
     };
     let requests: Vec<Submit> = (0..REQUESTS).map(start).collect::<Outcome<_>>()?;
     for request in &requests {
-        ensure_eq!(device.end(request)?, 0, "failed pieces");
+        device.finish(request)?;
     }
     let kept = || device.info().map_or(0, |info| info.pages);
     ensure!(eventually(PATIENCE, || kept() <= MARK), "{} pages are kept", kept());
@@ -350,132 +296,108 @@ fn kept_pages_beyond_the_mark_go_and_no_others() -> Outcome {
     Ok(())
 }
 
-fn kept_pages_of_processes_beyond_the_mark_are_right() -> Outcome {
+pub fn kept_pages_of_processes_beyond_the_mark_are_right() -> Outcome {
     // Four times 24 MiB, of which each keeps 16 MiB.
     const LEN: usize = 12 << 20;
     const PART: usize = 256 << 10;
-    let children = (0..4).map(|seed| {
-        fork(move || {
-            let device = Device::open()?;
-            device.keep((16 << 20) / PAGE as u64)?;
-            let (dst, src) = (Region::of_small_pages(LEN)?, Region::of_small_pages(LEN)?);
-            let channels = device.info()?.channels;
-            let mut random = Random::new(seed);
-            for round in 1..=rounds(300) as u64 {
-                // Front to back at first, so that all of it has been used.
-                let part = if round <= (LEN / PART) as u64 {
-                    round as usize - 1
-                } else {
-                    random.below((LEN / PART) as u64) as usize
-                };
-                let at = part * PART;
-                src.set_word(at + 8 * (round as usize % 500), round);
-                let mut pieces = Piece::new(&dst, at, &src, at, PART).split(2, channels);
-                device.carry_in_turn(&mut pieces)?;
-                let found = dst.word(at + 8 * (round as usize % 500));
-                ensure_eq!(found, round, "process {seed}, part {part}");
-            }
-            let info = device.info()?;
-            println!(
-                "process {seed}: hits {} misses {} evictions {}",
-                info.hits, info.misses, info.evictions
-            );
-            ensure!(info.misses > 0, "{info:?}");
-            if rounds(300) > 2 * LEN / PART {
-                ensure!(info.evictions > 0, "everything was kept: {info:?}");
-            }
-            Ok(())
-        })
-    });
-    let children: Vec<_> = children.collect::<Outcome<_>>()?;
-    children.into_iter().try_for_each(|child| child.succeed())?;
-    Ok(())
+    const PARTS: usize = LEN / PART;
+    let process = |seed: u64| -> Outcome {
+        let pair = Pair::new(LEN)?;
+        pair.device.keep((16 << 20) / PAGE as u64)?;
+        let mut random = Random::new(seed);
+        for round in 1..=rounds(300) {
+            // Front to back at first, so that all of it has been used.
+            let part = match round <= PARTS {
+                true => round - 1,
+                false => random.below(PARTS as u64) as usize,
+            };
+            let word = part * PART + 8 * (round % 500);
+            pair.src.set_word(word, round as u64);
+            let mut pieces = pair.part(part * PART, PART).split(2, pair.channels);
+            pair.device.carry_in_turn(&mut pieces)?;
+            ensure_eq!(pair.dst.word(word), round as u64, "process {seed}, part {part}");
+        }
+        let info = pair.device.info()?;
+        println!("process {seed}: {info:?}");
+        ensure!(info.misses > 0, "{info:?}");
+        ensure!(info.evictions > 0 || rounds(300) <= 2 * PARTS, "everything was kept: {info:?}");
+        Ok(())
+    };
+    let children = (0..4).map(|seed| fork(|| process(seed))).collect::<Outcome<Vec<_>>>()?;
+    children.into_iter().try_for_each(|child| child.succeed())
 }
 
-fn kept_pages_go_with_their_file() -> Outcome {
+pub fn kept_pages_go_with_their_file() -> Outcome {
     let before = Statistics::now()?.pinned_pages;
-    let device = Device::open()?;
-    let (dst, src) = pair(1 << 20)?;
-    device.carry(&mut [Piece::new(&dst, 0, &src, 0, 1 << 20)])?;
+    let pair = Pair::new(1 << 20)?;
+    pair.carry(1)?;
     ensure!(Statistics::now()?.pinned_pages >= before + 512, "not kept");
-    drop(device);
+    drop(pair.device);
     ensure_eq!(Statistics::now()?.pinned_pages, before, "pages pinned after the close");
     Ok(())
 }
 
 /// Those that are used stay, however long that goes on.
-fn kept_pages_nobody_uses_go_by_themselves() -> Outcome {
+pub fn kept_pages_nobody_uses_go_by_themselves() -> Outcome {
     const LEN: usize = 1 << 20;
-    let device = Device::open()?;
-    let (dst, src) = pair(LEN)?;
-    let carry = || device.carry(&mut [Piece::new(&dst, 0, &src, 0, LEN)]);
-    carry()?;
+    let pair = Pair::new(LEN)?;
+    pair.carry(1)?;
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(8) {
-        std::thread::sleep(Duration::from_millis(100));
-        ensure_eq!(carry()?.pinned, 0, "pages pinned again after {:?}", begun.elapsed());
+        sleep(Duration::from_millis(100));
+        ensure_eq!(pair.carry(1)?.pinned, 0, "pages pinned again after {:?}", begun.elapsed());
     }
-    let kept = device.info()?.pages;
+    let kept = pair.device.info()?.pages;
     ensure!(kept as usize >= 2 * LEN / PAGE, "{kept} pages are kept");
     let idle = Instant::now();
-    let are_gone = || device.info().is_ok_and(|info| info.pages == 0);
-    ensure!(eventually(PATIENCE, are_gone), "{:?}", device.info()?);
+    expect_at_most(&pair.device, 0, PATIENCE)?;
     println!("{kept} pages went after {:?}", idle.elapsed());
-    carry()?;
-    dst.expect(1).context("copied after that")
+    pair.carry(1)?;
+    pair.expect_copied()
 }
 
 /// Before they would have gone by themselves.
-fn kept_pages_go_when_their_control_group_is_short() -> Outcome {
+pub fn kept_pages_go_when_their_control_group_is_short() -> Outcome {
     const LEN: usize = 1 << 20;
     let group = ControlGroup::new("adma-kept")?;
-    let other = Device::open()?;
-    let (dst, src) = pair(LEN)?;
-    let carry = |device: &Device| device.carry(&mut [Piece::new(&dst, 0, &src, 0, LEN)]);
-    fork(|| {
-        group.enter()?;
-        let device = Device::open()?;
-        let (dst, src) = pair(LEN)?;
-        device.carry(&mut [Piece::new(&dst, 0, &src, 0, LEN)])?;
-        ensure!(device.info()?.pages > 0, "nothing is kept");
-        let begun = Instant::now();
+    let other = Pair::new(LEN)?;
+    in_child(|| {
+        group.take_in(0)?;
+        let pair = Pair::new(LEN)?;
+        pair.carry(1)?;
+        ensure!(pair.device.info()?.pages > 0, "nothing is kept");
         let are_gone = || {
             let _ = group.reclaim(LEN);
-            device.info().is_ok_and(|info| info.pages == 0)
+            pair.device.info().is_ok_and(|info| info.pages == 0)
         };
-        let gone = eventually(Duration::from_secs(3), are_gone);
-        println!("{:?} after {:?}", device.info()?, begun.elapsed());
-        ensure!(gone, "{:?}", device.info()?);
+        ensure!(eventually(Duration::from_secs(3), are_gone), "{:?}", pair.device.info()?);
         Ok(())
-    })?
-    .succeed()?;
-    carry(&other)?;
-    let before = other.info()?.pages;
+    })?;
+    other.carry(1)?;
+    let before = other.device.info()?.pages;
     group.reclaim(LEN).ok();
-    ensure_eq!(other.info()?.pages, before, "pages of a process that is not in the group");
+    ensure_eq!(other.device.info()?.pages, before, "pages of a process that is not in the group");
     Ok(())
 }
 
-fn kept_pages_are_seen_as_pinned_by_the_process() -> Outcome {
-    const LEN: usize = 1 << 20;
-    let before = pinned_here()?;
-    let device = Device::open()?;
-    let (dst, src) = pair(LEN)?;
-    device.carry(&mut [Piece::new(&dst, 0, &src, 0, LEN)])?;
-    let kept = device.info()?.pages as usize * PAGE;
-    ensure_eq!(pinned_here()? - before, kept, "bytes in VmPin");
-    drop(device);
-    ensure_eq!(pinned_here()?, before, "bytes in VmPin after the close");
+pub fn kept_pages_are_seen_as_pinned_by_the_process() -> Outcome {
+    let before = kernel::pinned_here()?;
+    let pair = Pair::new(1 << 20)?;
+    pair.carry(1)?;
+    let kept = pair.device.info()?.pages as usize * PAGE;
+    ensure_eq!(kernel::pinned_here()? - before, kept, "bytes in VmPin");
+    drop(pair.device);
+    ensure_eq!(kernel::pinned_here()?, before, "bytes in VmPin after the close");
     Ok(())
 }
 
 /// Pages beside a destination, in the same range, are left alone: they are not pinned, not
 /// brought into memory, and not held back from the kernel, which may take them (MADV_FREE).
-fn kept_neighbours_of_a_destination_are_left_alone() -> Outcome {
+pub fn kept_neighbours_of_a_destination_are_left_alone() -> Outcome {
     let device = Device::open()?;
     let pagemap = Pagemap::new()?;
     let region = Region::anonymous(2 * LINE)?;
-    let line = (LINE - region.address(0) as usize % LINE) % LINE;
+    let line = first_line(&region);
     // Half of the line is there.
     (0..32).for_each(|page| region.set(line + page * PAGE, 1));
     let resident = || Some(region.residence()?.iter().filter(|page| **page).count());
@@ -498,42 +420,37 @@ fn kept_neighbours_of_a_destination_are_left_alone() -> Outcome {
 
 /// Every pin is for long, for a channel may be silent for ever: what the kernel does not pin so,
 /// as pages of a file that are to be written since 6.5, the processor copies.
-fn kept_pages_that_the_kernel_does_not_pin_for_long_are_efault() -> Outcome {
-    if !std::path::Path::new("/sys/kernel/debug/kprobes").exists() {
+pub fn kept_pages_that_the_kernel_does_not_pin_for_long_are_efault() -> Outcome {
+    if !fs::exists("/sys/kernel/debug/kprobes")? {
         skip!("this kernel has no kprobes");
     }
     modules::load_client()?;
     let _refused = Parameter::set("adma_client", "refuse_longterm", 1)?;
-    let device = Device::open()?;
-    let (dst, src) = pair(PAGE)?;
-    let Submitted { result, out } = device.submit(&mut [Piece::new(&dst, 0, &src, 0, PAGE)]);
-    ensure_eq!((result, out.accepted), (Err(EFAULT), 0), "without long-term pins");
-    Ok(())
+    let pair = Pair::new(PAGE)?;
+    pair.refuse(pair.whole(), EFAULT, "without long-term pins")
 }
 
 /// The words tell the program that its copy is over, and the helper may not know it yet when the
 /// program goes on to fork: here because no interrupt comes.
-fn kept_pages_are_gone_for_a_fork_right_after_a_copy() -> Outcome {
-    const LEN: usize = 64 << 10;
+pub fn kept_pages_are_gone_for_a_fork_right_after_a_copy() -> Outcome {
     let bench = Bench::new()?;
     bench.arm_all(Fault::always(Kind::Lost))?;
-    let device = Device::open()?;
-    let words = device.all_words()?;
-    let (dst, src) = pair(LEN)?;
+    let pair = Pair::new(64 << 10)?;
+    let words = pair.device.all_words()?;
     for round in 0..rounds(50) {
-        device.keep(u64::MAX)?;
-        let request = device.start(&mut [Piece::new(&dst, 0, &src, 0, LEN)])?;
+        pair.device.keep(u64::MAX)?;
+        let request = pair.start(1)?;
         if !wait_by_words(&words, &request)? {
-            device.end(&request)?;
+            pair.device.end(&request)?;
         }
-        device.keep(0)?;
-        ensure_eq!(device.info()?.pages, 0, "pages that are pinned in round {round}");
+        pair.device.keep(0)?;
+        ensure_eq!(pair.device.info()?.pages, 0, "pages that are pinned in round {round}");
     }
     Ok(())
 }
 
 /// A line that could not be pinned is remembered too, and costs the kernel as much memory.
-fn kept_lines_without_a_page_are_not_more_than_pages_may_be() -> Outcome {
+pub fn kept_lines_without_a_page_are_not_more_than_pages_may_be() -> Outcome {
     const MARK: u64 = 64;
     const TRIED: usize = 512;
     let device = Device::open()?;
@@ -543,8 +460,7 @@ fn kept_lines_without_a_page_are_not_more_than_pages_may_be() -> Outcome {
     region.protect(0, region.len(), libc::PROT_NONE)?;
     for number in 0..TRIED {
         let piece = Piece::new(&region, number * LINE, &source, 0, PAGE);
-        let Submitted { result, out } = device.submit(&mut [piece]);
-        ensure_eq!((result, out.accepted), (Err(EFAULT), 0), "line {number}");
+        device.refuse(piece, EFAULT, format_args!("line {number}"))?;
     }
     let evicted = || device.info().map_or(0, |info| info.evictions);
     // Before they are let go for their age.

@@ -1,46 +1,26 @@
 //! Messages between processes with the helper as their engine: the programs of tests/ipc.rs,
 //! which run on the host without it.
 
-use super::traps::victim;
-use crate::effort::rounds;
-use crate::kernel::{Statistics, has_checkers};
-use crate::shim;
-use crate::verdict::Outcome;
+use super::*;
 use std::process::Command;
 
 tests! {
     message_bytes_arrive_in_every_order_and_size =
         // Both ways, in four orders; without process_vm each byte of a large one is carried.
-        || all_carried("ipc_messages", &["helper", largest()], 8 * LARGE);
-    message_from_block_to_block_is_carried
-    message_regimes_are_kept
-    message_engine_is_preferred_and_named
-    message_longer_than_its_buffer_is_told = || all_carried("ipc_messages", &["unequal"], 1 << 20);
-    message_threads_share_a_connection = || all_carried("ipc_threads", &["threads"], 1);
-    message_calls_that_are_forbidden_are_not_needed
-}
-
-tests! { ENDS:
-    message_end_close_and_exec
-    message_end_fork = || {
-        all_carried("ipc_ends", &["fork"], 0).and_then(|()| all_carried("ipc_ends", &["orphan"], 0))
-    };
+        all_carried(&[&format!("ipc_messages helper {}", largest())], 8 * LARGE);
+    message_longer_than_its_buffer_is_told = all_carried(&["ipc_messages unequal"], 1 << 20);
+    message_threads_share_a_connection = all_carried(&["ipc_threads threads"], 1);
+    message_end_fork = all_carried(&["ipc_ends fork", "ipc_ends orphan"], 0);
     // Nothing is needed of it but what it has exported.
-    message_end_stopped_process = || all_carried("ipc_stopped", &["stopped"], 16 << 20);
-    message_end_connections_leave_nothing
-}
-
-tests! { KILLED:
-    message_killed_at_random_is_noticed_every_time
+    message_end_stopped_process = all_carried(&["ipc_stopped stopped"], 16 << 20);
 }
 
 /// Bytes of the large messages of `ipc_messages`, one way in one order.
 const LARGE: u64 = 65535 + 65536 + 65537 + 262144 + 262145;
 
-fn program(name: &str, arguments: &[&str], engine: &str) -> Outcome<Command> {
-    shim::library()?;
-    let mut command = shim::plain(victim(name)?);
-    command.args(arguments).env("ADMA_IPC_ENGINE", engine).env("ENGINE", "helper");
+fn program(line: &str, engine: &str) -> Outcome<Command> {
+    let mut command = shim::host_program(line)?;
+    command.env("ADMA_IPC_ENGINE", engine).env("ENGINE", "helper");
     Ok(command)
 }
 
@@ -48,24 +28,20 @@ fn program(name: &str, arguments: &[&str], engine: &str) -> Outcome<Command> {
 /// and what it said.
 fn carried(command: &mut Command) -> Outcome<(u64, String)> {
     let before = Statistics::now()?;
-    let done = command.output()?;
-    let err = String::from_utf8_lossy(&done.stderr).trim().to_owned();
-    match done.status.code() {
-        Some(0) => {}
-        Some(77) => skip!("{err}"),
-        _ => fail!("{command:?}: {}: {err}", done.status),
-    }
+    let done = shim::finish(command)?;
     let moved = Statistics::now()?.since(&before);
     println!("{command:?}: {} exports, {} bytes", moved.exports, moved.export_bytes);
     print!("{}", String::from_utf8_lossy(&done.stdout));
-    Ok((moved.export_bytes, err))
+    Ok((moved.export_bytes, String::from_utf8_lossy(&done.stderr).trim().to_owned()))
 }
 
 /// Those on which everything above the threshold goes by the helper.
-fn all_carried(name: &str, arguments: &[&str], least: u64) -> Outcome {
-    let (bytes, err) = carried(&mut program(name, arguments, "helper")?)?;
-    ensure_eq!(err, "", "{name} {arguments:?}: said unasked");
-    ensure!(bytes >= least, "{name} {arguments:?}: {bytes} bytes by the helper, want {least}");
+fn all_carried(lines: &[&str], least: u64) -> Outcome {
+    for line in lines {
+        let (bytes, err) = carried(&mut program(line, "helper")?)?;
+        ensure_eq!(err, "", "{line}: said unasked");
+        ensure!(bytes >= least, "{line}: {bytes} bytes by the helper, want {least}");
+    }
     Ok(())
 }
 
@@ -75,32 +51,31 @@ fn largest() -> &'static str {
 }
 
 /// Memory of adma_alloc is memory like any other for the helper; also when it is given back.
-fn message_from_block_to_block_is_carried() -> Outcome {
+pub fn message_from_block_to_block_is_carried() -> Outcome {
     // With the other ways at hand a writer does not use the helper for a read that is waited for.
     for (engine, least) in [("helper", 8 * LARGE), ("auto", 2 * LARGE)] {
-        let mut command = program("ipc_messages", &["helper", "300000"], engine)?;
+        let mut command = program("ipc_messages helper 300000", engine)?;
         let (bytes, _) = carried(command.env("BLOCKS", "1"))?;
         ensure!(bytes >= least, "{engine}: {bytes} bytes by the helper");
     }
-    for what in ["freed", "returned", "fork", "closed", "straddling", "alone"] {
-        all_carried("ipc_blocks", &[what], 0)?;
+    for what in ["freed", "returned", "fork", "closed", "straddling", "alone", "returned closed"] {
+        all_carried(&[&format!("ipc_blocks {what}")], 0)?;
     }
-    all_carried("ipc_blocks", &["returned", "closed"], 0)?;
     // This kernel gives up finding pages when a signal comes.
-    all_carried("ipc_blocks", &["interrupted"], 0)
+    all_carried(&["ipc_blocks interrupted"], 0)
 }
 
-fn message_regimes_are_kept() -> Outcome {
+pub fn message_regimes_are_kept() -> Outcome {
     // The probes of the connection are two words each way.
     const PROBES: u64 = 32;
     let large = 8 * (32769 + 65535 + 65536 + 65537);
-    let (bytes, _) = carried(&mut program("ipc_messages", &["helper", "100000"], "helper")?)?;
+    let (bytes, _) = carried(&mut program("ipc_messages helper 100000", "helper")?)?;
     ensure!((large..=large + PROBES).contains(&bytes), "{bytes}, want {large} and no small ones");
     Ok(())
 }
 
-fn message_engine_is_preferred_and_named() -> Outcome {
-    let mut command = program("ipc_ends", &["close"], "auto")?;
+pub fn message_engine_is_preferred_and_named() -> Outcome {
+    let mut command = program("ipc_ends close", "auto")?;
     let (bytes, err) = carried(command.env("ADMA_LOG", "info"))?;
     let lines: Vec<&str> = err.lines().filter(|line| line.contains("connection:")).collect();
     ensure_eq!(lines.len(), 2, "lines about the connection: {err}");
@@ -108,52 +83,46 @@ fn message_engine_is_preferred_and_named() -> Outcome {
     ensure!(lines.iter().all(|line| line.starts_with(right)), "{err}");
     ensure!(bytes > 0, "nothing was carried");
     for knob in [("ADMA_BACKEND", "threads"), ("ADMA_IPC_ENGINE", "shm")] {
-        let mut command = program("ipc_ends", &["close"], "auto")?;
+        let mut command = program("ipc_ends close", "auto")?;
         let (bytes, err) = carried(command.envs([knob, ("ADMA_LOG", "info")]))?;
         ensure!(bytes == 0 && !err.contains("connection: helper"), "{knob:?}: {bytes}, {err}");
     }
     Ok(())
 }
 
-fn message_calls_that_are_forbidden_are_not_needed() -> Outcome {
+pub fn message_calls_that_are_forbidden_are_not_needed() -> Outcome {
     // The side that still may calls, too, and a message in which that fails goes through shared
     // memory; all others are carried, of twelve with 8 MiB each or 1.
-    for (arguments, least) in [(&["lost"][..], 8 << 20), (&["lost", "both"], 5 * (8 << 20))] {
-        let (bytes, _) = carried(&mut program("ipc_rights", arguments, "auto")?)?;
-        ensure!(bytes >= least, "{arguments:?}: {bytes} bytes by the helper");
+    for (line, least) in [("ipc_rights lost", 8 << 20), ("ipc_rights lost both", 5 * (8 << 20))] {
+        let (bytes, _) = carried(&mut program(line, "auto")?)?;
+        ensure!(bytes >= least, "{line}: {bytes} bytes by the helper");
     }
     // A filter that is there before the engine is up may forbid anything: it stays down.
-    let (bytes, _) = carried(&mut program("ipc_rights", &["refused", "shared"], "auto")?)?;
+    let (bytes, _) = carried(&mut program("ipc_rights refused", "auto")?)?;
     ensure_eq!(bytes, 0, "bytes by the helper under a filter");
     Ok(())
 }
 
-fn message_end_close_and_exec() -> Outcome {
-    for what in ["close", "exec"] {
-        all_carried("ipc_ends", &[what], 0)?;
-    }
-    all_carried("ipc_listen", &["listen"], 0)?;
-    all_carried("ipc_waiting", &["quiet"], 0)?;
+pub fn message_end_close_and_exec() -> Outcome {
+    all_carried(&["ipc_ends close", "ipc_ends exec", "ipc_listen listen", "ipc_waiting quiet"], 0)?;
     // Its number leads nowhere any more; ports need none.
-    all_carried("ipc_ends", &["first_thread"], 20 << 20)
+    all_carried(&["ipc_ends first_thread"], 20 << 20)
 }
 
-fn message_end_connections_leave_nothing() -> Outcome {
+pub fn message_end_connections_leave_nothing() -> Outcome {
     if has_checkers() {
         skip!("takes too long on a kernel with checkers");
     }
-    all_carried("ipc_ends", &["again"], 1)?;
-    all_carried("ipc_limits", &["full"], 1)
+    all_carried(&["ipc_ends again", "ipc_limits full"], 1)
 }
 
-fn message_killed_at_random_is_noticed_every_time() -> Outcome {
+pub fn message_killed_at_random_is_noticed_every_time() -> Outcome {
     let rounds = rounds(500);
-    for engine in ["helper", "auto"] {
-        let rounds = if engine == "auto" { rounds.div_ceil(5) } else { rounds };
+    for (engine, rounds) in [("helper", rounds), ("auto", rounds.div_ceil(5))] {
         // Microseconds that most peers need to come to messages: the guest is slow.
         let longest = if has_checkers() { "400000" } else { "40000" };
-        let arguments = [&rounds.to_string(), longest];
-        let (bytes, _) = carried(&mut program("ipc_killed", &arguments, engine)?)?;
+        let line = format!("ipc_killed {rounds} {longest}");
+        let (bytes, _) = carried(&mut program(&line, engine)?)?;
         ensure!(bytes > 5_000 * rounds as u64, "{bytes} bytes in {rounds} rounds");
     }
     Ok(())

@@ -2,77 +2,49 @@
 //!
 //! Afterwards nothing is pinned (main looks), and no memory outside the copy was written.
 
-use crate::canary::Canary;
-use crate::device::*;
-use crate::effort::{PATIENCE, eventually, rounds};
-use crate::faults::{Bench, Fault, Kind};
-use crate::memory::{PAGE, Region, memory_file};
-use crate::modules;
-use crate::process::{self, Ended, become_victim, fork, leave};
-use crate::random::Random;
-use crate::verdict::{Context, Outcome};
-use std::os::fd::AsRawFd;
+use super::*;
+use crate::process::{become_victim, leave, nothing, on_signal, signal_parent};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 tests! {
-    moment_close_under_way_pins_balance
-    moment_close_with_words_mapped_pins_balance
-    moment_kill_at_random_pins_balance
-    moment_kill_while_waiting_ends_at_once
-    moment_exec_under_way_pins_balance
-    moment_exit_under_way_pins_balance
-    moment_fork_under_way_child_sees_no_writes
-    moment_fork_while_a_thread_copies_all_are_right
-    moment_change_of_destination_waits_for_what_is_under_way
-    moment_change_of_source_waits_for_what_is_under_way
-    moment_unmap_while_a_thread_copies_nothing_comes_later
-    moment_fork_waits_for_what_is_under_way
-    moment_first_writes_after_a_fork_are_not_held_up
-    moment_unmap_under_way_nobody_else_is_written
-    moment_move_under_way_bytes_arrive_at_the_new_place
-    moment_discard_under_way_nobody_else_is_written
-    moment_truncate_under_way_nobody_else_is_written
-    moment_signal_while_waiting_is_eintr
-    moment_unload_while_open_is_refused
-    moment_open_and_close_in_a_loop_work
+    moment_close_under_way_pins_balance = at_both_speeds(20, || start().map(drop)).and_then(|()| {
+        let canary = Canary::new(4 * LEN)?;
+        sleep(Duration::from_millis(300));
+        canary.expect_alive()
+    });
+    moment_exec_under_way_pins_balance = at_both_speeds(10, || {
+        in_child(|| {
+            let _started = start()?;
+            Err(become_victim("nothing", &[]))
+        })
+    });
+    moment_exit_under_way_pins_balance = at_both_speeds(20, || {
+        in_child(|| {
+            let _started = start()?;
+            leave(0)
+        })
+    });
+    moment_move_under_way_bytes_arrive_at_the_new_place = slowly(|| {
+        let mut moved = None;
+        nobody_else_is_written(Pair::new(LEN)?, |pair| {
+            moved = Some((pair.dst.move_away()?, pair.src.move_away()?));
+            Ok(())
+        })?;
+        let Some((dst, src)) = moved else { fail!("nothing was moved") };
+        dst.expect(2).context("the moved destination")?;
+        src.expect(2).context("the moved source")
+    });
 }
 
 const LEN: usize = 32 * PAGE;
+/// Pieces of a copy: several for each channel.
+const PARTS: usize = 16;
 
-/// Copies of one buffer into another, in several pieces on all channels.
-struct Scene {
-    device: Device,
-    dst: Region,
-    src: Region,
-}
-
-impl Scene {
-    fn new() -> Outcome<Scene> {
-        let (dst, src) = (Region::of_small_pages(LEN)?, Region::of_small_pages(LEN)?);
-        Scene::between(dst, src)
-    }
-
-    fn between(dst: Region, src: Region) -> Outcome<Scene> {
-        dst.fill(1);
-        src.fill(2);
-        Ok(Scene { device: Device::open()?, dst, src })
-    }
-
-    fn pieces(&self) -> Outcome<Vec<Piece>> {
-        let channels = self.device.info()?.channels;
-        Ok(Piece::new(&self.dst, 0, &self.src, 0, LEN).split(4 * channels as usize, channels))
-    }
-
-    fn start(&self) -> Outcome<Submit> {
-        self.device.start(&mut self.pieces()?)
-    }
-
-    fn end(&self, request: &Submit) -> Outcome {
-        ensure_eq!(self.device.end(request)?, 0, "failed pieces");
-        Ok(())
-    }
+/// A copy that is under way.
+fn start() -> Outcome<(Pair, Submit)> {
+    let pair = Pair::new(LEN)?;
+    let request = pair.start(PARTS)?;
+    Ok((pair, request))
 }
 
 /// Runs something some times on a quick engine, and twice on a slow one; no page that is free
@@ -91,41 +63,40 @@ fn at_both_speeds(quick: usize, run: impl Fn() -> Outcome) -> Outcome {
     Ok(())
 }
 
-fn moment_close_under_way_pins_balance() -> Outcome {
-    at_both_speeds(20, || Scene::new()?.start().map(drop))?;
+/// Runs something on a slow engine.
+fn slowly(run: impl FnOnce() -> Outcome) -> Outcome {
+    let bench = Bench::new()?;
+    bench.slow_down()?;
+    run()
+}
+
+/// Changes the memory of a copy that is under way; what is given out then is not written.
+fn nobody_else_is_written(pair: Pair, change: impl FnOnce(&Pair) -> Outcome) -> Outcome<Pair> {
+    let request = pair.start(PARTS)?;
+    change(&pair)?;
     let canary = Canary::new(4 * LEN)?;
-    sleep(Duration::from_millis(300));
-    canary.expect_alive()
+    pair.device.finish(&request)?;
+    canary.expect_alive()?;
+    Ok(pair)
 }
 
 /// The mapping outlives the file's number; the last to go takes the rest along.
-fn moment_close_with_words_mapped_pins_balance() -> Outcome {
-    let bench = Bench::new()?;
-    bench.slow_down()?;
-    for _ in 0..2 {
-        let scene = Scene::new()?;
-        let words = scene.device.all_words()?;
-        scene.start()?;
-        drop(scene);
-        let canary = Canary::new(2 * LEN)?;
-        sleep(Duration::from_millis(50));
-        drop(words);
-        canary.expect_alive()?;
-    }
-    Ok(())
+pub fn moment_close_with_words_mapped_pins_balance() -> Outcome {
+    slowly(|| {
+        for _ in 0..2 {
+            let (pair, _) = start()?;
+            let words = pair.device.all_words()?;
+            drop(pair);
+            let canary = Canary::new(2 * LEN)?;
+            sleep(Duration::from_millis(50));
+            drop(words);
+            canary.expect_alive()?;
+        }
+        Ok(())
+    })
 }
 
-/// Counts in `begun` how many requests it has started.
-fn copy_for_ever(begun: &Region) -> Outcome {
-    let scene = Scene::new()?;
-    loop {
-        let request = scene.start()?;
-        begun.set_word(0, begun.word(0) + 1);
-        scene.end(&request)?;
-    }
-}
-
-fn moment_kill_at_random_pins_balance() -> Outcome {
+pub fn moment_kill_at_random_pins_balance() -> Outcome {
     let mut random = Random::new(11);
     let canary = Canary::new(4 * LEN)?;
     let begun = Region::shared(PAGE)?;
@@ -133,7 +104,14 @@ fn moment_kill_at_random_pins_balance() -> Outcome {
     let mut copying = 0;
     for round in 0..rounds {
         begun.set_word(0, 0);
-        let mut child = fork(|| copy_for_ever(&begun))?;
+        let mut child = fork(|| {
+            let pair = Pair::new(LEN)?;
+            loop {
+                let request = pair.start(PARTS)?;
+                begun.set_word(0, begun.word(0) + 1);
+                pair.device.finish(&request)?;
+            }
+        })?;
         // Mostly while it copies; now and then before.
         if !random.once_in(8) {
             let copies = || begun.word(0) > 0;
@@ -155,114 +133,58 @@ fn moment_kill_at_random_pins_balance() -> Outcome {
     canary.expect_alive()
 }
 
-fn moment_kill_while_waiting_ends_at_once() -> Outcome {
-    let bench = Bench::new()?;
-    bench.slow_down()?;
-    for _ in 0..3 {
-        let mut child = fork(|| {
-            let scene = Scene::new()?;
-            let request = scene.start()?;
-            scene.device.end(&request)?;
-            loop {
-                sleep(Duration::from_secs(1));
-            }
-        })?;
-        sleep(Duration::from_millis(30));
-        child.kill(libc::SIGKILL);
-        let ended = child.wait_within(PATIENCE);
-        ensure_eq!(ended, Some(Ended::Killed(libc::SIGKILL)), "the waiting child");
-        Canary::new(2 * LEN)?.expect_alive()?;
-    }
-    Ok(())
-}
-
-fn moment_exec_under_way_pins_balance() -> Outcome {
-    at_both_speeds(10, || {
-        let child = fork(|| {
-            let scene = Scene::new()?;
-            scene.start()?;
-            let failed = become_victim("nothing", &[]);
-            drop(scene);
-            Err(failed)
-        })?;
-        child.succeed()
-    })
-}
-
-fn moment_exit_under_way_pins_balance() -> Outcome {
-    at_both_speeds(20, || {
-        let child = fork(|| {
-            let scene = Scene::new()?;
-            scene.start()?;
-            leave(0)
-        })?;
-        child.succeed()
-    })
-}
-
-/// Pinned pages are the parent's: the child gets copies, and no engine writes into those.
-fn moment_fork_under_way_child_sees_no_writes() -> Outcome {
-    let bench = Bench::new()?;
-    bench.slow_down()?;
-    for round in 0..3 {
-        let scene = Scene::new()?;
-        let request = scene.start()?;
-        let child = fork(|| {
-            let seen: Vec<u64> = (0..LEN).step_by(8).map(|at| scene.dst.word(at)).collect();
-            sleep(Duration::from_millis(200));
-            for (i, word) in seen.iter().enumerate() {
-                ensure_eq!(scene.dst.word(8 * i), *word, "word {i} of the child");
-            }
-            Ok(())
-        })?;
-        // The parent writes to its source as soon as the request is over, and the child's
-        // own memory must not care.
-        scene.end(&request)?;
-        scene.dst.expect(2).context(format_args!("the parent, round {round}"))?;
-        child.succeed()?;
-    }
-    Ok(())
-}
-
-fn moment_fork_while_a_thread_copies_all_are_right() -> Outcome {
-    let over = AtomicBool::new(false);
-    let copies = || -> Outcome {
-        let scene = Scene::new()?;
-        let mut seed = 100;
-        while !over.load(Ordering::Relaxed) {
-            seed += 1;
-            scene.src.fill(seed);
-            // A fork refuses what is just being submitted.
-            scene.device.carry_in_turn(&mut scene.pieces()?)?;
-            scene.dst.expect(seed).context("a copy during forks")?;
+pub fn moment_kill_while_waiting_ends_at_once() -> Outcome {
+    slowly(|| {
+        for _ in 0..3 {
+            let mut child = fork(|| {
+                let (pair, request) = start()?;
+                pair.device.end(&request)?;
+                loop {
+                    sleep(Duration::from_secs(1));
+                }
+            })?;
+            sleep(Duration::from_millis(30));
+            child.kill(libc::SIGKILL);
+            let ended = child.wait_within(PATIENCE);
+            ensure_eq!(ended, Some(Ended::Killed(libc::SIGKILL)), "the waiting child");
+            Canary::new(2 * LEN)?.expect_alive()?;
         }
         Ok(())
-    };
+    })
+}
+
+pub fn moment_fork_while_a_thread_copies_all_are_right() -> Outcome {
+    let over = AtomicBool::new(false);
     let canary = Canary::new(LEN)?;
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(copies);
-        let mut outcome = Ok(());
-        for _ in 0..rounds(40) {
-            outcome = fork(|| canary.expect_alive()).and_then(process::Child::succeed);
-            if outcome.is_err() {
+    in_threads(2, |number| {
+        if number == 0 {
+            let forks = || (0..rounds(40)).try_for_each(|_| in_child(|| canary.expect_alive()));
+            let outcome = forks();
+            over.store(true, Ordering::Relaxed);
+            return outcome;
+        }
+        let pair = Pair::new(LEN)?;
+        for seed in 100.. {
+            pair.src.fill(seed);
+            // A fork refuses what is just being submitted.
+            pair.device.carry_in_turn(&mut pair.pieces(PARTS))?;
+            pair.dst.expect(seed).context("a copy during forks")?;
+            if over.load(Ordering::Relaxed) {
                 break;
             }
         }
-        over.store(true, Ordering::Relaxed);
-        thread.join().expect("no panic").and(outcome)
+        Ok(())
     })
 }
 
 // ---- what changes is waited for -------------------------------------------------------
 
 /// Memory that is mapped twice: the second mapping shows what becomes of it when the first is gone.
-fn twice(seed: u64) -> Outcome<(Region, Region)> {
+fn twice() -> Outcome<(File, Region, Region)> {
     let file = memory_file(LEN)?;
-    let rights = libc::PROT_READ | libc::PROT_WRITE;
-    let map = || Region::map_file(file.as_raw_fd(), 0, LEN, rights, libc::MAP_SHARED);
+    let map = || Region::of_file(&file, libc::MAP_SHARED);
     let (here, there) = (map()?, map()?);
-    here.fill(seed);
-    Ok((here, there))
+    Ok((file, here, there))
 }
 
 type Change = (&'static str, fn(&Region) -> Outcome);
@@ -278,263 +200,231 @@ const CHANGES: &[Change] = &[
 ];
 
 /// Once its memory is gone from the program's view, no copy writes to it any more.
-fn moment_change_of_destination_waits_for_what_is_under_way() -> Outcome {
-    let bench = Bench::new()?;
-    bench.slow_down()?;
-    for (name, change) in CHANGES {
-        let (dst, view) = twice(1)?;
-        let scene = Scene::between(dst, Region::of_small_pages(LEN)?)?;
-        let request = scene.start()?;
-        change(&scene.dst)?;
-        view.expect(2).context(format_args!("when {name} was over"))?;
-        scene.end(&request)?;
-    }
-    Ok(())
+pub fn moment_change_of_destination_waits_for_what_is_under_way() -> Outcome {
+    slowly(|| {
+        for (name, change) in CHANGES {
+            let (_, dst, view) = twice()?;
+            let pair = Pair::between(dst, Region::of_small_pages(LEN)?)?;
+            let request = pair.start(PARTS)?;
+            change(&pair.dst)?;
+            view.expect(2).context(format_args!("when {name} was over"))?;
+            pair.device.finish(&request)?;
+        }
+        Ok(())
+    })
 }
 
 /// And none reads from it: what is written there afterwards goes nowhere.
-fn moment_change_of_source_waits_for_what_is_under_way() -> Outcome {
-    let bench = Bench::new()?;
-    bench.slow_down()?;
-    for (name, change) in CHANGES {
-        let (src, view) = twice(2)?;
-        let scene = Scene::between(Region::of_small_pages(LEN)?, src)?;
-        let request = scene.start()?;
-        change(&scene.src)?;
-        view.fill(3);
-        scene.end(&request)?;
-        scene.dst.expect(2).context(format_args!("with {name} under way"))?;
-    }
-    Ok(())
+pub fn moment_change_of_source_waits_for_what_is_under_way() -> Outcome {
+    slowly(|| {
+        for (name, change) in CHANGES {
+            let (_, src, view) = twice()?;
+            let pair = Pair::between(Region::of_small_pages(LEN)?, src)?;
+            let request = pair.start(PARTS)?;
+            change(&pair.src)?;
+            view.fill(3);
+            pair.device.finish(&request)?;
+            pair.expect_copied().context(format_args!("with {name} under way"))?;
+        }
+        Ok(())
+    })
 }
 
 /// Whatever the other thread is at, from pinning to waiting.
-fn moment_unmap_while_a_thread_copies_nothing_comes_later() -> Outcome {
+pub fn moment_unmap_while_a_thread_copies_nothing_comes_later() -> Outcome {
     let bench = Bench::new()?;
-    let file = memory_file(LEN)?;
-    let rights = libc::PROT_READ | libc::PROT_WRITE;
-    let map = || Region::map_file(file.as_raw_fd(), 0, LEN, rights, libc::MAP_SHARED);
-    let (dst, view) = (map()?, map()?);
-    let scene = Scene::between(dst, Region::of_small_pages(LEN)?)?;
+    let (file, dst, view) = twice()?;
+    let pair = Pair::between(dst, Region::of_small_pages(LEN)?)?;
     bench.arm_all(Fault::always(Kind::Slow).value(1000))?;
     let over = AtomicBool::new(false);
-    let copies = || -> Outcome<usize> {
-        let channels = scene.device.info()?.channels;
-        let whole = Piece::new(&scene.dst, 0, &scene.src, 0, LEN);
-        let mut accepted = 0;
-        while !over.load(Ordering::Relaxed) {
-            let mut pieces = whole.split(2 * channels as usize, channels);
-            let Submitted { result, out } = scene.device.submit(&mut pieces);
-            ensure!(matches!(result, Ok(()) | Err(EFAULT | EBUSY)), "{result:?}");
-            if out.accepted > 0 {
-                ensure_eq!(scene.device.end(&out)?, 0, "failed pieces");
-                accepted += out.accepted as usize;
-            }
-        }
-        Ok(accepted)
-    };
     let unmaps = || -> Outcome {
         let mut random = Random::new(5);
         for round in 0..rounds(200) {
             sleep(Duration::from_micros(random.below(20_000)));
-            scene.dst.unmap_part(0, LEN)?;
+            pair.dst.unmap_part(0, LEN)?;
             view.fill(7);
             sleep(Duration::from_millis(3));
             view.expect(7).context(format_args!("round {round}"))?;
-            scene.dst.map_again(file.as_raw_fd())?;
+            pair.dst.map_again(file.as_raw_fd())?;
         }
         Ok(())
     };
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(copies);
-        let outcome = unmaps();
-        over.store(true, Ordering::Relaxed);
-        let accepted = thread.join().expect("no panic")?;
-        ensure!(accepted > 0, "nothing was copied at all");
+    in_threads(2, |number| {
+        if number == 0 {
+            let outcome = unmaps();
+            over.store(true, Ordering::Relaxed);
+            return outcome;
+        }
+        let mut accepted = 0;
+        while !over.load(Ordering::Relaxed) {
+            let Submitted { result, out } = pair.device.submit(&mut pair.pieces(PARTS / 2));
+            ensure!(matches!(result, Ok(()) | Err(EFAULT | EBUSY)), "{result:?}");
+            if out.accepted > 0 {
+                pair.device.finish(&out)?;
+                accepted += out.accepted;
+            }
+        }
         println!("{accepted} pieces were copied meanwhile");
-        outcome
+        ensure!(accepted > 0, "nothing was copied at all");
+        Ok(())
     })
 }
 
-/// The child gets what the copy makes of the memory, not half of it.
-fn moment_fork_waits_for_what_is_under_way() -> Outcome {
-    let bench = Bench::new()?;
-    bench.slow_down()?;
-    for round in 0..3 {
-        let scene = Scene::new()?;
-        let request = scene.start()?;
-        let child = fork(|| scene.dst.expect(2).context("the child's"))?;
-        scene.end(&request)?;
-        child.succeed().context(format_args!("round {round}"))?;
-    }
-    Ok(())
+/// The child gets what the copy makes of the memory, not half of it. Pinned pages are the parent's:
+/// the child gets copies, and no engine writes into those.
+pub fn moment_fork_under_way_child_sees_no_writes() -> Outcome {
+    slowly(|| {
+        for round in 0..3 {
+            let (pair, request) = start()?;
+            let child = fork(|| {
+                pair.dst.expect(2).context("the child's")?;
+                pair.dst.fill(3);
+                sleep(Duration::from_millis(200));
+                pair.dst.expect(3).context("the child's, written later")
+            })?;
+            pair.device.finish(&request)?;
+            pair.expect_copied().context(format_args!("the parent, round {round}"))?;
+            child.succeed()?;
+        }
+        Ok(())
+    })
 }
 
 /// To pin what the child still shares changes the mapping, in the middle of the request that
 /// has transfers under way: it must not wait for itself.
-fn moment_first_writes_after_a_fork_are_not_held_up() -> Outcome {
+pub fn moment_first_writes_after_a_fork_are_not_held_up() -> Outcome {
     let bench = Bench::new()?;
     for slow in [false, true] {
-        let scene = Scene::new()?;
-        let done = process::Gate::new()?;
+        let pair = Pair::new(LEN)?;
+        let done = Gate::new()?;
         let child = fork(|| {
             done.pass();
-            scene.dst.expect(1).context("the child's")
+            pair.dst.expect(1).context("the child's")
         })?;
         if slow {
             bench.slow_down()?;
         }
         let begun = Instant::now();
-        let request = scene.start()?;
+        let request = pair.start(PARTS)?;
         let submitted = begun.elapsed();
-        scene.end(&request)?;
-        scene.dst.expect(2).context("the parent's")?;
+        pair.device.finish(&request)?;
+        pair.expect_copied().context("the parent's")?;
         done.open();
         child.succeed()?;
         println!("submitted in {submitted:?}, over after {:?}", begun.elapsed());
         ensure!(submitted < Duration::from_secs(2), "submitted in {submitted:?}");
         // From now on it is the parent's alone, and kept.
         bench.clear()?;
-        let whole = || [Piece::new(&scene.dst, 0, &scene.src, 0, LEN)];
-        scene.device.carry(&mut whole())?;
-        let again = scene.device.carry(&mut whole())?;
-        ensure_eq!(again.pinned, 0, "pages pinned by the third copy");
+        pair.carry(1)?;
+        ensure_eq!(pair.carry(1)?.pinned, 0, "pages pinned by the third copy");
     }
     Ok(())
 }
 
-fn moment_unmap_under_way_nobody_else_is_written() -> Outcome {
-    let bench = Bench::new()?;
-    bench.slow_down()?;
-    for _ in 0..3 {
-        let scene = Scene::new()?;
-        let request = scene.start()?;
-        scene.dst.unmap_part(0, LEN)?;
-        scene.src.unmap_part(0, LEN)?;
-        let canary = Canary::new(4 * LEN)?;
-        scene.end(&request)?;
-        canary.expect_alive()?;
-    }
-    // Other memory at the same addresses is other memory.
-    let scene = Scene::new()?;
-    let request = scene.start()?;
-    scene.dst.replace()?;
-    scene.dst.fill(3);
-    scene.end(&request)?;
-    scene.dst.expect(3).context("the memory that took the place")?;
-    // And the next copy goes to where the addresses lead now.
-    let request = scene.start()?;
-    scene.end(&request)?;
-    scene.dst.expect(2).context("the next copy")
-}
-
-fn moment_move_under_way_bytes_arrive_at_the_new_place() -> Outcome {
-    let bench = Bench::new()?;
-    bench.slow_down()?;
-    let scene = Scene::new()?;
-    let request = scene.start()?;
-    let moved = scene.dst.move_away()?;
-    let source = scene.src.move_away()?;
-    let canary = Canary::new(4 * LEN)?;
-    scene.end(&request)?;
-    moved.expect(2).context("the moved destination")?;
-    source.expect(2).context("the moved source")?;
-    canary.expect_alive()
-}
-
-fn moment_discard_under_way_nobody_else_is_written() -> Outcome {
-    let bench = Bench::new()?;
-    bench.slow_down()?;
-    for advice in [libc::MADV_DONTNEED, libc::MADV_FREE, libc::MADV_PAGEOUT] {
-        let scene = Scene::new()?;
-        let request = scene.start()?;
-        scene.dst.advise(0, LEN, advice)?;
-        scene.src.advise(0, LEN, advice)?;
-        let canary = Canary::new(4 * LEN)?;
-        scene.end(&request)?;
-        canary.expect_alive().context(format_args!("advice {advice}"))?;
-        if advice == libc::MADV_DONTNEED {
-            scene.dst.expect_zero(0, LEN).context("after MADV_DONTNEED")?;
+pub fn moment_unmap_under_way_nobody_else_is_written() -> Outcome {
+    slowly(|| {
+        for _ in 0..3 {
+            nobody_else_is_written(Pair::new(LEN)?, |pair| {
+                pair.dst.unmap_part(0, LEN)?;
+                Ok(pair.src.unmap_part(0, LEN)?)
+            })?;
         }
-    }
-    Ok(())
+        // Other memory at the same addresses is other memory.
+        let pair = nobody_else_is_written(Pair::new(LEN)?, |pair| {
+            pair.dst.replace()?;
+            pair.dst.fill(3);
+            Ok(())
+        })?;
+        pair.dst.expect(3).context("the memory that took the place")?;
+        // And the next copy goes to where the addresses lead now.
+        pair.carry(PARTS)?;
+        pair.expect_copied()
+    })
 }
 
-fn moment_truncate_under_way_nobody_else_is_written() -> Outcome {
-    let bench = Bench::new()?;
-    bench.slow_down()?;
-    let rights = libc::PROT_READ | libc::PROT_WRITE;
-    for flags in [libc::MAP_SHARED, libc::MAP_PRIVATE] {
-        let (to, from) = (memory_file(LEN)?, memory_file(LEN)?);
-        let scene = Scene::between(
-            Region::map_file(to.as_raw_fd(), 0, LEN, rights, flags)?,
-            Region::map_file(from.as_raw_fd(), 0, LEN, rights, flags)?,
-        )?;
-        let request = scene.start()?;
-        to.set_len(0)?;
-        from.set_len(0)?;
-        let canary = Canary::new(4 * LEN)?;
-        scene.end(&request)?;
-        canary.expect_alive()?;
-        // A file that has grown again is empty.
-        to.set_len(LEN as u64)?;
-        scene.dst.expect_zero(0, LEN).context("the file that was truncated")?;
-    }
-    Ok(())
-}
-
-fn moment_signal_while_waiting_is_eintr() -> Outcome {
-    let bench = Bench::new()?;
-    bench.slow_down()?;
-    let scene = Scene::new()?;
-    process::on_signal(libc::SIGUSR1, process::nothing as *const () as usize);
-    // Before the request, for which a fork would wait.
-    let started = process::Gate::new()?;
-    let sender = fork(|| {
-        started.pass();
-        sleep(Duration::from_millis(15));
-        process::signal_parent(libc::SIGUSR1);
+pub fn moment_discard_under_way_nobody_else_is_written() -> Outcome {
+    slowly(|| {
+        for advice in [libc::MADV_DONTNEED, libc::MADV_FREE, libc::MADV_PAGEOUT] {
+            let pair = nobody_else_is_written(Pair::new(LEN)?, |pair| {
+                pair.dst.advise(0, LEN, advice)?;
+                Ok(pair.src.advise(0, LEN, advice)?)
+            });
+            let pair = pair.context(format_args!("advice {advice}"))?;
+            if advice == libc::MADV_DONTNEED {
+                pair.dst.expect_zero(0, LEN).context("after MADV_DONTNEED")?;
+            }
+        }
         Ok(())
-    })?;
-    let request = scene.start()?;
-    started.open();
-    let found = scene.device.wait(request.id, PATIENCE);
-    sender.succeed()?;
-    ensure_eq!(found, Err(EINTR), "a wait with a signal");
-    scene.end(&request)?;
-    scene.dst.expect(2).context("after the signal")
+    })
 }
 
-fn moment_unload_while_open_is_refused() -> Outcome {
-    let scene = Scene::new()?;
-    let found = modules::unload();
-    ensure!(matches!(found, Err(EAGAIN | EBUSY)), "unloading while a file is open: {found:?}");
-    let request = scene.start()?;
-    scene.end(&request)?;
+pub fn moment_truncate_under_way_nobody_else_is_written() -> Outcome {
+    slowly(|| {
+        for flags in [libc::MAP_SHARED, libc::MAP_PRIVATE] {
+            let (to, from) = (memory_file(LEN)?, memory_file(LEN)?);
+            let pair = Pair::between(Region::of_file(&to, flags)?, Region::of_file(&from, flags)?)?;
+            let pair = nobody_else_is_written(pair, |_| {
+                to.set_len(0)?;
+                Ok(from.set_len(0)?)
+            })?;
+            // A file that has grown again is empty.
+            to.set_len(LEN as u64)?;
+            pair.dst.expect_zero(0, LEN).context("the file that was truncated")?;
+        }
+        Ok(())
+    })
+}
+
+pub fn moment_signal_while_waiting_is_eintr() -> Outcome {
+    slowly(|| {
+        on_signal(libc::SIGUSR1, nothing as *const () as usize);
+        // Before the request, for which a fork would wait.
+        let started = Gate::new()?;
+        let sender = fork(|| {
+            started.pass();
+            sleep(Duration::from_millis(15));
+            signal_parent(libc::SIGUSR1);
+            Ok(())
+        })?;
+        let (pair, request) = start()?;
+        started.open();
+        let found = pair.device.wait(request.id, PATIENCE);
+        sender.succeed()?;
+        ensure_eq!(found, Err(EINTR), "a wait with a signal");
+        pair.device.finish(&request)?;
+        pair.expect_copied()
+    })
+}
+
+pub fn moment_unload_while_open_is_refused() -> Outcome {
+    let pair = Pair::new(LEN)?;
+    let expect_busy = |why: &str| -> Outcome {
+        let found = modules::unload();
+        ensure!(matches!(found, Err(EAGAIN | EBUSY)), "unloading while {why}: {found:?}");
+        Ok(())
+    };
+    expect_busy("a file is open")?;
+    pair.carry(PARTS)?;
     // A page of words alone holds it as well.
-    let words = scene.device.words(0)?;
-    drop(scene);
-    let found = modules::unload();
-    ensure!(matches!(found, Err(EAGAIN | EBUSY)), "unloading while words are mapped: {found:?}");
+    let words = pair.device.words(0)?;
+    drop(pair);
+    expect_busy("words are mapped")?;
     drop(words);
     // Free again once the works of the closed file are done.
     let gone = eventually(PATIENCE, || modules::unload().is_ok());
     ensure!(gone, "the module cannot be unloaded though no file is open");
     modules::load()?;
-    Scene::new()?.start().map(|_| ())
+    start().map(drop)
 }
 
-fn moment_open_and_close_in_a_loop_work() -> Outcome {
+pub fn moment_open_and_close_in_a_loop_work() -> Outcome {
     for _ in 0..rounds(200) {
-        let device = Device::open()?;
-        device.info()?;
+        Device::open()?.info()?;
     }
-    let many: Outcome<Vec<Device>> = (0..64).map(|_| Device::open()).collect();
-    for device in many? {
-        let (dst, src) = (Region::of_small_pages(PAGE)?, Region::of_small_pages(PAGE)?);
-        src.fill(9);
-        device.carry(&mut [Piece::new(&dst, 0, &src, 0, PAGE)])?;
-        dst.expect(9)?;
+    let many = (0..64).map(|_| Pair::new(PAGE)).collect::<Outcome<Vec<_>>>()?;
+    for pair in many {
+        pair.carry(1)?;
+        pair.expect_copied()?;
     }
     Ok(())
 }

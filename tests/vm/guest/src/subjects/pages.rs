@@ -1,42 +1,20 @@
 //! Every kind of page on either side.
 
-use crate::device::*;
-use crate::faults::Bench;
-use crate::kernel::{Pagemap, Statistics};
-use crate::memory::{HUGE, Kind, PAGE, Region, memory_file};
-use crate::oracle::Watched;
-use crate::process::{Gate, fork};
-use crate::verdict::{Context, End, Outcome};
-use std::fs::{self, File};
-use std::os::fd::AsRawFd;
+use super::*;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
-use std::time::Duration;
 
 tests! {
-    page_kinds_in_all_pairs_copy_right
-    page_untouched_source_reads_as_zeros
-    page_untouched_destination_is_made
-    page_swapped_out_is_brought_back
-    page_locked_memory_copies_right
-    page_shared_with_child_as_destination_child_keeps_the_old
-    page_shared_with_parent_as_destination_parent_keeps_the_old
-    page_shared_with_child_as_source_is_read
-    page_of_private_file_leaves_the_file_alone
-    page_of_shared_file_reaches_the_file
-    page_written_back_under_way_reaches_the_disk
-    page_of_device_memory_is_efault
-    page_of_words_is_no_destination
-    page_huge_copy_needs_few_descriptors
-    page_small_copy_needs_no_more_descriptors_than_extents
+    page_of_private_file_leaves_the_file_alone = into_file(libc::MAP_PRIVATE);
+    page_of_shared_file_reaches_the_file = into_file(libc::MAP_SHARED);
 }
 
-fn page_kinds_in_all_pairs_copy_right() -> Outcome {
+pub fn page_kinds_in_all_pairs_copy_right() -> Outcome {
     const LEN: usize = 12 * PAGE;
     let device = Device::open()?;
     let channels = device.info()?.channels;
     let mut regions = Vec::new();
-    for kind in Kind::ALL {
+    for kind in PageKind::ALL {
         match (Region::of_kind(kind, LEN + 4 * PAGE), Region::of_kind(kind, LEN + 4 * PAGE)) {
             (Ok(dst), Ok(src)) => regions.push((kind, dst, src)),
             (Err(End::Skipped(reason)), _) | (_, Err(End::Skipped(reason))) => println!("{reason}"),
@@ -53,10 +31,15 @@ fn page_kinds_in_all_pairs_copy_right() -> Outcome {
     Ok(())
 }
 
-fn page_untouched_source_reads_as_zeros() -> Outcome {
+pub fn page_untouched_source_reads_as_zeros() -> Outcome {
     const LEN: usize = 8 * PAGE;
     let device = Device::open()?;
-    for kind in [Kind::Anonymous, Kind::SharedAnonymous, Kind::PrivateFile, Kind::SharedFile] {
+    for kind in [
+        PageKind::Anonymous,
+        PageKind::SharedAnonymous,
+        PageKind::PrivateFile,
+        PageKind::SharedFile,
+    ] {
         let (dst, src) = (Region::of_small_pages(LEN)?, Region::of_kind(kind, LEN)?);
         dst.fill(1);
         device.carry(&mut [Piece::new(&dst, 0, &src, 0, LEN)])?;
@@ -65,7 +48,7 @@ fn page_untouched_source_reads_as_zeros() -> Outcome {
         Region::anonymous(LEN)?.expect_zero(0, LEN).context("the zero page")?;
     }
     // A huge one that is not there either.
-    let (dst, src) = (Region::of_small_pages(LEN)?, Region::of_kind(Kind::Transparent, HUGE)?);
+    let (dst, src) = (Region::of_small_pages(LEN)?, Region::of_kind(PageKind::Transparent, HUGE)?);
     ensure_eq!(src.get(0), 0, "untouched byte");
     dst.fill(1);
     device.carry(&mut [Piece::new(&dst, 0, &src, PAGE, LEN)])?;
@@ -73,12 +56,17 @@ fn page_untouched_source_reads_as_zeros() -> Outcome {
     Ok(())
 }
 
-fn page_untouched_destination_is_made() -> Outcome {
+pub fn page_untouched_destination_is_made() -> Outcome {
     const LEN: usize = 8 * PAGE;
     let device = Device::open()?;
     let src = Region::of_small_pages(LEN)?;
     src.fill(3);
-    for kind in [Kind::Anonymous, Kind::SharedAnonymous, Kind::PrivateFile, Kind::SharedFile] {
+    for kind in [
+        PageKind::Anonymous,
+        PageKind::SharedAnonymous,
+        PageKind::PrivateFile,
+        PageKind::SharedFile,
+    ] {
         for read_before in [false, true] {
             let dst = Region::of_kind(kind, LEN + 2 * PAGE)?;
             if read_before {
@@ -86,11 +74,21 @@ fn page_untouched_destination_is_made() -> Outcome {
             }
             device.carry(&mut [Piece::new(&dst, PAGE, &src, 0, LEN)])?;
             let place = format!("{kind:?}, read before: {read_before}");
-            for at in (0..LEN).step_by(8) {
-                ensure_eq!(dst.word(PAGE + at), src.word(at), "{place}, byte {at}");
-            }
+            dst.expect_same(PAGE, &src, 0, LEN).context(&place)?;
             dst.expect_zero(0, PAGE).context(&place)?;
             dst.expect_zero(PAGE + LEN, PAGE).context(&place)?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs the lines, which a system without the tools or drivers for them cannot.
+fn tools<const N: usize>(lines: [&[&str]; N]) -> Outcome {
+    for line in lines {
+        match Command::new(line[0]).args(&line[1..]).output() {
+            Ok(done) if done.status.success() => {}
+            Ok(done) => skip!("{line:?}: {}", String::from_utf8_lossy(&done.stderr).trim()),
+            Err(error) => skip!("{}: {error}", line[0]),
         }
     }
     Ok(())
@@ -108,14 +106,7 @@ impl Swap {
         if fs::write("/sys/block/zram0/disksize", size).is_err() {
             skip!("this kernel has no zram to swap to");
         }
-        let tool = |name: &str| Command::new(name).arg(Swap::DEVICE).output();
-        for name in ["mkswap", "swapon"] {
-            match tool(name) {
-                Ok(done) if done.status.success() => {}
-                Ok(done) => skip!("{name}: {}", String::from_utf8_lossy(&done.stderr).trim()),
-                Err(error) => skip!("{name}: {error}"),
-            }
-        }
+        tools([&["mkswap", Swap::DEVICE], &["swapon", Swap::DEVICE]])?;
         Ok(Swap)
     }
 }
@@ -127,7 +118,7 @@ impl Drop for Swap {
     }
 }
 
-fn page_swapped_out_is_brought_back() -> Outcome {
+pub fn page_swapped_out_is_brought_back() -> Outcome {
     const LEN: usize = 16 * PAGE;
     let _swap = Swap::of("32M")?;
     let device = Device::open()?;
@@ -158,100 +149,78 @@ fn page_swapped_out_is_brought_back() -> Outcome {
     Ok(())
 }
 
-fn page_locked_memory_copies_right() -> Outcome {
-    const LEN: usize = 8 * PAGE;
-    let device = Device::open()?;
-    let (dst, src) = (Region::anonymous(LEN)?, Region::anonymous(LEN)?);
-    dst.lock()?;
-    src.lock()?;
-    let watched = Watched::new(&dst, 0, &src, 0, LEN, 0);
-    device.carry(&mut [watched.piece()])?;
-    watched.expect_copied()?;
-    Ok(())
+pub fn page_locked_memory_copies_right() -> Outcome {
+    let pair = Pair::new(8 * PAGE)?;
+    pair.dst.lock()?;
+    pair.src.lock()?;
+    pair.carry(1)?;
+    pair.expect_copied()
 }
 
 // ---- pages that two processes have ---------------------------------------------------
 
 const SHARED: usize = 8 * PAGE;
 
-fn page_shared_with_child_as_destination_child_keeps_the_old() -> Outcome {
-    let device = Device::open()?;
-    let (dst, src) = (Region::of_small_pages(SHARED)?, Region::of_small_pages(SHARED)?);
-    dst.fill(1);
-    src.fill(2);
+pub fn page_shared_with_child_as_destination_child_keeps_the_old() -> Outcome {
+    let pair = Pair::new(SHARED)?;
     let copied = Gate::new()?;
     let child = fork(|| {
         copied.pass();
-        dst.expect(1).context("the child's memory")
+        pair.dst.expect(1).context("the child's memory")
     })?;
-    device.carry(&mut [Piece::new(&dst, 0, &src, 0, SHARED)])?;
-    dst.expect(2).context("the parent's memory")?;
+    pair.carry(1)?;
+    pair.expect_copied().context("the parent's memory")?;
     copied.open();
     child.succeed()
 }
 
-fn page_shared_with_parent_as_destination_parent_keeps_the_old() -> Outcome {
-    let (dst, src) = (Region::of_small_pages(SHARED)?, Region::of_small_pages(SHARED)?);
-    dst.fill(1);
-    src.fill(2);
-    let child = fork(|| {
-        let device = Device::open()?;
-        device.carry(&mut [Piece::new(&dst, 0, &src, 0, SHARED)])?;
+pub fn page_shared_with_parent_as_destination_parent_keeps_the_old() -> Outcome {
+    let Pair { dst, src, .. } = Pair::new(SHARED)?;
+    in_child(|| {
+        Device::open()?.carry(&mut [Piece::new(&dst, 0, &src, 0, SHARED)])?;
         dst.expect(2).context("the child's memory")
     })?;
-    child.succeed()?;
     dst.expect(1).context("the parent's memory")
 }
 
-fn page_shared_with_child_as_source_is_read() -> Outcome {
-    let device = Device::open()?;
-    let (dst, src) = (Region::of_small_pages(SHARED)?, Region::of_small_pages(SHARED)?);
-    src.fill(2);
+pub fn page_shared_with_child_as_source_is_read() -> Outcome {
+    let pair = Pair::new(SHARED)?;
     let (copied, written) = (Gate::new()?, Gate::new()?);
     let child = fork(|| {
         copied.pass();
-        src.expect(2).context("the child's source")?;
-        src.fill(3);
+        pair.src.expect(2).context("the child's source")?;
+        pair.src.fill(3);
         written.open();
         Ok(())
     })?;
-    device.carry(&mut [Piece::new(&dst, 0, &src, 0, SHARED)])?;
-    dst.expect(2)?;
+    pair.carry(1)?;
+    pair.expect_copied()?;
     copied.open();
     written.pass();
-    src.expect(2).context("the parent's source, after the child wrote its own")?;
-    device.carry(&mut [Piece::new(&dst, 0, &src, 0, SHARED)])?;
-    dst.expect(2)?;
+    pair.src.expect(2).context("the parent's source, after the child wrote its own")?;
+    pair.carry(1)?;
+    pair.expect_copied()?;
     child.succeed()
 }
 
-fn page_of_private_file_leaves_the_file_alone() -> Outcome {
-    let device = Device::open()?;
-    let file = memory_file(SHARED)?;
-    let rights = libc::PROT_READ | libc::PROT_WRITE;
-    let dst = Region::map_file(file.as_raw_fd(), 0, SHARED, rights, libc::MAP_PRIVATE)?;
-    let src = Region::of_small_pages(SHARED)?;
-    src.fill(2);
-    device.carry(&mut [Piece::new(&dst, 0, &src, 0, SHARED)])?;
-    dst.expect(2)?;
-    let mut bytes = vec![1; SHARED];
+/// The first byte of a file that differs from memory.
+fn differs(file: &File, memory: &Region) -> Outcome<Option<usize>> {
+    let mut bytes = vec![0; memory.len()];
     file.read_exact_at(&mut bytes, 0)?;
-    ensure!(bytes.iter().all(|byte| *byte == 0), "the file was written");
-    Ok(())
+    Ok((0..bytes.len()).find(|&at| bytes[at] != memory.get(at)))
 }
 
-fn page_of_shared_file_reaches_the_file() -> Outcome {
-    let device = Device::open()?;
+/// What is copied into a mapped file, and whether the file has it then.
+fn into_file(flags: i32) -> Outcome {
     let file = memory_file(SHARED)?;
-    let rights = libc::PROT_READ | libc::PROT_WRITE;
-    let dst = Region::map_file(file.as_raw_fd(), 0, SHARED, rights, libc::MAP_SHARED)?;
+    let old = Region::anonymous(SHARED)?;
+    let dst = Region::of_file(&file, flags)?;
     let src = Region::of_small_pages(SHARED)?;
     src.fill(2);
-    device.carry(&mut [Piece::new(&dst, 0, &src, 0, SHARED)])?;
-    let mut bytes = vec![0; SHARED];
-    file.read_exact_at(&mut bytes, 0)?;
-    let differs = (0..SHARED).find(|&at| bytes[at] != src.get(at));
-    ensure_eq!(differs, None, "first byte of the file that is wrong");
+    Device::open()?.carry(&mut [Piece::new(&dst, 0, &src, 0, SHARED)])?;
+    dst.expect(2)?;
+    let wanted = if flags == libc::MAP_SHARED { &src } else { &old };
+    ensure_eq!(differs(&file, wanted)?, None, "first byte of the file that is wrong");
     Ok(())
 }
 
@@ -264,17 +233,11 @@ impl Disk {
 
     fn new() -> Outcome<Disk> {
         fs::create_dir_all(Disk::PLACE)?;
-        for line in [
-            ["modprobe", "brd", "rd_nr=1", "rd_size=16384"],
-            ["mkfs.ext4", "-q", "-F", Disk::DEVICE],
-            ["mount", "-text4", Disk::DEVICE, Disk::PLACE],
-        ] {
-            match Command::new(line[0]).args(&line[1..]).output() {
-                Ok(done) if done.status.success() => {}
-                Ok(done) => skip!("{line:?}: {}", String::from_utf8_lossy(&done.stderr).trim()),
-                Err(error) => skip!("{}: {error}", line[0]),
-            }
-        }
+        tools([
+            &["modprobe", "brd", "rd_nr=1", "rd_size=16384"],
+            &["mkfs.ext4", "-q", "-F", Disk::DEVICE],
+            &["mount", "-text4", Disk::DEVICE, Disk::PLACE],
+        ])?;
         Ok(Disk)
     }
 }
@@ -288,7 +251,7 @@ impl Drop for Disk {
 
 /// A page that was written back counts as clean: the engine has written all of it by that
 /// time, or the module says that it did so later.
-fn page_written_back_under_way_reaches_the_disk() -> Outcome {
+pub fn page_written_back_under_way_reaches_the_disk() -> Outcome {
     let _disk = Disk::new()?;
     let bench = Bench::new()?;
     for round in 0..5 {
@@ -307,34 +270,27 @@ fn reaches_the_disk_under_way(bench: &Bench, path: &str) -> Outcome<bool> {
     const LEN: usize = 64 * PAGE;
     let file = File::options().read(true).write(true).create_new(true).open(path)?;
     file.set_len(LEN as u64)?;
-    let src = Region::of_small_pages(LEN)?;
-    src.fill(2);
-    let rights = libc::PROT_READ | libc::PROT_WRITE;
-    let dst = Region::map_file(file.as_raw_fd(), 0, LEN, rights, libc::MAP_SHARED)?;
-    dst.fill(1);
-    let device = Device::open()?;
-    let channels = device.info()?.channels;
+    let mapped = Region::of_file(&file, libc::MAP_SHARED)?;
+    let pair = Pair::between(mapped, Region::of_small_pages(LEN)?)?;
     bench.slow_down()?;
-    let request = device.start(&mut Piece::new(&dst, 0, &src, 0, LEN).split(16, channels))?;
-    let under_way = device.wait(request.id, Duration::ZERO) == Err(EAGAIN);
+    let request = pair.start(16)?;
+    let under_way = pair.device.wait(request.id, Duration::ZERO) == Err(EAGAIN);
     file.sync_all()?;
-    ensure_eq!(device.end(&request)?, 0, "failed pieces");
+    pair.device.finish(&request)?;
+    let Pair { device, dst, src, .. } = pair;
     drop((dst, device));
     bench.clear()?;
     file.sync_all()?;
     // What is read now comes from the disk.
     fs::write("/proc/sys/vm/drop_caches", "3")?;
-    let mut bytes = vec![0; LEN];
-    file.read_exact_at(&mut bytes, 0)?;
-    let differs = (0..LEN).find(|&at| bytes[at] != src.get(at));
-    ensure_eq!(differs, None, "first byte on the disk that is wrong");
+    ensure_eq!(differs(&file, &src)?, None, "first byte on the disk that is wrong");
     Ok(under_way)
 }
 
 // ---- memory that is none --------------------------------------------------------------
 
 /// The page with the kernel's clock, which every program has: mapped, but not memory of ours.
-fn page_of_device_memory_is_efault() -> Outcome {
+pub fn page_of_device_memory_is_efault() -> Outcome {
     let device = Device::open()?;
     let maps = fs::read_to_string("/proc/self/maps")?;
     let line = maps.lines().find(|line| line.ends_with("[vvar]")).unwrap_or_default();
@@ -345,32 +301,28 @@ fn page_of_device_memory_is_efault() -> Outcome {
     memory.fill(1);
     let good = Piece::new(&memory, 0, &memory, 0, PAGE);
     for piece in [Piece { dst: clock, ..good }, Piece { src: clock, ..good }] {
-        let Submitted { result, out } = device.submit(&mut [piece]);
-        ensure_eq!((result, out.accepted), (Err(EFAULT), 0), "{piece:x?}");
+        device.refuse(piece, EFAULT, format_args!("{piece:x?}"))?;
     }
     memory.expect(1).context("written, but refused")
 }
 
 /// A program cannot make a request look finished that is not.
-fn page_of_words_is_no_destination() -> Outcome {
+pub fn page_of_words_is_no_destination() -> Outcome {
     let device = Device::open()?;
     let words = device.words(0)?;
     let memory = Region::of_small_pages(PAGE)?;
     memory.fill(1);
-    let before: Vec<u64> = (0..SLOTS as u32).map(|slot| words.of(slot)).collect();
-    let piece = Piece::new(words.region(), 0, &memory, 0, PAGE);
-    let Submitted { result, out } = device.submit(&mut [piece]);
-    ensure_eq!((result, out.accepted), (Err(EFAULT), 0), "a copy into the words");
-    let after: Vec<u64> = (0..SLOTS as u32).map(|slot| words.of(slot)).collect();
-    ensure_eq!(after, before, "the words");
+    let all = || (0..SLOTS as u32).map(|slot| words.of(slot)).collect::<Vec<_>>();
+    let before = all();
+    device.refuse(Piece::new(words.region(), 0, &memory, 0, PAGE), EFAULT, "the words")?;
+    ensure_eq!(all(), before, "the words");
     Ok(())
 }
 
 // ---- descriptors ------------------------------------------------------------------------
 
-/// Copies, and returns how many descriptors that took.
-/// Of a copy whose pages are pinned: while they are being pinned, each chunk may cut a
-/// stretch that lies together.
+/// Returns how many descriptors a copy takes whose pages are pinned: while they are being pinned,
+/// each chunk may cut a stretch that lies together.
 fn descriptors(device: &Device, pieces: &mut [Piece]) -> Outcome<u64> {
     device.carry(pieces)?;
     let before = Statistics::now()?;
@@ -378,10 +330,11 @@ fn descriptors(device: &Device, pieces: &mut [Piece]) -> Outcome<u64> {
     Ok(Statistics::now()?.since(&before).descriptors)
 }
 
-fn page_huge_copy_needs_few_descriptors() -> Outcome {
+pub fn page_huge_copy_needs_few_descriptors() -> Outcome {
     let device = Device::open()?;
     let channels = device.info()?.channels;
-    let (dst, src) = (Region::of_kind(Kind::Huge, HUGE)?, Region::of_kind(Kind::Huge, HUGE)?);
+    let (dst, src) =
+        (Region::of_kind(PageKind::Huge, HUGE)?, Region::of_kind(PageKind::Huge, HUGE)?);
     dst.fill(1);
     src.fill(2);
     for (src_at, len) in [(0, HUGE), (4096 + 64, HUGE - 8192), (1, HUGE - 64)] {
@@ -398,26 +351,20 @@ fn page_huge_copy_needs_few_descriptors() -> Outcome {
     Ok(())
 }
 
-fn page_small_copy_needs_no_more_descriptors_than_extents() -> Outcome {
+pub fn page_small_copy_needs_no_more_descriptors_than_extents() -> Outcome {
     const LEN: usize = 64 * PAGE;
     let device = Device::open()?;
     let channels = device.info()?.channels;
     let map = Pagemap::new()?;
     // Pages in the order in which they came, and thoroughly mixed.
-    let (plain_dst, plain_src) = (Region::of_small_pages(LEN)?, Region::of_small_pages(LEN)?);
-    let (dst, src) = (Region::anonymous(LEN)?, Region::anonymous(LEN)?);
-    for at in (0..LEN).step_by(PAGE) {
-        let at = at * 29 % LEN;
-        dst.set(at, 1);
-        src.set((at + 7 * PAGE) % LEN, 1);
-    }
-    for (dst, src, src_at, len) in [
-        (&plain_dst, &plain_src, 0, LEN),
-        (&plain_dst, &plain_src, 100, LEN - PAGE),
-        (&dst, &src, 0, LEN),
-        (&dst, &src, 4095, LEN - PAGE),
+    for (region, src_at, len) in [
+        (Region::of_small_pages as fn(usize) -> Outcome<Region>, 0, LEN),
+        (Region::of_small_pages, 100, LEN - PAGE),
+        (Region::of_scattered_pages, 0, LEN),
+        (Region::of_scattered_pages, 4095, LEN - PAGE),
     ] {
-        let mut pieces = Piece::new(dst, 0, src, src_at, len).split(channels as usize, channels);
+        let (dst, src) = (region(LEN)?, region(LEN)?);
+        let mut pieces = Piece::new(&dst, 0, &src, src_at, len).split(channels as usize, channels);
         let extents = map.extents(&pieces)?;
         let found = descriptors(&device, &mut pieces)?;
         println!("{len} bytes from {src_at}: {extents} extents, {found} descriptors");

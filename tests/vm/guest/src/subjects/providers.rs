@@ -3,28 +3,7 @@
 //! Every second descriptor is overtaken by others, and nothing is answered without an interrupt.
 //! What a word says must be true all the same. `copy` and `wreck_unbind` run on them as well.
 
-use crate::device::*;
-use crate::effort::{PATIENCE, eventually, rounds};
-use crate::faults::{Bench, Fault, Kind, is_dsa};
-use crate::kernel::{self, Statistics};
-use crate::memory::{PAGE, Region};
-use crate::modules;
-use crate::oracle::Watched;
-use crate::verdict::{Context, Outcome};
-use std::fs;
-use std::time::Duration;
-
-tests! {
-    provider_source_that_is_not_aligned_is_einval
-    provider_without_order_words_follow_the_data
-    provider_without_order_munmap_waits_for_every_transfer
-    provider_without_order_more_transfers_than_entries_are_right
-    provider_error_half_way_names_the_pieces
-    provider_error_again_and_again_leaves_the_queues_out
-    provider_error_lost_interrupt_is_made_up_for
-    provider_error_disabled_queue_ends_every_request
-    provider_error_hung_queue_holds_up_its_own_copies_only
-}
+use super::*;
 
 const LEN: usize = 32 * PAGE;
 const PIECES: usize = 8;
@@ -46,8 +25,23 @@ fn scattered() -> Outcome<(Region, Region)> {
     Ok((Region::of_scattered_pages(LEN)?, Region::of_scattered_pages(LEN)?))
 }
 
+/// Waits until so many channels are in use.
+fn expect_usable(device: &Device, channels: usize) -> Outcome {
+    let usable = || device.info().is_ok_and(|info| info.usable as usize == channels);
+    ensure!(eventually(PATIENCE, usable), "{:?}, want {channels} usable", device.info()?);
+    Ok(())
+}
+
+/// The end of a request of which pieces may fail, which are named.
+fn expect_named(device: &Device, request: &Submit, watched: &Watched<'_>) -> Outcome<u64> {
+    let failed = device.end(request)?;
+    println!("failed pieces: {failed:#x}");
+    watched.expect_copied_but_for(|at| failed >> (at / (LEN / PIECES)) & 1 != 0)?;
+    Ok(failed)
+}
+
 /// As old I/OAT engines want it, and the provider in software.
-fn provider_source_that_is_not_aligned_is_einval() -> Outcome {
+pub fn provider_source_that_is_not_aligned_is_einval() -> Outcome {
     let device = Device::open()?;
     let align = device.info()?.src_align as usize;
     if align == 1 {
@@ -63,7 +57,7 @@ fn provider_source_that_is_not_aligned_is_einval() -> Outcome {
 }
 
 /// On one channel, and over all of them.
-fn provider_without_order_words_follow_the_data() -> Outcome {
+pub fn provider_without_order_words_follow_the_data() -> Outcome {
     let (bench, device) = disordered(1)?;
     let words = device.all_words()?;
     let (dst, src) = scattered()?;
@@ -79,7 +73,7 @@ fn provider_without_order_words_follow_the_data() -> Outcome {
             by_words += 1;
             dst.expect(round as u64).context(format_args!("round {round}, by words"))?;
         }
-        ensure_eq!(device.end(&request)?, 0, "failed pieces");
+        device.finish(&request)?;
     }
     println!("{by_words} copies by words");
     ensure!(by_words > 0 && bench.struck()? > 0, "nothing was overtaken, or no word promised");
@@ -87,30 +81,26 @@ fn provider_without_order_words_follow_the_data() -> Outcome {
 }
 
 /// When it has returned nothing is written any more, whatever was answered first.
-fn provider_without_order_munmap_waits_for_every_transfer() -> Outcome {
+pub fn provider_without_order_munmap_waits_for_every_transfer() -> Outcome {
     let (_bench, device) = disordered(2)?;
     let src = Region::of_scattered_pages(LEN)?;
     src.fill(7);
     for round in 0..rounds(20) {
-        let file = crate::memory::memory_file(LEN)?;
-        let view = |file: &std::fs::File| {
-            use std::os::fd::AsRawFd;
-            let rights = libc::PROT_READ | libc::PROT_WRITE;
-            Region::map_file(file.as_raw_fd(), 0, LEN, rights, libc::MAP_SHARED)
-        };
-        let (dst, other) = (view(&file)?, view(&file)?);
+        let file = memory_file(LEN)?;
+        let view = || Region::of_file(&file, libc::MAP_SHARED);
+        let (dst, other) = (view()?, view()?);
         dst.touch();
         let request = device.start(&mut Piece::new(&dst, 0, &src, 0, LEN).split(PIECES, 1))?;
         dst.unmap_part(0, LEN)?;
         other.fill(round as u64);
-        ensure_eq!(device.end(&request)?, 0, "failed pieces");
+        device.finish(&request)?;
         other.expect(round as u64).context("written after munmap")?;
     }
     Ok(())
 }
 
 /// idxd sleeps when its queue is full, and a queue that hangs would never wake it.
-fn provider_without_order_more_transfers_than_entries_are_right() -> Outcome {
+pub fn provider_without_order_more_transfers_than_entries_are_right() -> Outcome {
     let (bench, device) = disordered(0)?;
     bench.arm_all(Fault::always(Kind::Slow).value(300))?;
     let (dst, src) = scattered()?;
@@ -122,28 +112,25 @@ fn provider_without_order_more_transfers_than_entries_are_right() -> Outcome {
 }
 
 /// Some pieces fail, they are named, and all others are right.
-fn provider_error_half_way_names_the_pieces() -> Outcome {
+pub fn provider_error_half_way_names_the_pieces() -> Outcome {
     let (bench, device) = disordered(1)?;
     let (dst, src) = scattered()?;
     let places = bench.find_channels(&device)?;
     let channels = places.len() as u32;
     for (number, kind) in [Kind::Write, Kind::Read, Kind::Other].into_iter().enumerate() {
-        let usable = || device.info().is_ok_and(|info| info.usable == channels);
-        ensure!(eventually(PATIENCE, usable), "a channel does not come back");
+        expect_usable(&device, places.len())?;
         let watched = Watched::new(&dst, 0, &src, 0, LEN, 0);
         let mut pieces = watched.piece().split(PIECES, channels);
         let before = Statistics::now()?;
         let bad = number % places.len();
         bench.arm(places[bad], Fault::once(kind).after(3 * number as u32))?;
-        let failed = device.end(&device.start(&mut pieces)?)?;
-        println!("{kind:?}: pieces {failed:#x}");
+        let request = device.start(&mut pieces)?;
+        let failed = expect_named(&device, &request, &watched).context(format_args!("{kind:?}"))?;
         ensure_eq!(Statistics::now()?.since(&before).errors, 1, "errors");
         let of_channel = |piece: &usize| pieces[*piece].channel as usize == bad;
         let is_failed = |piece: &usize| failed >> piece & 1 != 0;
         ensure!((0..PIECES).any(|piece| is_failed(&piece)), "no piece failed");
         ensure!((0..PIECES).filter(is_failed).all(|piece| of_channel(&piece)), "{failed:#x}");
-        let left = |at: usize| is_failed(&(at / (LEN / PIECES)));
-        watched.expect_copied_but_for(left).context(format_args!("{kind:?}"))?;
         // Sixty-four good ones make up for it.
         for _ in 0..64 {
             for channel in 0..channels {
@@ -155,7 +142,7 @@ fn provider_error_half_way_names_the_pieces() -> Outcome {
 }
 
 /// And they come back only with the module; requests end all the time.
-fn provider_error_again_and_again_leaves_the_queues_out() -> Outcome {
+pub fn provider_error_again_and_again_leaves_the_queues_out() -> Outcome {
     let (bench, device) = disordered(0)?;
     kernel::announce("adma");
     let (dst, src) = scattered()?;
@@ -166,7 +153,7 @@ fn provider_error_again_and_again_leaves_the_queues_out() -> Outcome {
         if out.accepted > 0 {
             let _ = device.wait(out.id, PATIENCE);
         }
-        std::thread::sleep(Duration::from_millis(20));
+        sleep(Duration::from_millis(20));
         result == Err(ENODEV)
     });
     drop((device, bench));
@@ -178,7 +165,7 @@ fn provider_error_again_and_again_leaves_the_queues_out() -> Outcome {
 }
 
 /// idxd looks at its records at an interrupt only: the probe's brings the answers.
-fn provider_error_lost_interrupt_is_made_up_for() -> Outcome {
+pub fn provider_error_lost_interrupt_is_made_up_for() -> Outcome {
     let (bench, device) = disordered(0)?;
     let (dst, src) = scattered()?;
     let places = bench.find_channels(&device)?;
@@ -188,14 +175,12 @@ fn provider_error_lost_interrupt_is_made_up_for() -> Outcome {
     device.carry(&mut [Piece::new(&dst, 0, &src, 0, PAGE).on(0)])?;
     ensure_eq!(bench.struck()? - before, 1, "interrupts lost");
     dst.expect_part(0, PAGE, 2)?;
-    let usable = || device.info().is_ok_and(|info| info.usable as usize == places.len());
-    ensure!(eventually(PATIENCE, usable), "the channel does not come back");
-    Ok(())
+    expect_usable(&device, places.len())
 }
 
 /// Every piece is copied or named, nothing is written afterwards, and the next load of the module
 /// finds the queue again.
-fn provider_error_disabled_queue_ends_every_request() -> Outcome {
+pub fn provider_error_disabled_queue_ends_every_request() -> Outcome {
     kernel::announce("idxd|adma");
     let (dst, src) = scattered()?;
     for queue in [0, 1] {
@@ -205,9 +190,7 @@ fn provider_error_disabled_queue_ends_every_request() -> Outcome {
         let watched = Watched::new(&dst, 0, &src, 0, LEN, 0);
         let request = device.start(&mut watched.piece().split(PIECES, channels))?;
         fs::write("/sys/bus/dsa/drivers/dmaengine/unbind", format!("wq0.{queue}"))?;
-        let failed = device.end(&request)?;
-        println!("failed pieces: {failed:#x}");
-        watched.expect_copied_but_for(|at| failed >> (at / (LEN / PIECES)) & 1 != 0)?;
+        expect_named(&device, &request, &watched)?;
         let refused = device.submit(&mut [Piece::new(&dst, 0, &src, 0, PAGE)]).result;
         ensure_eq!(refused, Err(ENODEV), "with the queues given back");
         drop((bench, device));
@@ -218,7 +201,7 @@ fn provider_error_disabled_queue_ends_every_request() -> Outcome {
 }
 
 /// Until the DSA is unbound: that resets it, and the transfer is dead.
-fn provider_error_hung_queue_holds_up_its_own_copies_only() -> Outcome {
+pub fn provider_error_hung_queue_holds_up_its_own_copies_only() -> Outcome {
     let (bench, device) = disordered(0)?;
     kernel::announce("idxd|adma");
     let places = bench.find_channels(&device)?;
@@ -230,8 +213,7 @@ fn provider_error_hung_queue_holds_up_its_own_copies_only() -> Outcome {
     bench.arm(places[0], Fault::always(Kind::Hang).after(2))?;
     let watched = Watched::new(&dst, 0, &src, 0, LEN, 0);
     let request = device.start(&mut watched.piece().split(PIECES, channels))?;
-    let aside = || device.info().is_ok_and(|info| info.usable == channels - 1);
-    ensure!(eventually(PATIENCE, aside), "a queue that hangs is still in use");
+    expect_usable(&device, places.len() - 1)?;
     let (to, from) = scattered()?;
     for seed in 1..20 {
         from.fill(seed);
@@ -240,10 +222,8 @@ fn provider_error_hung_queue_holds_up_its_own_copies_only() -> Outcome {
     }
     ensure_eq!(device.wait(request.id, Duration::ZERO), Err(EAGAIN), "what hangs");
     fs::write("/sys/bus/dsa/drivers/idxd/unbind", "dsa0")?;
-    let failed = device.end(&request)?;
-    println!("failed pieces: {failed:#x}");
+    let failed = expect_named(&device, &request, &watched)?;
     ensure!(failed != 0, "nothing of what hung has failed");
-    watched.expect_copied_but_for(|at| failed >> (at / (LEN / PIECES)) & 1 != 0)?;
     drop((device, bench));
     modules::reload()
 }

@@ -1,78 +1,64 @@
 //! What a submission or a wait must refuse, and that a refusal leaves nothing behind.
 
-use crate::device::*;
-use crate::kernel;
-use crate::memory::{PAGE, Region};
-use crate::verdict::{Context, Outcome};
-use std::time::Duration;
+use super::interface::each_call;
+use super::*;
 
 tests! {
-    refusal_unknown_flags_are_eopnotsupp
-    refusal_reserved_not_zero_is_einval
-    refusal_count_out_of_range_is_einval
-    refusal_misaligned_piece_is_einval
-    refusal_empty_piece_is_einval
-    refusal_bad_addresses_never_succeed
-    refusal_channel_out_of_range_is_einval
-    refusal_wait_for_unknown_request_is_einval
-    refusal_bad_last_piece_leaves_the_others_under_way
-    refusal_results_into_read_only_memory_leave_no_slot_taken
+    refusal_unknown_flags_are_eopnotsupp = unknown_flags();
+    refusal_misaligned_piece_is_einval = refused(misaligned);
+    refusal_empty_piece_is_einval = refused(|good, _| vec![Piece { len: 0, ..good }]);
+    refusal_channel_out_of_range_is_einval = refused(|good, info| {
+        let all = [info.channels, info.channels + 1, 32, 63, 64, 1 << 31, CHANNEL_ANY - 1];
+        all.into_iter().filter(|&channel| channel >= info.channels).map(|n| good.on(n)).collect()
+    });
 }
 
-/// Two sides of a few pages, and one piece between them.
-struct Pair {
-    device: Device,
-    dst: Region,
-    src: Region,
+/// A piece in the midst of four pages.
+fn piece(pair: &Pair) -> Piece {
+    pair.part(PAGE, 2 * PAGE)
 }
 
-impl Pair {
-    fn new() -> Outcome<Pair> {
-        let (dst, src) = (Region::of_small_pages(4 * PAGE)?, Region::of_small_pages(4 * PAGE)?);
-        dst.fill(1);
-        src.fill(2);
-        Ok(Pair { device: Device::open()?, dst, src })
-    }
-
-    fn piece(&self) -> Piece {
-        Piece::new(&self.dst, PAGE, &self.src, PAGE, 2 * PAGE)
-    }
-
-    /// One piece, refused with one of these errors, and nothing done.
-    fn refuses(&self, piece: Piece, errnos: &[Errno]) -> Outcome {
-        let Submitted { result, out } = self.device.submit(&mut [piece]);
-        ensure!(
-            result.is_err_and(|errno| errnos.contains(&errno)),
-            "{result:?}, want {errnos:?}: {piece:x?}"
-        );
-        ensure_eq!(out.accepted, 0, "accepted of {piece:x?}");
-        self.dst.expect(1).context("written, but refused")
-    }
+/// Each of the pieces alone is EINVAL, and nothing is written.
+fn refused(bad: fn(Piece, Info) -> Vec<Piece>) -> Outcome {
+    let pair = Pair::new(4 * PAGE)?;
+    let info = pair.device.info()?;
+    bad(piece(&pair), info).into_iter().try_for_each(|piece| pair.refuse(piece, EINVAL, "alone"))
 }
 
-fn refusal_unknown_flags_are_eopnotsupp() -> Outcome {
-    let pair = Pair::new()?;
-    let fd = pair.device.fd();
-    for bit in 0..32 {
-        let flags = 1 << bit;
-        if flags != INFO_KEEP {
-            let found = call(fd, INFO, &mut Info { flags, ..Info::new() });
-            ensure_eq!(found, Err(EOPNOTSUPP), "INFO with flags {flags:#x}");
+fn misaligned(good: Piece, info: Info) -> Vec<Piece> {
+    let mut all = Vec::new();
+    for off in [1, 2, 8, 16, 32, 63] {
+        all.push(Piece { dst: good.dst + off, ..good });
+        all.push(Piece { dst: good.dst - off, ..good });
+        all.push(Piece { len: good.len + off, ..good });
+        all.push(Piece { len: off, ..good });
+    }
+    if info.src_align > 1 {
+        all.push(Piece { src: good.src + u64::from(info.src_align / 2), ..good });
+    }
+    all
+}
+
+fn unknown_flags() -> Outcome {
+    each_call(|call| {
+        let known = match call.name {
+            "INFO" => INFO_KEEP,
+            "SUBMIT" => SUBMIT_PULL | SUBMIT_PUSH,
+            "EXPORT" => EXPORT_READ | EXPORT_WRITE,
+            _ => 0,
+        };
+        for flags in (0..32).map(|bit| 1 << bit).filter(|flags| flags & known == 0) {
+            ensure_eq!(call.with_flags(flags), Err(EOPNOTSUPP), "flags {flags:#x}");
         }
-        let wait = Wait::new(1, Duration::ZERO);
-        let found = call(fd, WAIT, &mut Wait { flags, ..wait });
-        ensure_eq!(found, Err(EOPNOTSUPP), "WAIT with flags {flags:#x}");
-        if flags & (SUBMIT_PULL | SUBMIT_PUSH) == 0 {
-            let mut pieces = [pair.piece()];
-            let found = call(fd, SUBMIT, &mut Submit { flags, ..Submit::new(&mut pieces) });
-            ensure_eq!(found, Err(EOPNOTSUPP), "SUBMIT with flags {flags:#x}");
-        }
-        pair.refuses(Piece { flags, ..pair.piece() }, &[EOPNOTSUPP])?;
-    }
-    pair.dst.expect(1).context("written, but refused")
+        Ok(())
+    })?;
+    let pair = Pair::new(4 * PAGE)?;
+    (0..32).try_for_each(|bit| {
+        pair.refuse(Piece { flags: 1 << bit, ..piece(&pair) }, EOPNOTSUPP, "flags of a piece")
+    })
 }
 
-fn refusal_reserved_not_zero_is_einval() -> Outcome {
+pub fn refusal_reserved_not_zero_is_einval() -> Outcome {
     let device = Device::open()?;
     for reserved in [1, 1 << 31] {
         let mut info = Info { reserved, ..Info::new() };
@@ -82,9 +68,9 @@ fn refusal_reserved_not_zero_is_einval() -> Outcome {
     Ok(())
 }
 
-fn refusal_count_out_of_range_is_einval() -> Outcome {
-    let pair = Pair::new()?;
-    let mut pieces = [pair.piece(); MAX_PIECES + 1];
+pub fn refusal_count_out_of_range_is_einval() -> Outcome {
+    let pair = Pair::new(4 * PAGE)?;
+    let mut pieces = [piece(&pair); MAX_PIECES + 1];
     for count in [0, MAX_PIECES as u32 + 1, 1 << 16, 1 << 31, u32::MAX] {
         let mut submit = Submit { count, ..Submit::new(&mut pieces) };
         let found = call(pair.device.fd(), SUBMIT, &mut submit);
@@ -93,32 +79,10 @@ fn refusal_count_out_of_range_is_einval() -> Outcome {
     pair.dst.expect(1).context("written, but refused")
 }
 
-fn refusal_misaligned_piece_is_einval() -> Outcome {
-    let pair = Pair::new()?;
-    let good = pair.piece();
-    for off in [1, 2, 8, 16, 32, 63] {
-        pair.refuses(Piece { dst: good.dst + off, ..good }, &[EINVAL])?;
-        pair.refuses(Piece { dst: good.dst - off, ..good }, &[EINVAL])?;
-        pair.refuses(Piece { len: good.len + off, ..good }, &[EINVAL])?;
-        pair.refuses(Piece { len: off, ..good }, &[EINVAL])?;
-    }
-    let align = u64::from(pair.device.info()?.src_align);
-    if align > 1 {
-        pair.refuses(Piece { src: good.src + align / 2, ..good }, &[EINVAL])?;
-    }
-    Ok(())
-}
-
-fn refusal_empty_piece_is_einval() -> Outcome {
-    let pair = Pair::new()?;
-    pair.refuses(Piece { len: 0, ..pair.piece() }, &[EINVAL])
-}
-
-fn refusal_bad_addresses_never_succeed() -> Outcome {
+pub fn refusal_bad_addresses_never_succeed() -> Outcome {
     const TOP: u64 = 0x7fff_ffff_f000;
-    let pair = Pair::new()?;
-    let good = pair.piece();
-    let errnos = [EINVAL, EFAULT];
+    let pair = Pair::new(4 * PAGE)?;
+    let good = piece(&pair);
     let bad = [
         0,
         64,
@@ -139,36 +103,25 @@ fn refusal_bad_addresses_never_succeed() -> Outcome {
         0u64.wrapping_sub(4096),
         0u64.wrapping_sub(64),
     ];
-    for address in bad {
-        pair.refuses(Piece { dst: address, ..good }, &errnos)?;
-        pair.refuses(Piece { src: address, ..good }, &errnos)?;
-        pair.refuses(Piece { dst: address, src: address, ..good }, &errnos)?;
-    }
     // Lengths that leave the address space, or come round to where they began.
-    for len in [1 << 47, 1 << 48, 1 << 62, 1 << 63, !63, 0u64.wrapping_sub(good.dst) & !63] {
-        let Submitted { result, out } = pair.device.submit(&mut [Piece { len, ..good }]);
-        ensure!(
-            result.is_err_and(|errno| errnos.contains(&errno)),
-            "{len:#x} bytes: {result:?}, {out:x?}"
-        );
-        ensure_eq!(out.accepted, 0, "accepted of {len:#x} bytes");
+    let lens = [1 << 47, 1 << 48, 1 << 62, 1 << 63, !63, 0u64.wrapping_sub(good.dst) & !63];
+    let pieces = bad.into_iter().flat_map(|address| {
+        [(address, good.src), (good.dst, address), (address, address)].map(|(dst, src)| Piece {
+            dst,
+            src,
+            ..good
+        })
+    });
+    for piece in pieces.chain(lens.map(|len| Piece { len, ..good })) {
+        let Submitted { result, out } = pair.device.submit(&mut [piece]);
+        ensure!(matches!(result, Err(EINVAL | EFAULT)), "{piece:x?}: {result:?}");
+        ensure_eq!(out.accepted, 0, "accepted of {piece:x?}");
     }
-    Ok(())
+    pair.dst.expect(1).context("written, but refused")
 }
 
-fn refusal_channel_out_of_range_is_einval() -> Outcome {
-    let pair = Pair::new()?;
-    let channels = pair.device.info()?.channels;
-    for channel in [channels, channels + 1, 32, 63, 64, 1 << 31, CHANNEL_ANY - 1] {
-        if channel >= channels {
-            pair.refuses(pair.piece().on(channel), &[EINVAL])?;
-        }
-    }
-    Ok(())
-}
-
-fn refusal_wait_for_unknown_request_is_einval() -> Outcome {
-    let pair = Pair::new()?;
+pub fn refusal_wait_for_unknown_request_is_einval() -> Outcome {
+    let pair = Pair::new(4 * PAGE)?;
     let unknown = |id: u64| -> Outcome {
         for timeout in [Duration::ZERO, Duration::from_secs(1)] {
             ensure_eq!(pair.device.wait(id, timeout), Err(EINVAL), "request {id}");
@@ -177,28 +130,27 @@ fn refusal_wait_for_unknown_request_is_einval() -> Outcome {
     };
     unknown(0)?;
     unknown(u64::MAX)?;
-    let other = Device::open()?;
-    let request = pair.device.carry(&mut [pair.piece()])?;
-    unknown(u64::MAX)?;
-    unknown(request.id + 1)?;
-    unknown(request.id + (1 << 32))?;
+    let id = pair.carry(1)?.id;
+    for id in [u64::MAX, id + 1, id + (1 << 32)] {
+        unknown(id)?;
+    }
     // A request of another file is unknown, unless the numbers happen to be equal.
-    ensure_eq!(other.wait(request.id, Duration::ZERO), Err(EINVAL), "request of another file");
+    let other = Device::open()?;
+    ensure_eq!(other.wait(id, Duration::ZERO), Err(EINVAL), "request of another file");
     // And one that is over stays known, as often as it is asked for.
     for _ in 0..3 {
-        ensure_eq!(pair.device.wait(request.id, Duration::ZERO), Ok(0), "request that is over");
+        ensure_eq!(pair.device.wait(id, Duration::ZERO), Ok(0), "request that is over");
     }
     Ok(())
 }
 
-fn refusal_bad_last_piece_leaves_the_others_under_way() -> Outcome {
-    let pair = Pair::new()?;
-    let good = pair.piece();
-    let channels = pair.device.info()?.channels;
+pub fn refusal_bad_last_piece_leaves_the_others_under_way() -> Outcome {
+    let pair = Pair::new(4 * PAGE)?;
+    let good = piece(&pair);
     for (bad, errno) in [
         (Piece { dst: good.dst + 8, ..good }, EINVAL),
         (Piece { len: 0, ..good }, EINVAL),
-        (good.on(channels), EINVAL),
+        (good.on(pair.channels), EINVAL),
         (Piece { flags: 4, ..good }, EOPNOTSUPP),
         (Piece { src: 1 << 63, ..good }, EINVAL),
     ] {
@@ -210,7 +162,7 @@ fn refusal_bad_last_piece_leaves_the_others_under_way() -> Outcome {
         );
         // Looking at all of them first is allowed too.
         if out.accepted == 1 {
-            ensure_eq!(pair.device.end(&out)?, 0, "failed pieces");
+            pair.device.finish(&out)?;
             pair.dst.expect_part(PAGE, 2 * PAGE, 2).context("the good piece")?;
         } else {
             ensure_eq!(out.accepted, 0, "accepted");
@@ -220,20 +172,18 @@ fn refusal_bad_last_piece_leaves_the_others_under_way() -> Outcome {
     Ok(())
 }
 
-fn refusal_results_into_read_only_memory_leave_no_slot_taken() -> Outcome {
+pub fn refusal_results_into_read_only_memory_leave_no_slot_taken() -> Outcome {
     kernel::announce_overlap();
-    let pair = Pair::new()?;
-    let fd = pair.device.fd();
+    let pair = Pair::new(4 * PAGE)?;
     let argument = Region::anonymous(PAGE)?;
-    let mut pieces = [pair.piece()];
-    // SAFETY: a region has room and is aligned; memory law.
-    unsafe { (argument.address(0) as *mut Submit).write_volatile(Submit::new(&mut pieces)) };
+    let mut pieces = [piece(&pair)];
+    argument.store(0, Submit::new(&mut pieces));
     argument.protect(0, PAGE, libc::PROT_READ)?;
     for round in 0..2 * SLOTS {
-        let found = ioctl(fd, SUBMIT, argument.address(0));
+        let found = ioctl(pair.device.fd(), SUBMIT, argument.address(0));
         ensure!(matches!(found, Err(EFAULT | EAGAIN)), "round {round}: {found:?}");
     }
     // Whatever became of them, there is room for a good one in the end.
-    pair.device.carry_in_turn(&mut [pair.piece()])?;
+    pair.device.carry_in_turn(&mut [piece(&pair)])?;
     pair.dst.expect_part(PAGE, 2 * PAGE, 2).context("the good piece")
 }

@@ -3,24 +3,8 @@
 //! ioatdma's ring has 65536 places, so it takes some doing. The provider in software has as
 //! few as it is told, and can refuse everything, as ioatdma does while it resets a channel.
 
-use crate::device::*;
-use crate::effort::{PATIENCE, eventually};
-use crate::faults::{Bench, Fault, Kind};
-use crate::kernel::{Parameter, Statistics};
-use crate::memory::{PAGE, Region};
-use crate::process;
-use crate::shim;
-use crate::verdict::{Context, Outcome};
-use std::time::{Duration, Instant};
-
-tests! {
-    ring_of_the_driver_full_refuses_and_loses_nothing
-    ring_of_few_places_takes_long_requests
-    ring_that_stays_full_is_ebusy
-    ring_without_a_place_for_the_word_tells_the_end_all_the_same
-    ring_that_takes_nothing_is_ebusy_and_the_channel_put_aside
-    ring_of_one_channel_that_takes_nothing_others_take_over
-}
+use super::*;
+use crate::process::cpu_time;
 
 /// A refusal takes its 5 to 10 ms, a few times as long on an emulated machine.
 const SOON: Duration = Duration::from_secs(5);
@@ -59,23 +43,32 @@ impl Halves {
     }
 
     fn expect_copied(&self) -> Outcome {
-        for at in (0..self.dst.len()).step_by(8) {
-            let (found, wanted) = (self.dst.word(at), self.src.word(at + Self::OFFSET));
-            ensure_eq!(found, wanted, "word at byte {at}");
-        }
-        Ok(())
+        self.dst.expect_same(0, &self.src, Self::OFFSET, self.dst.len())
     }
 }
 
-/// A submission that is refused for want of room: in good time, and asleep for most of it.
-fn refuses(device: &Device, pieces: &mut [Piece]) -> Outcome<Submit> {
-    let (begun, busy) = (Instant::now(), process::cpu_time());
+/// A submission that is refused for want of room: in good time, and asleep for most of it. Returns
+/// whether it was refused.
+fn refused(device: &Device, pieces: &mut [Piece]) -> Outcome<(Submit, bool)> {
+    let (begun, busy) = (Instant::now(), cpu_time());
     let Submitted { result, out } = device.submit(pieces);
-    let (took, busy) = (begun.elapsed(), process::cpu_time() - busy);
+    let (took, busy) = (begun.elapsed(), cpu_time() - busy);
+    if result.is_ok() {
+        return Ok((out, false));
+    }
     println!("{} pieces accepted, then {result:?}: {took:?}, at work {busy:?}", out.accepted);
     ensure_eq!(result, Err(EBUSY), "a submission to a channel that is full");
     ensure!(took < SOON, "to be refused took {took:?}");
-    Ok(out)
+    Ok((out, true))
+}
+
+/// Three submissions that are refused whole.
+fn refuses(device: &Device, pieces: &[Piece]) -> Outcome {
+    for _ in 0..3 {
+        let (out, is_refused) = refused(device, &mut pieces.to_vec())?;
+        ensure_eq!((out.accepted, is_refused), (0, true), "accepted, and refused");
+    }
+    Ok(())
 }
 
 /// Programs go on, with right bytes: the role looks itself.
@@ -89,7 +82,7 @@ fn programs_go_on() -> Outcome {
         begun.elapsed()
     );
     // What the module counts is in the library's report.
-    let copies = report.number(&["ioat", "module", "copies"])?;
+    let copies = report.number("/ioat/module/copies")?;
     ensure!(copies > 0, "the report knows of no copies");
     Ok(())
 }
@@ -99,16 +92,15 @@ fn programs_go_on() -> Outcome {
 fn programs_go_on_and_then(help: impl FnOnce() -> Outcome) -> Outcome {
     std::thread::scope(|scope| {
         let program = scope.spawn(programs_go_on);
-        std::thread::sleep(Duration::from_millis(500));
+        sleep(Duration::from_millis(500));
         help()?;
         program.join().expect("no panic")
     })
 }
 
-fn ring_of_the_driver_full_refuses_and_loses_nothing() -> Outcome {
+pub fn ring_of_the_driver_full_refuses_and_loses_nothing() -> Outcome {
     const PLACES: u64 = 65536;
     let _patience = Parameter::set("adma", "timeout_ms", 60_000)?;
-    let _bytes = Parameter::set("adma", "max_bytes", 1 << 30)?;
     let _depth = Parameter::set("adma", "depth", 1 << 30)?;
     // Closed when the engine is quick again: a close waits.
     let devices: Vec<Device> = (0..5).map(|_| Device::open()).collect::<Outcome<_>>()?;
@@ -132,29 +124,21 @@ fn ring_of_the_driver_full_refuses_and_loses_nothing() -> Outcome {
     }
     // A transfer for each piece: none is taken in part, so no call has to wait for that.
     let mut slots = others.iter().flat_map(|device| std::iter::repeat_n(device, SLOTS));
-    let mut submit = |want_refusal: bool| -> Outcome<bool> {
+    let mut submit = || -> Outcome<bool> {
         let Some(device) = slots.next() else { fail!("the ring does not get full") };
-        let (begun, busy) = (Instant::now(), process::cpu_time());
-        let Submitted { result, out } = device.submit(&mut halves.small_pieces());
-        let (took, busy) = (begun.elapsed(), process::cpu_time() - busy);
+        let (out, is_refused) = refused(device, &mut halves.small_pieces())?;
         if out.accepted > 0 {
             under_way.push((device, out));
         }
-        if result.is_ok() && !want_refusal {
-            return Ok(false);
-        }
-        println!("{} pieces, then {result:?}: {took:?}, at work {busy:?}", out.accepted);
-        ensure_eq!(result, Err(EBUSY), "a submission to a full ring");
-        ensure!(took < SOON, "to be refused took {took:?}");
-        Ok(true)
+        Ok(is_refused)
     };
-    while !submit(false)? {}
+    while !submit()? {}
     let moved = Statistics::now()?.since(&before);
     println!("{} descriptors, ring full {} times", moved.descriptors, moved.ring_full);
     ensure!(moved.descriptors + 1 >= PLACES, "full with {} descriptors", moved.descriptors);
     ensure!(moved.ring_full > 0, "a full ring was not counted");
     for _ in 0..3 {
-        submit(true)?;
+        ensure!(submit()?, "a submission to a full ring is taken");
     }
     let first = under_way[0].1;
     ensure_eq!(device.wait(first.id, Duration::ZERO), Err(EAGAIN), "a look at the first request");
@@ -162,7 +146,7 @@ fn ring_of_the_driver_full_refuses_and_loses_nothing() -> Outcome {
     // Quick enough that a place becomes free while a submission waits for it.
     bench.clear()?;
     bench.arm(channel, Fault::always(Kind::Slow).value(1000))?;
-    std::thread::sleep(Duration::from_millis(60));
+    sleep(Duration::from_millis(60));
     let full = Statistics::now()?.ring_full;
     let request = device.start(&mut halves.pieces()[..16]).context("a full ring that moves")?;
     under_way.push((device, request));
@@ -170,7 +154,7 @@ fn ring_of_the_driver_full_refuses_and_loses_nothing() -> Outcome {
 
     programs_go_on_and_then(|| bench.clear())?;
     for (device, request) in &under_way {
-        ensure_eq!(device.end(request)?, 0, "failed pieces");
+        device.finish(request)?;
     }
     halves.expect_copied().context("when the ring was full")?;
     // There is room again.
@@ -180,7 +164,7 @@ fn ring_of_the_driver_full_refuses_and_loses_nothing() -> Outcome {
 }
 
 /// More transfers in a request than the ring has places: they wait for each other.
-fn ring_of_few_places_takes_long_requests() -> Outcome {
+pub fn ring_of_few_places_takes_long_requests() -> Outcome {
     for places in [1, 2, 3, 16] {
         let _ring = Parameter::set("adma_soft", "ring", places)?;
         let device = Device::open()?;
@@ -204,43 +188,51 @@ fn ring_of_few_places_takes_long_requests() -> Outcome {
 const NINE: usize = 9;
 const NINE_PLACES: u64 = 2 * NINE as u64 + 1;
 
-fn ring_that_stays_full_is_ebusy() -> Outcome {
-    let _patience = Parameter::set("adma", "timeout_ms", 60_000)?;
-    let _ring = Parameter::set("adma_soft", "ring", NINE_PLACES)?;
-    let device = Device::open()?;
-    let halves = Halves::new(64 * PAGE)?;
-    // Pinned: a first copy has transfers more.
-    device.carry(&mut halves.pieces())?;
-    halves.dst.fill(0);
-    let before = Statistics::now()?;
-    let rest = Parameter::set("adma_soft", "rest", 1)?;
-    let first = device.start(&mut halves.pieces()[..NINE])?;
-    ensure_eq!(Statistics::now()?.since(&before).ring_full, 0, "times full");
-    for _ in 0..3 {
-        ensure_eq!(refuses(&device, &mut halves.pieces()[NINE..])?.accepted, 0, "accepted");
+/// A request that takes all places of a ring, or all but one, of a channel that rests.
+struct Nine {
+    device: Device,
+    halves: Halves,
+    before: Statistics,
+    first: Submit,
+    rest: Parameter,
+    _ring: [Parameter; 2],
+}
+
+impl Nine {
+    fn new(places: u64) -> Outcome<Nine> {
+        let _ring = [
+            Parameter::set("adma", "timeout_ms", 60_000)?,
+            Parameter::set("adma_soft", "ring", places)?,
+        ];
+        let device = Device::open()?;
+        let halves = Halves::new(64 * PAGE)?;
+        // Pinned: a first copy has transfers more.
+        device.carry(&mut halves.pieces())?;
+        halves.dst.fill(0);
+        let before = Statistics::now()?;
+        let rest = Parameter::set("adma_soft", "rest", 1)?;
+        let first = device.start(&mut halves.pieces()[..NINE])?;
+        Ok(Nine { device, halves, before, first, rest, _ring })
     }
+}
+
+pub fn ring_that_stays_full_is_ebusy() -> Outcome {
+    let Nine { device, halves, before, first, rest, _ring } = Nine::new(NINE_PLACES)?;
+    ensure_eq!(Statistics::now()?.since(&before).ring_full, 0, "times full");
+    refuses(&device, &halves.pieces()[NINE..])?;
     ensure_eq!(Statistics::now()?.since(&before).ring_full, 3, "times full");
     programs_go_on_and_then(|| {
         drop(rest);
         Ok(())
     })?;
-    ensure_eq!(device.end(&first)?, 0, "failed pieces");
+    device.finish(&first)?;
     device.carry(&mut halves.pieces()[NINE..])?;
     halves.expect_copied()
 }
 
 /// No word tells the end then, but ADMA_IOC_WAIT does.
-fn ring_without_a_place_for_the_word_tells_the_end_all_the_same() -> Outcome {
-    let _patience = Parameter::set("adma", "timeout_ms", 60_000)?;
-    let _ring = Parameter::set("adma_soft", "ring", NINE_PLACES + 1)?;
-    let device = Device::open()?;
-    let halves = Halves::new(64 * PAGE)?;
-    // Pinned: a first copy has transfers more.
-    device.carry(&mut halves.pieces())?;
-    halves.dst.fill(0);
-    let before = Statistics::now()?;
-    let rest = Parameter::set("adma_soft", "rest", 1)?;
-    let first = device.start(&mut halves.pieces()[..NINE])?;
+pub fn ring_without_a_place_for_the_word_tells_the_end_all_the_same() -> Outcome {
+    let Nine { device, halves, before, first, rest, _ring } = Nine::new(NINE_PLACES + 1)?;
     let at = NINE * PAGE;
     let half = Piece::new(&halves.dst, at, &halves.src, at + Halves::OFFSET, PAGE / 2).on(0);
     let second = device.start(&mut [half])?;
@@ -278,14 +270,12 @@ fn expect_taken_back(device: &Device) -> Outcome {
     Ok(())
 }
 
-fn ring_that_takes_nothing_is_ebusy_and_the_channel_put_aside() -> Outcome {
+pub fn ring_that_takes_nothing_is_ebusy_and_the_channel_put_aside() -> Outcome {
     let device = Device::open()?;
     let halves = Halves::new(64 * PAGE)?;
     let closed = Parameter::set("adma_soft", "closed", ALL)?;
     let before = Statistics::now()?;
-    for _ in 0..3 {
-        ensure_eq!(refuses(&device, &mut halves.pieces())?.accepted, 0, "accepted");
-    }
+    refuses(&device, &halves.pieces())?;
     ensure!(Statistics::now()?.since(&before).ring_full > 0, "no ring was full");
     programs_go_on()?;
     drop(closed);
@@ -295,7 +285,7 @@ fn ring_that_takes_nothing_is_ebusy_and_the_channel_put_aside() -> Outcome {
 }
 
 /// A device that is down (AER), one of several: its pieces go to the others, at once.
-fn ring_of_one_channel_that_takes_nothing_others_take_over() -> Outcome {
+pub fn ring_of_one_channel_that_takes_nothing_others_take_over() -> Outcome {
     let device = Device::open()?;
     let channels = device.info()?.channels;
     if channels < 2 {

@@ -2,27 +2,9 @@
 //!
 //! Each test leaves all functions bound and driver and module afresh.
 
-use crate::device::*;
-use crate::effort::{PATIENCE, eventually};
-use crate::faults::{Bench, functions};
-use crate::kernel;
-use crate::memory::{PAGE, Region};
-use crate::modules;
-use crate::process::fork;
-use crate::shim::{self, Folder};
-use crate::verdict::{Context, Outcome};
-use std::fs;
+use super::*;
+use crate::faults::functions;
 use std::path::Path;
-use std::process::Stdio;
-
-tests! {
-    wreck_unbind_idle_copies_go_on
-    wreck_unbind_in_flight_ends_every_request
-    wreck_unbind_under_a_program_copies_right
-    wreck_unbind_while_a_submission_waits_for_a_page_returns
-    wreck_unbind_removed_function_then_open_copies
-    wreck_unbind_and_bind_again_brings_the_channels_back
-}
 
 const PCI: &str = "/sys/bus/pci";
 const LEN: usize = 16 * PAGE;
@@ -99,7 +81,7 @@ fn expect_copies(device: &Device, left: u32) -> Outcome {
     Ok(())
 }
 
-fn wreck_unbind_idle_copies_go_on() -> Outcome {
+pub fn wreck_unbind_idle_copies_go_on() -> Outcome {
     on_first(|device, first| {
         expect_copies(&device, device.info()?.channels)?;
         first.unbind()?;
@@ -109,73 +91,44 @@ fn wreck_unbind_idle_copies_go_on() -> Outcome {
 }
 
 /// Every piece is copied or named; after unbind nothing is written any more.
-fn wreck_unbind_in_flight_ends_every_request() -> Outcome {
+pub fn wreck_unbind_in_flight_ends_every_request() -> Outcome {
     on_first(|device, first| {
         let bench = Bench::new()?;
-        let channels = device.info()?.channels;
-        let (dst, src) = (Region::of_scattered_pages(LEN)?, Region::of_scattered_pages(LEN)?);
-        src.fill(1);
+        let pair = Pair::scattered(LEN)?;
         bench.slow_down()?;
-        let mut pieces = Piece::new(&dst, 0, &src, 0, LEN).split(16, channels);
-        let request = device.start(&mut pieces)?;
+        let request = pair.start(16)?;
         first.unbind()?;
-        let failed = device.end(&request)?;
+        let failed = pair.device.end(&request)?;
         println!("failed pieces: {failed:#x}");
         for piece in (0..16).filter(|piece| failed & 1 << piece == 0) {
-            dst.expect_part(piece * PAGE, PAGE, 1).context(format_args!("piece {piece}"))?;
+            pair.dst.expect_part(piece * PAGE, PAGE, 2).context(format_args!("piece {piece}"))?;
         }
         expect_copies(&device, first.left)
     })
 }
 
 /// A program that copies all the time: its bytes are right, and it ends well.
-fn wreck_unbind_under_a_program_copies_right() -> Outcome {
+pub fn wreck_unbind_under_a_program_copies_right() -> Outcome {
     on_first(|device, first| {
         drop(device);
-        let folder = Folder::new("report")?;
-        let before = kernel::Statistics::now()?;
-        let mut command = shim::victim("steady", &["262144"])?;
-        shim::report_into(&mut command, &folder).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut program = command.spawn()?;
-        let copied = |more| {
-            let copies = || kernel::Statistics::now().is_ok_and(|now| now.copies > more);
-            eventually(PATIENCE, copies)
-        };
+        let before = Statistics::now()?;
+        let program = shim::Steady::start()?;
+        let copied =
+            |more| eventually(PATIENCE, || Statistics::now().is_ok_and(|now| now.copies > more));
         let begun = copied(before.copies + 20);
-        let unbound = first.unbind();
+        first.unbind()?;
         // Where channels are left they go on.
-        let goes_on = first.left == 0 || copied(kernel::Statistics::now()?.copies + 20);
-        drop(program.stdin.take());
-        let done = program.wait_with_output()?;
-        println!("{}", String::from_utf8_lossy(&done.stdout).trim());
-        unbound?;
+        let goes_on = first.left == 0 || copied(Statistics::now()?.copies + 20);
+        program.end()?;
         ensure!(begun && goes_on, "the engine carried nothing: {begun}, {goes_on}");
-        ensure!(done.status.success(), "the program: {}", done.status);
         Ok(())
     })
 }
 
 /// The submission holds nothing of the channel meanwhile.
-fn wreck_unbind_while_a_submission_waits_for_a_page_returns() -> Outcome {
-    if kernel::has_checkers() {
-        skip!("Linux 6.1 cannot wait for such a page when it is pinned for long, and says so");
-    }
+pub fn wreck_unbind_while_a_submission_waits_for_a_page_returns() -> Outcome {
     on_first(|device, first| {
-        let before = kernel::Statistics::now()?;
-        let stuck = fork(|| {
-            let own = Device::open()?;
-            let (to, from) = (Region::of_small_pages(4 * PAGE)?, Region::anonymous(4 * PAGE)?);
-            from.set(0, 1);
-            let Some(_faults) = from.leave_faults_unanswered()? else {
-                skip!("no userfaultfd here");
-            };
-            let mut pieces = Piece::new(&to, 0, &from, 0, 4 * PAGE).split(4, 1);
-            own.submit(&mut pieces);
-            fail!("a fault without an answer was passed")
-        })?;
-        // Both sides of the first piece, and the destination of the second.
-        let begun = || kernel::Statistics::now().is_ok_and(|now| now.since(&before).pins >= 3);
-        ensure!(eventually(PATIENCE, begun), "nothing was begun: no userfaultfd here?");
+        let stuck = Pair::stuck_child()?;
         first.unbind()?;
         expect_copies(&device, first.left)?;
         stuck.kill(libc::SIGKILL);
@@ -185,7 +138,7 @@ fn wreck_unbind_while_a_submission_waits_for_a_page_returns() -> Outcome {
 
 /// The function is not even there any more; what is opened then, and what was opened before,
 /// has no pointer to it.
-fn wreck_unbind_removed_function_then_open_copies() -> Outcome {
+pub fn wreck_unbind_removed_function_then_open_copies() -> Outcome {
     on_first(|device, first| {
         expect_copies(&device, device.info()?.channels)?;
         first.remove()?;
@@ -198,7 +151,7 @@ fn wreck_unbind_removed_function_then_open_copies() -> Outcome {
 }
 
 /// With the next load of the module; until then the function is of no use to it.
-fn wreck_unbind_and_bind_again_brings_the_channels_back() -> Outcome {
+pub fn wreck_unbind_and_bind_again_brings_the_channels_back() -> Outcome {
     on_first(|device, first| {
         first.unbind()?;
         modules::bind(&first.name)?;

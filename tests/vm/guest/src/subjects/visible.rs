@@ -1,28 +1,11 @@
 //! What a program could see of the helper, and must not: protection keys, copy-on-write, dirty
 //! pages, seals, and the memory of a small control group.
 
+use super::kept::{LINE, first_line};
 use super::pages::Swap;
-use crate::cgroup::ControlGroup;
-use crate::device::*;
-use crate::effort::{PATIENCE, eventually};
-use crate::kernel::{self, Pagemap};
-use crate::memory::{Kind, PAGE, Region, memory_file};
-use crate::process::{Ended, fork};
-use crate::shim;
-use crate::verdict::Outcome;
-use std::fs::File;
+use super::*;
 use std::io::Write;
-use std::os::fd::{AsRawFd, FromRawFd};
-
-tests! {
-    visible_protection_key_refuses_kept_pages_too
-    visible_source_beside_a_destination_is_not_written
-    visible_memory_file_can_be_sealed_after_a_copy
-    visible_control_group_smaller_than_a_request_is_not_killed
-}
-
-/// Of the module's default.
-const LINE: usize = 64 * PAGE;
+use std::os::fd::FromRawFd;
 
 /// The thread's rights to all keys; two bits for each, the lower one forbids any access.
 fn set_key_rights(rights: u32) {
@@ -32,39 +15,36 @@ fn set_key_rights(rights: u32) {
 
 /// A thread that may not read memory does not read it through pages that another copy has
 /// pinned.
-fn visible_protection_key_refuses_kept_pages_too() -> Outcome {
-    let device = Device::open()?;
-    let (dst, src) = (Region::of_small_pages(PAGE)?, Region::of_small_pages(PAGE)?);
-    src.fill(1);
+pub fn visible_protection_key_refuses_kept_pages_too() -> Outcome {
+    let pair = Pair::new(PAGE)?;
     // SAFETY: no pointers.
     let key = unsafe { libc::syscall(libc::SYS_pkey_alloc, 0, 0) };
     if key < 0 {
         skip!("no protection keys here");
     }
-    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    let (source, rights) = (pair.src.address(0), READ_WRITE);
     // SAFETY: memory of a region.
-    let done = unsafe { libc::syscall(libc::SYS_pkey_mprotect, src.address(0), PAGE, rights, key) };
+    let done = unsafe { libc::syscall(libc::SYS_pkey_mprotect, source, PAGE, rights, key) };
     ensure_eq!(done, 0, "pkey_mprotect: {:?}", Errno::last());
     for _ in 0..3 {
-        device.carry(&mut [Piece::new(&dst, 0, &src, 0, PAGE)])?;
+        pair.carry(1)?;
     }
-    dst.fill(2);
+    pair.dst.fill(1);
     set_key_rights(1 << (2 * key));
-    let Submitted { result, out } = device.submit(&mut [Piece::new(&dst, 0, &src, 0, PAGE)]);
+    let refused = pair.refuse(pair.whole(), EFAULT, "from memory that may not be read");
     set_key_rights(0);
-    ensure_eq!((result, out.accepted), (Err(EFAULT), 0), "from memory that may not be read");
-    Ok(dst.expect(2)?)
+    refused
 }
 
 /// A source in the range of a destination: a private page stays the file's, a shared one clean.
-fn visible_source_beside_a_destination_is_not_written() -> Outcome {
+pub fn visible_source_beside_a_destination_is_not_written() -> Outcome {
     let device = Device::open()?;
     let map = Pagemap::new()?;
     let other = Region::of_small_pages(PAGE)?;
-    for kind in [Kind::PrivateFile, Kind::SharedFile] {
+    for kind in [PageKind::PrivateFile, PageKind::SharedFile] {
         let region = Region::of_kind(kind, 2 * LINE)?;
-        let line = (LINE - region.address(0) as usize % LINE) % LINE;
-        let (near, source) = (line, line + 8 * PAGE);
+        let near = first_line(&region);
+        let source = near + 8 * PAGE;
         // There, and only read.
         let _ = region.get(source);
         let before = map.physical(region.address(source));
@@ -74,14 +54,14 @@ fn visible_source_beside_a_destination_is_not_written() -> Outcome {
         }
         ensure_eq!(map.physical(region.address(source)), before, "the page of a {kind:?}");
         device.keep(0).and(device.keep(1 << 14))?;
-        if kind == Kind::SharedFile {
+        if kind == PageKind::SharedFile {
             let dirty = |at| map.is_dirty(region.address(at));
             ensure!(dirty(near)?, "a destination is clean");
         }
     }
     // On a file whose pages can be clean.
-    let region = Region::of_kind(Kind::LayeredFile, 2 * LINE)?;
-    let line = (LINE - region.address(0) as usize % LINE) % LINE;
+    let region = Region::of_kind(PageKind::LayeredFile, 2 * LINE)?;
+    let line = first_line(&region);
     let source = region.address(line + 8 * PAGE);
     let _ = region.get(line + 8 * PAGE);
     if map.is_dirty(source)? {
@@ -99,7 +79,7 @@ fn visible_source_beside_a_destination_is_not_written() -> Outcome {
 }
 
 /// F_SEAL_WRITE waits 0.1 s or so for pins, and fails then.
-fn visible_memory_file_can_be_sealed_after_a_copy() -> Outcome {
+pub fn visible_memory_file_can_be_sealed_after_a_copy() -> Outcome {
     let device = Device::open()?;
     let other = Region::of_small_pages(LINE)?;
     // SAFETY: a constant string; the descriptor is new and has no other owner.
@@ -128,23 +108,15 @@ fn visible_memory_file_can_be_sealed_after_a_copy() -> Outcome {
 }
 
 /// More memory than the group may have, in swap: libc's way brings pages in and out again.
-fn visible_control_group_smaller_than_a_request_is_not_killed() -> Outcome {
+pub fn visible_control_group_smaller_than_a_request_is_not_killed() -> Outcome {
     const LIMIT: u64 = 16 << 20;
     kernel::announce("ioat");
     let _swap = Swap::of("160M")?;
     let group = ControlGroup::new("adma-small")?;
     let mut child = fork(|| {
-        group.enter()?;
+        group.take_in(0)?;
         group.limit(LIMIT)?;
-        let mut command = shim::victim("large", &["2", "20971520"])?;
-        let done = command.output()?;
-        ensure!(
-            done.status.success(),
-            "{}: {}",
-            done.status,
-            String::from_utf8_lossy(&done.stderr)
-        );
-        Ok(())
+        shim::finish(&mut shim::victim("large", &["2", "20971520"])?).map(drop)
     })?;
     let ended = child.wait();
     ensure_eq!(ended, Ended::Exited(0), "a program that copies in a group of {LIMIT} bytes");

@@ -3,35 +3,14 @@
 //!
 //! A test that leaves channels put aside starts driver and module afresh.
 
-use crate::device::*;
-use crate::effort::PATIENCE;
-use crate::faults::{Bench, Fault, Kind, Place};
-use crate::kernel::{self, Statistics};
-use crate::memory::Kind::Huge;
-use crate::memory::{HUGE, PAGE, Region};
-use crate::modules;
-use crate::oracle::Watched;
-use crate::shim;
-use crate::verdict::{Context, Outcome};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use super::*;
+use crate::faults::Place;
 
 tests! {
-    wreck_read_error_names_the_pieces = || names_the_pieces(Kind::Read);
-    wreck_write_error_names_the_pieces = || names_the_pieces(Kind::Write);
-    wreck_other_error_names_the_pieces = || names_the_pieces(Kind::Other);
-    wreck_error_in_the_middle_names_the_pieces
-    wreck_hang_names_the_pieces = || names_the_pieces(Kind::Hang);
-    wreck_hang_holds_a_change_of_memory_up_for_seconds_at_most
-    wreck_short_stall_is_waited_out
-    wreck_long_stall_writes_nothing_afterwards
-    wreck_slow_channel_copies_right
-    wreck_lost_interrupts_copies_right
-    wreck_failed_request_keeps_its_slot_until_asked_for
-    wreck_lost_answer_that_comes_after_all_hurts_nobody
-    wreck_channel_that_fails_its_test_is_skipped
-    wreck_dead_channel_is_left_out
-    wreck_all_channels_dead_is_enodev
+    wreck_read_error_names_the_pieces = names_the_pieces(Kind::Read);
+    wreck_write_error_names_the_pieces = names_the_pieces(Kind::Write);
+    wreck_other_error_names_the_pieces = names_the_pieces(Kind::Other);
+    wreck_hang_names_the_pieces = names_the_pieces(Kind::Hang);
 }
 
 pub const PIECE: usize = 4 * PAGE;
@@ -65,8 +44,16 @@ impl Ending {
     }
 }
 
-/// Runs a test on a fresh device and leaves a fresh device, whatever happens.
+/// Runs a test on a fresh device; when its faults are over all channels are used and work again.
 pub fn on_wreck(run: impl FnOnce(&Wreck) -> Outcome) -> Outcome {
+    on_dying_wreck(|wreck| {
+        run(wreck)?;
+        wreck.recover()
+    })
+}
+
+/// Runs a test on a fresh device and leaves a fresh device, whatever happens.
+pub fn on_dying_wreck(run: impl FnOnce(&Wreck) -> Outcome) -> Outcome {
     // What the driver says about errors is what we ordered.
     kernel::announce("ioat");
     kernel::announce("adma");
@@ -126,19 +113,14 @@ impl Wreck {
         let failed = (0..accepted).filter(|&piece| is_left(piece)).map(|i| pieces[i]).collect();
         let taken = pieces[..accepted].to_vec();
         let ending = Ending { refused: result.err(), failed, taken, time };
-        println!(
-            "{} taken, then {:?}; {} failed; {:?}",
-            accepted,
-            ending.refused,
-            ending.failed.len(),
-            ending.time
-        );
+        println!("{accepted} taken, then {result:?}; failed {mask:#x}; {time:?}");
         Ok(ending)
     }
 
-    /// After a fault that is over, a channel may be in doubt for a while; then all of them
-    /// are used and work again.
-    pub fn expect_recovery(&self) -> Outcome {
+    /// Ends all faults. A channel may be in doubt for a while; then all of them are used and work
+    /// again.
+    pub fn recover(&self) -> Outcome {
+        self.bench.clear()?;
         let begun = Instant::now();
         loop {
             let ending = self.attempt()?;
@@ -168,8 +150,7 @@ impl Wreck {
         ensure!(!ending.failed.is_empty(), "no piece failed");
         let elsewhere = ending.failed.iter().find(|piece| piece.channel != 0);
         ensure!(elsewhere.is_none(), "failed on another channel: {elsewhere:x?}");
-        self.bench.clear()?;
-        self.expect_recovery()?;
+        self.recover()?;
         Ok(Statistics::now()?.since(&before))
     }
 }
@@ -184,7 +165,7 @@ fn names_the_pieces(kind: Kind) -> Outcome {
 }
 
 /// The first piece of the channel is right, a later one is not, and the word never comes.
-fn wreck_error_in_the_middle_names_the_pieces() -> Outcome {
+pub fn wreck_error_in_the_middle_names_the_pieces() -> Outcome {
     on_wreck(|wreck| {
         for kind in [Kind::Read, Kind::Write] {
             for after in [1, 2] {
@@ -192,8 +173,7 @@ fn wreck_error_in_the_middle_names_the_pieces() -> Outcome {
                 let ending = wreck.attempt()?;
                 let elsewhere = ending.failed.iter().find(|piece| piece.channel != 0);
                 ensure!(elsewhere.is_none(), "failed on another channel: {elsewhere:x?}");
-                wreck.bench.clear()?;
-                wreck.expect_recovery().context(format_args!("{kind:?} after {after}"))?;
+                wreck.recover().context(format_args!("{kind:?} after {after}"))?;
             }
         }
         Ok(())
@@ -202,7 +182,7 @@ fn wreck_error_in_the_middle_names_the_pieces() -> Outcome {
 
 /// A change of memory waits for what is under way, but not for ever, and not once for each
 /// of the lines that it changes.
-fn wreck_hang_holds_a_change_of_memory_up_for_seconds_at_most() -> Outcome {
+pub fn wreck_hang_holds_a_change_of_memory_up_for_seconds_at_most() -> Outcome {
     const LEN: usize = 4 * 64 * PAGE;
     on_wreck(|wreck| {
         let (dst, src) = (Region::of_small_pages(LEN)?, Region::of_small_pages(LEN)?);
@@ -219,12 +199,11 @@ fn wreck_hang_holds_a_change_of_memory_up_for_seconds_at_most() -> Outcome {
         println!("held up for {held_up:?}");
         ensure!(held_up < Duration::from_secs(8), "held up for {held_up:?}");
         ensure!(wreck.device.end(&request)? != 0, "no piece failed");
-        wreck.bench.clear()?;
-        wreck.expect_recovery()
+        Ok(())
     })
 }
 
-fn wreck_short_stall_is_waited_out() -> Outcome {
+pub fn wreck_short_stall_is_waited_out() -> Outcome {
     on_wreck(|wreck| {
         wreck.bench.arm_all(Fault::once(Kind::Stall).value(40))?;
         let ending = wreck.attempt()?;
@@ -235,7 +214,7 @@ fn wreck_short_stall_is_waited_out() -> Outcome {
 }
 
 /// A channel that goes on after it was believed dead.
-fn wreck_long_stall_writes_nothing_afterwards() -> Outcome {
+pub fn wreck_long_stall_writes_nothing_afterwards() -> Outcome {
     const STALL: Duration = Duration::from_millis(2500);
     on_wreck(|wreck| {
         for after in [0, 1] {
@@ -253,14 +232,13 @@ fn wreck_long_stall_writes_nothing_afterwards() -> Outcome {
                 ))?;
                 sleep(Duration::from_millis(20));
             }
-            wreck.bench.clear()?;
-            wreck.expect_recovery()?;
+            wreck.recover()?;
         }
         Ok(())
     })
 }
 
-fn wreck_slow_channel_copies_right() -> Outcome {
+pub fn wreck_slow_channel_copies_right() -> Outcome {
     on_wreck(|wreck| {
         wreck.bench.arm(wreck.places[0], Fault::always(Kind::Slow).value(20_000))?;
         for _ in 0..3 {
@@ -271,7 +249,7 @@ fn wreck_slow_channel_copies_right() -> Outcome {
 }
 
 /// The words come without interrupts, and ADMA_IOC_WAIT returns as well.
-fn wreck_lost_interrupts_copies_right() -> Outcome {
+pub fn wreck_lost_interrupts_copies_right() -> Outcome {
     on_wreck(|wreck| {
         wreck.bench.arm_all(Fault::always(Kind::Lost))?;
         let words = wreck.device.all_words()?;
@@ -288,21 +266,19 @@ fn wreck_lost_interrupts_copies_right() -> Outcome {
             watched.expect_copied().context(format_args!("round {round}"))?;
             wreck.attempt()?.expect_good()?;
         }
-        wreck.bench.clear()?;
-        wreck.expect_recovery()
+        Ok(())
     })
 }
 
-fn wreck_failed_request_keeps_its_slot_until_asked_for() -> Outcome {
+pub fn wreck_failed_request_keeps_its_slot_until_asked_for() -> Outcome {
     on_wreck(|wreck| {
         wreck.bench.arm(wreck.places[0], Fault::once(Kind::Read))?;
         let bad = wreck.device.start(&mut [wreck.watched().piece().on(0)])?;
-        let failed = wreck.device.end(&bad)?;
-        ensure_eq!(failed, 1, "failed pieces");
+        ensure_eq!(wreck.device.end(&bad)?, 1, "failed pieces");
         ensure_eq!(wreck.device.end(&bad)?, 0, "failed pieces, asked for a second time");
 
         // Not while the channel is in doubt: another one would take the piece.
-        wreck.expect_recovery()?;
+        wreck.recover()?;
         wreck.bench.arm(wreck.places[0], Fault::once(Kind::Read))?;
         let mut piece = [wreck.watched().piece().on(0)];
         let bad = wreck.device.start(&mut piece)?;
@@ -311,29 +287,26 @@ fn wreck_failed_request_keeps_its_slot_until_asked_for() -> Outcome {
         let other = wreck.info.channels - 1;
         for round in 0..2 * SLOTS {
             let mut piece = [Piece::new(&dst, 0, &src, 0, PAGE).on(other)];
-            let Submitted { result, out } = wreck.device.submit(&mut piece);
-            ensure_eq!(result, Ok(()), "round {round}");
-            ensure!(
-                out.slot != bad.slot,
-                "round {round}: the slot of a failed request is given away"
-            );
+            let out = wreck.device.start(&mut piece).context(format_args!("round {round}"))?;
+            ensure!(out.slot != bad.slot, "the slot of a failed request is given away");
             wreck.device.end(&out)?;
         }
         ensure_eq!(wreck.device.end(&bad)?, 1, "failed pieces, asked for late");
-        wreck.expect_recovery()
+        Ok(())
     })
 }
 
 /// ioatdma does not answer the transfer at the head of a chain that it aborts. It does so when
 /// its ring has come round and a transfer longer than the engine's capacity lies over the
 /// old place: by then the request has been forgotten for long.
-fn wreck_lost_answer_that_comes_after_all_hurts_nobody() -> Outcome {
+pub fn wreck_lost_answer_that_comes_after_all_hurts_nobody() -> Outcome {
     const RING: u64 = 65536;
     if std::env::var("GUEST_CAPACITY").as_deref() != Ok("12") {
         skip!("the driver cuts no transfer here; try --capacity 12");
     }
     on_wreck(|wreck| {
-        let (dst, src) = (Region::of_kind(Huge, HUGE)?, Region::of_kind(Huge, HUGE)?);
+        let huge = || Region::of_kind(PageKind::Huge, HUGE);
+        let (dst, src) = (huge()?, huge()?);
         src.fill(1);
         // Not on the way: the others stay as they are.
         wreck.fails_on_first_channel(Fault::once(Kind::Hang))?;
@@ -342,18 +315,16 @@ fn wreck_lost_answer_that_comes_after_all_hurts_nobody() -> Outcome {
         let mut round = 0;
         while u64::from(wreck.bench.counters(place)?.descriptors - begun) < RING + RING / 8 {
             dst.set_word(0, 0);
-            let request = wreck.device.start(&mut [Piece::new(&dst, 0, &src, 0, HUGE).on(0)])?;
-            ensure_eq!(wreck.device.end(&request)?, 0, "failed pieces, round {round}");
+            wreck.device.carry(&mut [Piece::new(&dst, 0, &src, 0, HUGE).on(0)])?;
             round += 1;
         }
         println!("{round} copies of {HUGE} bytes");
-        dst.expect(1)?;
-        wreck.expect_recovery()
+        Ok(dst.expect(1)?)
     })
 }
 
 /// The others are found all the same, also those behind it.
-fn wreck_channel_that_fails_its_test_is_skipped() -> Outcome {
+pub fn wreck_channel_that_fails_its_test_is_skipped() -> Outcome {
     kernel::announce("ioat");
     kernel::announce("adma");
     let bench = Bench::new()?;
@@ -372,8 +343,8 @@ fn wreck_channel_that_fails_its_test_is_skipped() -> Outcome {
     Ok(())
 }
 
-fn wreck_dead_channel_is_left_out() -> Outcome {
-    on_wreck(|wreck| {
+pub fn wreck_dead_channel_is_left_out() -> Outcome {
+    on_dying_wreck(|wreck| {
         if wreck.info.channels < 2 {
             skip!("there is only one channel");
         }
@@ -396,8 +367,8 @@ fn wreck_dead_channel_is_left_out() -> Outcome {
     })
 }
 
-fn wreck_all_channels_dead_is_enodev() -> Outcome {
-    on_wreck(|wreck| {
+pub fn wreck_all_channels_dead_is_enodev() -> Outcome {
+    on_dying_wreck(|wreck| {
         let before = Statistics::now()?;
         wreck.bench.arm_all(Fault::always(Kind::Dead))?;
         let begun = Instant::now();

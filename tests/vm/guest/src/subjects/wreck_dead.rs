@@ -1,24 +1,15 @@
 //! All channels die under a program that goes on copying: its bytes are right all the time,
 //! and before long the engine is given up for good.
 
-use super::wreck::{PIECE, Wreck, on_wreck};
-use crate::device::*;
-use crate::effort::PATIENCE;
-use crate::faults::{Fault, Kind};
-use crate::kernel::{Statistics, has_checkers};
-use crate::memory::Region;
-use crate::shim::{self, Folder};
-use crate::verdict::{Context, Outcome};
-use std::process::Stdio;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use super::wreck::{PIECE, Wreck, on_dying_wreck};
+use super::*;
 
 tests! {
-    wreck_dead_by_read_errors_libc_takes_over = || libc_takes_over(Kind::Read);
-    wreck_dead_by_write_errors_libc_takes_over = || libc_takes_over(Kind::Write);
-    wreck_dead_by_other_errors_libc_takes_over = || libc_takes_over(Kind::Other);
-    wreck_dead_by_hangs_libc_takes_over = || libc_takes_over(Kind::Hang);
-    wreck_dead_even_after_resets_libc_takes_over = || libc_takes_over(Kind::Dead);
+    wreck_dead_by_read_errors_libc_takes_over = libc_takes_over(Kind::Read);
+    wreck_dead_by_write_errors_libc_takes_over = libc_takes_over(Kind::Write);
+    wreck_dead_by_other_errors_libc_takes_over = libc_takes_over(Kind::Other);
+    wreck_dead_by_hangs_libc_takes_over = libc_takes_over(Kind::Hang);
+    wreck_dead_even_after_resets_libc_takes_over = libc_takes_over(Kind::Dead);
 }
 
 /// A little while in which the program copies on.
@@ -28,39 +19,24 @@ const MEANWHILE: Duration = Duration::from_millis(500);
 fn libc_takes_over(kind: Kind) -> Outcome {
     for after in [0, 1] {
         let fault = Fault::always(kind).after(after);
-        on_wreck(|wreck| dies(wreck, fault)).context(format_args!("{fault:?}"))?;
+        on_dying_wreck(|wreck| dies(wreck, fault)).context(format_args!("{fault:?}"))?;
     }
     Ok(())
 }
 
 fn dies(wreck: &Wreck, fault: Fault) -> Outcome {
-    let folder = Folder::new("report")?;
-    let mut command = shim::victim("steady", &["262144"])?;
-    // It ends when its standard input does.
-    shim::report_into(&mut command, &folder).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut program = command.spawn()?;
+    let program = shim::Steady::start()?;
     sleep(MEANWHILE);
     wreck.bench.arm_all(fault)?;
-    let given_up = given_up(wreck);
+    println!("given up after {:?}", given_up(wreck)?);
     let counted = Statistics::now()?;
     sleep(MEANWHILE);
     let moved = Statistics::now()?.since(&counted);
-    if given_up.is_err() {
-        program.kill()?;
-    }
-    drop(program.stdin.take());
-    let done = program.wait_with_output()?;
-    println!("given up after {:?}", given_up?);
-    println!("{}", String::from_utf8_lossy(&done.stdout).trim());
-    ensure!(done.status.success(), "the program: {}", done.status);
+    let report = program.end()?;
     ensure_eq!((moved.copies, moved.descriptors), (0, 0), "copies, descriptors afterwards");
-    let reports = shim::reports(&folder)?;
-    ensure_eq!(reports.len(), 1, "reports of the program");
-    ensure!(reports[0].engine_bytes()? > 0, "the engine had carried nothing before");
-    ensure!(
-        reports[0].number(&["fallbacks", "no_channels"])? > 0,
-        "the program has not given the engine up"
-    );
+    ensure!(report.engine_bytes()? > 0, "the engine had carried nothing before");
+    let fallbacks = report.number("/fallbacks/no_channels")?;
+    ensure!(fallbacks > 0, "the program has not given the engine up");
     Ok(())
 }
 
@@ -72,8 +48,8 @@ fn given_up(wreck: &Wreck) -> Outcome<Duration> {
     loop {
         let usable = wreck.device.info()?.usable;
         if usable == 0 {
-            let mut piece = [Piece::new(&dst, 0, &src, 0, PIECE)];
-            let Submitted { result, out } = wreck.device.submit(&mut piece);
+            let Submitted { result, out } =
+                wreck.device.submit(&mut [Piece::new(&dst, 0, &src, 0, PIECE)]);
             if result == Err(ENODEV) {
                 return Ok(begun.elapsed());
             }

@@ -1,49 +1,33 @@
 //! A device that fails while process or file goes away.
 
 use super::wreck::{PIECE, Wreck, on_wreck};
-use crate::canary::Canary;
-use crate::device::*;
-use crate::effort::PATIENCE;
-use crate::faults::{Fault, Kind};
-use crate::kernel;
-use crate::memory::Region;
-use crate::modules;
-use crate::process::{Ended, fork};
-use crate::shim;
-use crate::verdict::{Context, Outcome};
+use super::*;
 use std::process::Command;
-use std::thread::sleep;
-use std::time::Duration;
 
 tests! {
-    wreck_end_close_with_hanging_channel_pins_balance
-    wreck_end_kill_with_hanging_channel_ends
-    wreck_end_kill_with_stalled_channel_nobody_else_is_written
-    wreck_end_program_with_failing_channels_copies_right
-    wreck_end_reload_works
-    wreck_end_selftest_tells_what_follows_an_error
+    wreck_end_kill_with_hanging_channel_ends = on_wreck(|wreck| {
+        killed(wreck, Fault::once(Kind::Hang))?;
+        Canary::new(32 * PIECE)?.expect_alive()
+    });
+    wreck_end_kill_with_stalled_channel_nobody_else_is_written = on_wreck(|wreck| {
+        killed(wreck, Fault::once(Kind::Stall).value(STALL.as_millis() as u32))?;
+        let canary = Canary::new(64 * PIECE)?;
+        sleep(STALL + Duration::from_millis(500));
+        canary.expect_alive().context("after the stall")
+    });
 }
 
 const STALL: Duration = Duration::from_millis(1500);
 
-/// Starts a copy on every channel and leaves it alone.
-fn start_on_all(device: &Device, channels: u32, len: usize) -> Outcome<(Region, Region)> {
-    let (dst, src) = (Region::of_small_pages(len)?, Region::of_small_pages(len)?);
-    device.start(&mut Piece::new(&dst, 0, &src, 0, len).split(channels as usize, channels))?;
-    Ok((dst, src))
-}
-
-fn wreck_end_close_with_hanging_channel_pins_balance() -> Outcome {
+pub fn wreck_end_close_with_hanging_channel_pins_balance() -> Outcome {
     on_wreck(|wreck| {
-        let device = Device::open()?;
+        let pair = Pair::new(8 * PIECE)?;
         wreck.bench.arm_all(Fault::once(Kind::Hang))?;
-        let memory = start_on_all(&device, wreck.info.channels, 8 * PIECE)?;
-        drop((device, memory));
+        pair.start(pair.channels as usize)?;
+        drop(pair);
         let canary = Canary::new(32 * PIECE)?;
         sleep(Duration::from_millis(500));
-        canary.expect_alive()?;
-        wreck.bench.clear()?;
-        wreck.expect_recovery()
+        canary.expect_alive()
     })
 }
 
@@ -51,11 +35,9 @@ fn wreck_end_close_with_hanging_channel_pins_balance() -> Outcome {
 fn killed(wreck: &Wreck, fault: Fault) -> Outcome {
     wreck.bench.arm_all(fault)?;
     let mut child = fork(|| {
-        let device = Device::open()?;
-        let (dst, src) = (Region::of_small_pages(8 * PIECE)?, Region::of_small_pages(8 * PIECE)?);
-        let mut pieces = Piece::new(&dst, 0, &src, 0, 8 * PIECE).split(8, wreck.info.channels);
-        let request = device.start(&mut pieces)?;
-        device.end(&request)?;
+        let pair = Pair::new(8 * PIECE)?;
+        let request = pair.start(8)?;
+        pair.device.end(&request)?;
         loop {
             sleep(Duration::from_secs(1));
         }
@@ -67,28 +49,8 @@ fn killed(wreck: &Wreck, fault: Fault) -> Outcome {
     Ok(())
 }
 
-fn wreck_end_kill_with_hanging_channel_ends() -> Outcome {
-    on_wreck(|wreck| {
-        killed(wreck, Fault::once(Kind::Hang))?;
-        Canary::new(32 * PIECE)?.expect_alive()?;
-        wreck.bench.clear()?;
-        wreck.expect_recovery()
-    })
-}
-
-fn wreck_end_kill_with_stalled_channel_nobody_else_is_written() -> Outcome {
-    on_wreck(|wreck| {
-        killed(wreck, Fault::once(Kind::Stall).value(STALL.as_millis() as u32))?;
-        let canary = Canary::new(64 * PIECE)?;
-        sleep(STALL + Duration::from_millis(500));
-        canary.expect_alive().context("after the stall")?;
-        wreck.bench.clear()?;
-        wreck.expect_recovery()
-    })
-}
-
 /// What the engine does not do, the library does.
-fn wreck_end_program_with_failing_channels_copies_right() -> Outcome {
+pub fn wreck_end_program_with_failing_channels_copies_right() -> Outcome {
     on_wreck(|wreck| {
         for fault in [
             Fault::once(Kind::Read).after(3),
@@ -102,29 +64,28 @@ fn wreck_end_program_with_failing_channels_copies_right() -> Outcome {
             let report = shim::only_report(&mut shim::victim("copies", &["6", "262144"])?);
             let report = report.context(format_args!("{fault:?}"))?;
             println!("{fault:?}: {} bytes by the engine", report.engine_bytes()?);
-            wreck.bench.clear()?;
-            wreck.expect_recovery()?;
+            wreck.recover()?;
         }
         Ok(())
     })
 }
 
-fn wreck_end_reload_works() -> Outcome {
+pub fn wreck_end_reload_works() -> Outcome {
     for _ in 0..3 {
-        crate::modules::reload()?;
+        modules::reload()?;
         on_wreck(|wreck| wreck.attempt()?.expect_good())?;
     }
     Ok(())
 }
 
 /// What a person with the hardware is asked to run: a line for each channel.
-fn wreck_end_selftest_tells_what_follows_an_error() -> Outcome {
+pub fn wreck_end_selftest_tells_what_follows_an_error() -> Outcome {
     on_wreck(|_| Ok(()))?;
     kernel::announce("ioat");
     let channels = Device::open()?.info()?.channels as usize;
     modules::take_out()?;
     modules::load_with(c"selftest=1")?;
-    let said = Command::new("dmesg").output()?;
+    let said = shim::finish(&mut Command::new("dmesg"))?;
     let said = String::from_utf8_lossy(&said.stdout);
     let wanted = "before the error: good, error: came, carried out after the error: no";
     let found: Vec<_> = said.lines().filter(|line| line.contains("adma: selftest of")).collect();

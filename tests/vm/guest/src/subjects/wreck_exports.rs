@@ -1,36 +1,18 @@
 //! A device that fails during transfers between two processes.
 
-use super::traps::victim;
 use super::wreck::{PIECE, on_wreck};
-use crate::canary::Canary;
-use crate::device::*;
-use crate::effort::PATIENCE;
-use crate::faults::{Fault, Kind};
-use crate::memory::Region;
-use crate::partner::Order;
-use crate::process::fork;
-use crate::scene::{BOTH, Scene};
-use crate::shim;
-use crate::verdict::{Context, Outcome};
-use std::thread::sleep;
-use std::time::Duration;
-
-tests! {
-    wreck_export_errors_name_the_pieces
-    wreck_export_hang_is_waited_for_by_the_owner
-    wreck_export_copier_killed_under_a_hang_owner_gets_its_buffer_back
-    wreck_export_owner_killed_under_a_hang_nobody_else_is_written
-    wreck_export_messages_arrive_though_channels_fail
-}
+use super::*;
 
 const LEN: usize = 8 * PIECE;
 
 /// Two pieces or more for every channel, into the partner's memory.
-fn push(scene: &Scene) -> Outcome<Submitted> {
-    Ok(scene.submit(SUBMIT_PUSH, &mut scene.pieces(SUBMIT_PUSH, 8)?))
+fn push(scene: &Scene) -> Outcome<Submit> {
+    let Submitted { result, out } = scene.submit(SUBMIT_PUSH, &mut scene.pieces(SUBMIT_PUSH, 8)?);
+    ensure_eq!(result, Ok(()), "a push on a failing device");
+    Ok(out)
 }
 
-fn wreck_export_errors_name_the_pieces() -> Outcome {
+pub fn wreck_export_errors_name_the_pieces() -> Outcome {
     on_wreck(|wreck| {
         for fault in [
             Fault::once(Kind::Read),
@@ -40,17 +22,13 @@ fn wreck_export_errors_name_the_pieces() -> Outcome {
         ] {
             let scene = Scene::private(LEN)?;
             wreck.bench.arm(wreck.places[0], fault)?;
-            let Submitted { result, out } = push(&scene)?;
-            ensure_eq!(result, Ok(()), "{fault:?}");
+            let out = push(&scene)?;
             let failed = scene.device.end(&out)?;
             println!("{fault:?}: failed {failed:#x}");
             ensure!(failed != 0 && failed >> out.accepted == 0, "{fault:?}: failed {failed:#x}");
-            wreck.bench.clear()?;
             // Done again, and right.
-            wreck.expect_recovery()?;
-            let Submitted { result, out } = push(&scene)?;
-            ensure_eq!(result, Ok(()), "again after {fault:?}");
-            ensure_eq!(scene.device.end(&out)?, 0, "failed pieces after {fault:?}");
+            wreck.recover()?;
+            scene.device.finish(&push(&scene)?).context(format_args!("after {fault:?}"))?;
             scene.partner.must(Order::Expect(0, 2)).context(format_args!("{fault:?}"))?;
             scene.partner.must(Order::Unexport(scene.export, 1000))?;
         }
@@ -58,79 +36,71 @@ fn wreck_export_errors_name_the_pieces() -> Outcome {
     })
 }
 
-fn wreck_export_hang_is_waited_for_by_the_owner() -> Outcome {
+pub fn wreck_export_hang_is_waited_for_by_the_owner() -> Outcome {
     on_wreck(|wreck| {
         let scene = Scene::private(LEN)?;
         wreck.bench.arm_all(Fault::once(Kind::Hang))?;
-        let Submitted { result, out } = push(&scene)?;
-        ensure_eq!(result, Ok(()), "a request that will hang");
+        let out = push(&scene)?;
         let found = scene.partner.order(Order::Unexport(scene.export, 20));
         ensure_eq!(found, Err(ETIMEDOUT), "taking back while a channel hangs");
         scene.partner.must(Order::Unexport(scene.export, 20_000))?;
         scene.partner.must(Order::Fill(0, 7))?;
         ensure!(scene.device.end(&out)? != 0, "hanging pieces succeed");
         sleep(Duration::from_millis(300));
-        scene.partner.must(Order::Expect(0, 7)).context("written after it was taken back")?;
-        wreck.bench.clear()?;
-        wreck.expect_recovery()
+        scene.partner.must(Order::Expect(0, 7)).map(drop).context("written after it was taken back")
     })
 }
 
-fn wreck_export_copier_killed_under_a_hang_owner_gets_its_buffer_back() -> Outcome {
+pub fn wreck_export_copier_killed_under_a_hang_owner_gets_its_buffer_back() -> Outcome {
     on_wreck(|wreck| {
-        let Ok(port) = wreck.device.port() else { fail!("no port") };
+        let port = wreck.device.port()?;
         let buffer = Region::shared(LEN)?;
-        let shared = Region::shared(PIECE)?;
+        let shared = Region::shared(PAGE)?;
         buffer.fill(1);
+        let (exported, begun) = (Gate::new()?, Gate::new()?);
         wreck.bench.arm_all(Fault::once(Kind::Stall).value(700))?;
         let mut copier = fork(|| {
             let own = Device::open()?;
             let ours = Region::of_small_pages(LEN)?;
-            while shared.word(0) == 0 {
-                std::thread::yield_now();
-            }
+            exported.pass();
             let piece = Piece { dst: 0, ..Piece::new(&ours, 0, &ours, 0, LEN) };
             let mut pieces = piece.split(8, wreck.info.channels);
             let found = own.submit_across(&mut pieces, SUBMIT_PUSH, port.fd(), shared.word(0));
             ensure_eq!(found.result, Ok(()), "the copier");
-            shared.set_word(8, 1);
+            begun.open();
             loop {
                 sleep(Duration::from_secs(1));
             }
         })?;
-        let Ok(export) = port.export(buffer.address(0), LEN, BOTH) else { fail!("no export") };
+        let export = port.export(buffer.address(0), LEN, BOTH)?;
         shared.set_word(0, export);
-        let begun = || shared.word(8) == 1;
-        ensure!(crate::effort::eventually(PATIENCE, begun), "the copier does not begin");
+        exported.open();
+        begun.pass();
         copier.kill(libc::SIGKILL);
         ensure_eq!(port.unexport(export, PATIENCE), Ok(()), "after the copier's death");
         buffer.fill(9);
         sleep(Duration::from_millis(900));
         buffer.expect(9).context("written after it was taken back")?;
         copier.wait();
-        wreck.bench.clear()?;
-        wreck.expect_recovery()
+        Ok(())
     })
 }
 
-fn wreck_export_owner_killed_under_a_hang_nobody_else_is_written() -> Outcome {
+pub fn wreck_export_owner_killed_under_a_hang_nobody_else_is_written() -> Outcome {
     on_wreck(|wreck| {
         let mut scene = Scene::private(LEN)?;
         wreck.bench.arm_all(Fault::once(Kind::Stall).value(700))?;
-        let Submitted { result, out } = push(&scene)?;
-        ensure_eq!(result, Ok(()), "a request that will stall");
+        let out = push(&scene)?;
         scene.partner.kill();
         let canary = Canary::new(8 * LEN)?;
         scene.device.end(&out)?;
         sleep(Duration::from_millis(900));
-        canary.expect_alive()?;
-        wreck.bench.clear()?;
-        wreck.expect_recovery()
+        canary.expect_alive()
     })
 }
 
 /// What the engine does not carry goes another way: through shared memory here.
-fn wreck_export_messages_arrive_though_channels_fail() -> Outcome {
+pub fn wreck_export_messages_arrive_though_channels_fail() -> Outcome {
     on_wreck(|wreck| {
         // Behind what the greetings copy, which may all be on one channel.
         for fault in [
@@ -141,17 +111,10 @@ fn wreck_export_messages_arrive_though_channels_fail() -> Outcome {
         ] {
             for engine in ["helper", "auto"] {
                 wreck.bench.arm_all(fault)?;
-                let mut command = shim::plain(victim("ipc_messages")?);
-                command.args(["helper", "300000"]).env("ADMA_IPC_ENGINE", engine);
-                let done = command.output()?;
-                ensure!(
-                    done.status.success(),
-                    "{fault:?}, {engine}: {}: {}",
-                    done.status,
-                    String::from_utf8_lossy(&done.stderr).trim()
-                );
-                wreck.bench.clear()?;
-                wreck.expect_recovery()?;
+                let mut command = shim::host_program("ipc_messages helper 300000")?;
+                shim::finish(command.env("ADMA_IPC_ENGINE", engine))
+                    .context(format_args!("{fault:?}"))?;
+                wreck.recover()?;
             }
         }
         Ok(())

@@ -4,9 +4,9 @@ use super::*;
 
 #[test]
 fn file_is_made_by_the_first_large_copy_and_removed_at_exit() {
-    let folder = Folder::new();
+    let folder = in_memory();
     let mut command = preloaded(victim("live"));
-    fixed(&mut command).env("ADMA_STATS", "json").env("ADMA_STATS_FILE", "/dev/null");
+    carrying(&mut command).env("ADMA_STATS", "json").env("ADMA_STATS_FILE", "/dev/null");
     let mut victim = Victim::start(command.env("XDG_RUNTIME_DIR", &folder.0));
     let place = folder.join("adma");
     assert_eq!(victim.ask("copy 4096 10"), "copied");
@@ -32,10 +32,10 @@ fn file_is_made_by_the_first_large_copy_and_removed_at_exit() {
 
 #[test]
 fn statistics_that_are_off_make_no_file() {
-    let folder = Folder::new();
+    let folder = in_memory();
     for (knob, value) in [("ADMA_LOG", "warn"), ("ADMA_LIVE", "off")] {
         let mut command = preloaded(victim("live"));
-        fixed(&mut command).env(knob, value).env("XDG_RUNTIME_DIR", &folder.0);
+        carrying(&mut command).env(knob, value).env("XDG_RUNTIME_DIR", &folder.0);
         if knob == "ADMA_LIVE" {
             command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", "/dev/null");
         }
@@ -49,12 +49,12 @@ fn statistics_that_are_off_make_no_file() {
 #[test]
 fn collected_file_tells_how_the_process_ended() {
     let expected = [
-        ("exit 3", ended::EXIT, 3, Some(3)),
-        ("_exit 4", ended::AT_ONCE, 4, Some(4)),
-        ("kill", ended::NOT, NO_STATUS, None),
+        ("exit 3", how_ended::EXIT, 3, Some(3)),
+        ("_exit 4", how_ended::AT_ONCE, 4, Some(4)),
+        ("kill", how_ended::NOT, NO_STATUS, None),
     ];
     for (order, how, status, code) in expected {
-        let folder = Folder::new();
+        let folder = in_memory();
         let mut victim = Victim::start(&mut collected(&folder.0));
         victim.ask("copy 1048576 7");
         victim.order(order);
@@ -82,7 +82,7 @@ fn each_process_and_program_counts_in_a_file_of_its_own() {
         (&["copy 1048576 2", "exec", "copy 1048576 3"], &[2, 3]),
     ];
     for (orders, expected) in table {
-        let folder = Folder::new();
+        let folder = in_memory();
         let mut victim = Victim::start(&mut collected(&folder.0));
         let before = victim.ask("descriptor");
         for order in orders {
@@ -104,7 +104,7 @@ fn messages(live: &Live) -> [(u64, u64); 2] {
 
 #[test]
 fn messages_are_counted_in_the_file_and_outlive_a_killed_process() {
-    let folder = Folder::new();
+    let folder = in_memory();
     let mut victim = Victim::start(&mut collected(&folder.0));
     assert_eq!(victim.ask("messages 7"), "sent");
     victim.ask("copy 1048576 2");
@@ -125,9 +125,11 @@ fn messages_are_counted_in_the_file_and_outlive_a_killed_process() {
 
 /// The program runs, and its report at exit is whole.
 fn goes_on_without(place: &Path, what: &str) {
-    let mut command = collected(place);
-    command.env("ADMA_STATS", "json").stderr(Stdio::piped());
-    let mut victim = Victim::start(&mut command);
+    reports_whole(collected(place).env("ADMA_STATS", "json"), what);
+}
+
+fn reports_whole(command: &mut Command, what: &str) {
+    let mut victim = Victim::start(command.stderr(Stdio::piped()));
     assert_eq!(victim.ask("copy 1048576 4"), "copied", "{what}");
     drop(victim.child.stdin.take());
     let done = victim.child.wait_with_output().unwrap();
@@ -138,12 +140,12 @@ fn goes_on_without(place: &Path, what: &str) {
 
 #[test]
 fn folder_that_is_not_private_is_not_used() {
-    let folder = Folder::new();
-    let real = folder.make("real");
+    let folder = in_memory();
+    let real = made(folder.join("real"));
     let link = folder.join("link");
     symlink(&real, &link).unwrap();
     goes_on_without(&link, "a link");
-    let open = folder.make("open");
+    let open = made(folder.join("open"));
     fs::set_permissions(&open, fs::Permissions::from_mode(0o770)).unwrap();
     goes_on_without(&open, "others may write to it");
     goes_on_without(&folder.join("no/such/folder"), "nothing");
@@ -151,7 +153,7 @@ fn folder_that_is_not_private_is_not_used() {
     fs::write(&file, "").unwrap();
     goes_on_without(&file, "a file");
     if common::is_root() {
-        let foreign = folder.make("foreign");
+        let foreign = made(folder.join("foreign"));
         std::os::unix::fs::chown(&foreign, Some(12345), None).unwrap();
         goes_on_without(&foreign, "another user's");
         assert!(files(&foreign).is_empty());
@@ -166,7 +168,7 @@ fn folder_that_is_not_private_is_not_used() {
 
 #[test]
 fn limit_on_the_size_of_files_is_no_signal() {
-    let folder = Folder::new();
+    let folder = in_memory();
     let mut victim = Victim::start(&mut collected(&folder.0));
     assert_eq!(victim.ask("fsize"), "limited");
     assert_eq!(victim.ask("copy 1048576 4"), "copied");
@@ -176,26 +178,18 @@ fn limit_on_the_size_of_files_is_no_signal() {
 
 #[test]
 fn full_folder_is_no_signal() {
-    let test = "full_folder_is_no_signal";
-    let folder = Folder::new();
+    let folder = in_memory();
     let script = "mount -t tmpfs -o size=40k,mode=700 none \"$ADMA_LIVE\" && exec \"$@\"";
     let wrap = |program: &mut Command, name: &str| {
         let mut command = plain("unshare");
         command.args(["-m", "sh", "-c", script, "sh", "env", "--"]);
         command.arg(format!("LD_PRELOAD={}", common::library().display()));
-        command.arg(program.get_program()).env("ADMA_LIVE", folder.make(name));
-        fixed(&mut command).env("ADMA_STATS", "json");
+        command.arg(program.get_program()).env("ADMA_LIVE", made(folder.join(name)));
+        carrying(&mut command).env("ADMA_STATS", "json");
         command
     };
     if !finish(&mut wrap(&mut plain("true"), "probe")).status.success() {
-        return skip(test, "this system does not let us mount");
+        return skip_this("this system does not let us mount");
     }
-    let mut command = wrap(&mut plain(victim("live")), "full");
-    let mut victim = Victim::start(command.stderr(Stdio::piped()));
-    assert_eq!(victim.ask("copy 1048576 4"), "copied");
-    drop(victim.child.stdin.take());
-    let done = victim.child.wait_with_output().unwrap();
-    assert!(done.status.success(), "{}", text(&done.stderr));
-    let json: Value = serde_json::from_slice(&done.stderr).unwrap();
-    assert_eq!(number(&json["paths"]["engine"]["calls"]), 4);
+    reports_whole(&mut wrap(&mut plain(victim("live")), "full"), "a full folder");
 }

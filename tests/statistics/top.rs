@@ -9,14 +9,17 @@ fn is_shown(table: &str, pid: u32) -> bool {
 
 #[test]
 fn top_has_metrics_for_prometheus() {
-    let folder = Folder::new();
+    let folder = in_memory();
     let mut victim = watched(&folder);
     victim.ask("copy 1048576 3");
+    victim.ask("read 1048576 4");
     let metrics = top(&folder, &["--metrics"]);
     let whose = format!("{{pid=\"{}\",program=\"live\"", victim.child.id());
     for line in [
-        format!("adma_copies_total{whose},path=\"engine\"}} 3"),
-        format!("adma_bytes_total{whose},path=\"engine\"}} 3145728"),
+        format!("adma_copies_total{whose},path=\"engine\"}} 7"),
+        format!("adma_bytes_total{whose},path=\"engine\"}} 7340032"),
+        format!("adma_reads_total{whose},path=\"engine\"}} 4"),
+        format!("adma_read_bytes_total{whose},path=\"engine\"}} 4194304"),
         format!("adma_threshold_bytes{whose}}} 65536"),
         format!("adma_channels{whose},backend=\"threads\"}} 1"),
         "# TYPE adma_copies_total counter".to_owned(),
@@ -30,10 +33,8 @@ fn top_has_metrics_for_prometheus() {
 
 #[test]
 fn top_shows_a_quiet_service_that_keeps_statistics_in_a_folder() {
-    let folder = Folder::new();
-    let place = folder.join("service");
-    fs::create_dir(&place).unwrap();
-    fs::set_permissions(&place, fs::Permissions::from_mode(0o700)).unwrap();
+    let folder = in_memory();
+    let place = made(folder.join("service"));
     let mut service = adma(&folder);
     service.arg("-q").arg(victim("live")).env("ADMA_LIVE", &place);
     let mut service = Victim::start(&mut service);
@@ -47,21 +48,20 @@ fn top_shows_a_quiet_service_that_keeps_statistics_in_a_folder() {
 #[test]
 fn top_of_root_shows_processes_of_other_users_if_asked() {
     use std::os::unix::process::CommandExt;
-    let test = "top_of_root_shows_processes_of_other_users_if_asked";
     if !common::is_root() {
-        return skip(test, "not root");
+        return skip_this("not root");
     }
     // A number that needs no name.
     const OTHER: u32 = 64321;
-    let folder = Folder::new();
+    let folder = in_memory();
     let mut command = preloaded(victim("live"));
     command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", "/dev/null").uid(OTHER).gid(OTHER);
-    let mut victim = Victim::start(fixed(&mut command).env_remove("XDG_RUNTIME_DIR"));
+    let mut victim = Victim::start(carrying(&mut command).env_remove("XDG_RUNTIME_DIR"));
     victim.ask("copy 1048576 3");
     let pid = victim.child.id();
     let all = top(&folder, &["--once", "--all"]);
     if !is_shown(&all, pid) && !Path::new(&format!("/dev/shm/adma-{OTHER}")).exists() {
-        return skip(test, "another user cannot reach the library here");
+        return skip_this("another user cannot reach the library here");
     }
     let row = all.lines().find(|line| line.trim_start().starts_with(&pid.to_string())).expect(&all);
     assert_eq!(row.split_whitespace().nth(1), Some("64321"), "{all}");
@@ -72,7 +72,7 @@ fn top_of_root_shows_processes_of_other_users_if_asked() {
 
 #[test]
 fn top_shows_what_processes_have_copied() {
-    let folder = Folder::new();
+    let folder = in_memory();
     let (mut first, mut second) = (watched(&folder), watched(&folder));
     first.ask("copy 1048576 5");
     second.ask("copy 2097152 3");
@@ -80,6 +80,10 @@ fn top_shows_what_processes_have_copied() {
     assert_eq!((number(&json["copies"]), number(&json["bytes"])), (5, 5 * MIB), "{json}");
     assert_eq!(json["state"], "Running");
     assert_eq!(json["backend"], "threads");
+    first.ask("read 1048576 2");
+    let json = seen(&folder, first.child.id());
+    assert_eq!(number(&json["reads"]["engine"]["calls"]), 2, "{json}");
+    assert!(json["reads_per_second"].as_f64() > Some(0.0), "{json}");
     let table = top(&folder, &["--once"]);
     assert!(table.starts_with("    PID PROGRAM"), "{table}");
     assert!(is_shown(&table, first.child.id()), "{table}");
@@ -96,15 +100,14 @@ fn top_shows_what_processes_have_copied() {
         assert!(victim.end().success());
     }
     // A process that is not there is an error.
-    let mut command = plain(common::command());
-    let done = finish(command.env("XDG_RUNTIME_DIR", &folder.0).args(["top", "4194305", "--once"]));
-    assert_eq!((done.status.code(), text(&done.stdout)), (Some(1), String::new()));
-    assert!(text(&done.stderr).contains("process 4194305"), "{}", text(&done.stderr));
+    let (status, out, err) = ended(&mut top_command(&folder, &["4194305", "--once"]));
+    assert_eq!((status, &*out), (Some(1), ""));
+    assert!(err.contains("process 4194305"), "{err}");
 }
 
 #[test]
 fn top_removes_what_killed_processes_left_and_believes_nothing_strange() {
-    let folder = Folder::new();
+    let folder = in_memory();
     let mut victim = watched(&folder);
     victim.ask("copy 1048576 2");
     victim.order("kill");
@@ -115,10 +118,11 @@ fn top_removes_what_killed_processes_left_and_believes_nothing_strange() {
     let me = std::process::id();
     fs::write(place.join(format!("{me}-1")), vec![0xff; Live::SIZE]).unwrap();
     fs::write(place.join(format!("{me}-2")), "short").unwrap();
+    fs::write(place.join(format!("{me}-5")), vec![0; Live::SIZE]).unwrap();
     symlink("/etc/passwd", place.join(format!("{me}-3"))).unwrap();
     succeed(plain("mkfifo").arg(place.join(format!("{me}-4"))));
     assert!(!is_shown(&top(&folder, &["--once"]), me));
-    assert_eq!(files(&place).len(), 4);
+    assert_eq!(files(&place).len(), 5);
     // In a folder that others can write to nothing is believed at all.
     let mut victim = watched(&folder);
     victim.ask("copy 1048576 2");
@@ -132,7 +136,7 @@ fn top_removes_what_killed_processes_left_and_believes_nothing_strange() {
 
 #[test]
 fn hostile_numbers_are_shown_without_harm() {
-    let folder = Folder::new();
+    let folder = in_memory();
     let mut victim = watched(&folder);
     victim.ask("copy 1048576 2");
     let file = files(&folder.join("adma")).remove(0);
@@ -140,7 +144,7 @@ fn hostile_numbers_are_shown_without_harm() {
     let mut bytes = vec![0xff; Live::SIZE];
     bytes[..head.len()].copy_from_slice(&head);
     // As many channels as there can be, or it would be refused.
-    let channels = std::mem::offset_of!(Live, facts) + std::mem::offset_of!(live::Facts, channels);
+    let channels = std::mem::offset_of!(Live, facts) + std::mem::offset_of!(Facts, channels);
     bytes[channels..channels + 4].copy_from_slice(&64u32.to_ne_bytes());
     let name = file.file_name().unwrap().to_str().unwrap();
     let other = folder.join("adma").join(format!("{name}0"));
@@ -153,7 +157,7 @@ fn hostile_numbers_are_shown_without_harm() {
 
 #[test]
 fn running_process_is_switched_off_and_on_and_changed() {
-    let folder = Folder::new();
+    let folder = in_memory();
     let mut victim = watched(&folder);
     let pid = victim.child.id();
     let set = |words: &[&str]| {
@@ -202,13 +206,13 @@ fn running_process_is_switched_off_and_on_and_changed() {
 #[test]
 fn nonsense_in_the_control_part_is_not_obeyed() {
     use std::os::unix::fs::FileExt;
-    let folder = Folder::new();
+    let folder = in_memory();
     let mut victim = watched(&folder);
     victim.ask("copy 1048576 3");
     let file = files(&folder.join("adma")).remove(0);
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     let control = std::mem::offset_of!(Live, control);
-    let bytes = vec![0xff; size_of::<live::Control>()];
+    let bytes = vec![0xff; size_of::<Control>()];
     fs::OpenOptions::new()
         .write(true)
         .open(&file)
@@ -223,22 +227,22 @@ fn nonsense_in_the_control_part_is_not_obeyed() {
 
 #[test]
 fn set_refuses_what_it_does_not_know() {
-    let folder = Folder::new();
+    let folder = in_memory();
     let set = |words: &[&str]| {
-        let mut command = plain(common::command());
-        command.env("XDG_RUNTIME_DIR", &folder.0).args(["top", "--set"]).args(words);
-        let done = finish(&mut command);
-        assert!(done.status.code().is_some_and(|code| code > 0), "{words:?}");
-        assert_eq!(text(&done.stderr).lines().count(), 1, "{}", text(&done.stderr));
-        text(&done.stderr)
+        let (status, _, err) = ended(&mut top_command(&folder, &[&["--set"], words].concat()));
+        assert!(status.is_some_and(|code| code > 0), "{words:?}");
+        assert_eq!(err.lines().count(), 1, "{err}");
+        err
     };
     assert!(set(&[]).contains("<PID> is missing"));
     assert!(set(&["1", "off"]).contains("keeps no live statistics"));
     let mut victim = watched(&folder);
     victim.ask("copy 1048576 3");
     let pid = victim.child.id().to_string();
-    for word in ["min=1", "channels=0", "channels=65", "sideways"] {
-        assert!(set(&[&pid, word]).contains(word), "{word}");
+    for word in
+        ["sideways", "", "OFF", "min=", "min=1", "min=-5", "min=1T", "channels=0", "channels=65"]
+    {
+        assert!(set(&[&pid, word]).contains(&format!("adma: {word}: want ")), "{word}");
     }
     assert!(victim.end().success());
 }

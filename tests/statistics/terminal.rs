@@ -44,17 +44,22 @@ impl Terminal {
         self.master.write_all(keys.as_bytes()).unwrap();
     }
 
+    /// Types keys and reads until the wanted answer is there.
+    fn answers(&mut self, keys: &str, wanted: &str) -> String {
+        self.type_in(keys);
+        self.expect(wanted)
+    }
+
     /// Reads until this is there; what was read before it is forgotten.
     fn expect(&mut self, wanted: &str) -> String {
         use std::io::Read;
-        use std::os::fd::AsRawFd;
-        let limit = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        let limit = Instant::now() + Duration::from_secs(60);
         loop {
             if let Some(at) = self.said.find(wanted) {
                 let rest = self.said.split_off(at + wanted.len());
                 return std::mem::replace(&mut self.said, rest);
             }
-            assert!(std::time::Instant::now() < limit, "no {wanted:?} in {:?}", self.said);
+            assert!(Instant::now() < limit, "no {wanted:?} in {:?}", self.said);
             let mut ready =
                 libc::pollfd { fd: self.master.as_raw_fd(), events: libc::POLLIN, revents: 0 };
             let mut room = [0; 65536];
@@ -71,13 +76,11 @@ impl Terminal {
 
 #[test]
 fn top_on_a_terminal_shows_processes_and_obeys_keys() {
-    let folder = Folder::new();
+    let folder = in_memory();
     let mut victim = watched(&folder);
     victim.ask("copy 1048576 5");
-    let mut command = plain(common::command());
     let pid = victim.child.id().to_string();
-    command.env("XDG_RUNTIME_DIR", &folder.0).args(["top", &pid]);
-    let mut top = Terminal::start(&mut command);
+    let mut top = Terminal::start(&mut top_command(&folder, &[&pid]));
     top.expect("adma top: 1 process,");
     top.expect(&pid);
     top.expect("engine"); // below the table, and between jumps over blanks
@@ -89,13 +92,9 @@ fn top_on_a_terminal_shows_processes_and_obeys_keys() {
     };
     assert!(eventually(obeys), "still on");
     top.expect("OFF");
-    top.type_in("h");
-    top.expect("PgDn");
-    top.type_in("h/zz");
-    top.expect("filter:");
-    top.expect("matches"); // none does
-    top.type_in("\u{1b}");
-    top.expect("engine");
+    top.answers("h", "PgDn");
+    top.answers("h/zz", "matches"); // none does
+    top.answers("\u{1b}", "engine");
     top.type_in("sq");
     assert!(top.child.wait().unwrap().success());
     top.expect("\u{1b}[?1049l"); // the screen is as it was
@@ -104,14 +103,13 @@ fn top_on_a_terminal_shows_processes_and_obeys_keys() {
 
 #[test]
 fn top_drops_columns_where_there_is_no_room_and_prints_lines_on_a_dumb_terminal() {
-    let folder = Folder::new();
+    let folder = in_memory();
     let mut victim = watched(&folder);
     victim.ask("copy 1048576 5");
     let pid = victim.child.id().to_string();
     // Columns of the terminal, and the last of the table.
-    for (columns, last) in [(200, "MSGS/S"), (75, "SAVED"), (40, "ENGINE"), (30, "BYTES/S")] {
-        let mut command = plain(common::command());
-        command.env("XDG_RUNTIME_DIR", &folder.0).args(["top", &pid, "--once"]);
+    for (columns, last) in [(200, "READS/S"), (75, "SAVED"), (40, "ENGINE"), (30, "BYTES/S")] {
+        let mut command = top_command(&folder, &[&pid, "--once"]);
         let mut top = Terminal::of(&mut command, columns, "dumb");
         let head = top.expect("\n");
         assert!(head.trim_end().ends_with(last), "{columns}: {head}");
@@ -122,9 +120,7 @@ fn top_drops_columns_where_there_is_no_room_and_prints_lines_on_a_dumb_terminal(
         assert!(row.contains(&format!("{pid} live")), "{row}");
         assert!(top.child.wait().unwrap().success());
     }
-    let mut command = plain(common::command());
-    command.env("XDG_RUNTIME_DIR", &folder.0).args(["top", &pid]);
-    let mut top = Terminal::of(&mut command, 80, "dumb");
+    let mut top = Terminal::of(&mut top_command(&folder, &[&pid]), 80, "dumb");
     for _ in 0..2 {
         assert!(!top.expect("PID PROGRAM").contains('\u{1b}'));
     }
@@ -134,7 +130,7 @@ fn top_drops_columns_where_there_is_no_room_and_prints_lines_on_a_dumb_terminal(
 
 #[test]
 fn program_without_a_large_copy_costs_a_line_on_a_terminal_only() {
-    let folder = Folder::new();
+    let folder = in_memory();
     let mut terminal = Terminal::start(adma(&folder).args(["-m", "auto", "echo", "hello"]));
     let said = terminal.expect("nothing was carried");
     assert!(
@@ -148,12 +144,9 @@ fn program_without_a_large_copy_costs_a_line_on_a_terminal_only() {
 }
 
 /// A shell that says `prompt> ` when it waits for a line, if there is one to be had.
-fn shell(test: &str) -> Option<(Folder, Terminal)> {
-    if !found("bash") {
-        skip(test, "bash is not installed");
-        return None;
-    }
-    let folder = Folder::new();
+fn shell() -> Option<(Folder, Terminal)> {
+    has("bash").then_some(())?;
+    let folder = in_memory();
     let mut command = plain("bash");
     command.args(["--norc", "--noprofile", "-i"]).env("XDG_RUNTIME_DIR", &folder.0);
     command.env("PS1", "prompt> ").env_remove("PROMPT_COMMAND");
@@ -164,30 +157,27 @@ fn shell(test: &str) -> Option<(Folder, Terminal)> {
 
 #[test]
 fn terminal_interrupts_program_and_command_together() {
-    let Some((folder, mut shell)) = shell("terminal_interrupts_program_and_command_together")
-    else {
-        return;
-    };
+    let Some((folder, mut shell)) = shell() else { return };
     // Ctrl-C: the program's handler decides, and sees one signal.
     start_victim(&mut shell);
-    shell.type_in("terminal\n");
-    shell.expect("handled");
-    shell.type_in("\u{3}");
-    shell.expect("interrupted");
-    shell.type_in("copy 4096 1\n");
-    assert!(!shell.expect("copied").contains("interrupted"));
-    shell.type_in("exit\n");
-    shell.expect("prompt> ");
+    shell.answers("terminal\n", "handled");
+    shell.answers("\u{3}", "interrupted");
+    assert!(!shell.answers("copy 4096 1\n", "copied").contains("interrupted"));
+    shell.answers("exit\n", "prompt> ");
     // Without a handler: both are gone. Also if the program is in a group of its own, to which the
     // terminal sends nothing.
     for order in ["copy 4096 1", "leave"] {
         start_victim(&mut shell);
-        shell.type_in(&format!("{order}\n"));
-        shell.expect(if order == "leave" { "left" } else { "copied" });
-        shell.type_in("\u{3}");
-        shell.expect("prompt> ");
-        shell.type_in("echo status $?\n");
-        shell.expect("status 130");
+        shell.answers(&format!("{order}\n"), if order == "leave" { "left" } else { "copied" });
+        shell.answers("\u{3}", "prompt> ");
+        shell.answers("echo status $?\n", "status 130");
+    }
+    // What adma bench runs is ended as well, also if it has left the terminal.
+    for program in ["sleep 1000", "setsid -w sleep 1000"] {
+        shell.type_in(&format!("{} bench {program}\n", common::command().display()));
+        shell.expect("warm-up 1 of 1");
+        shell.answers("\u{3}", "adma: interrupted before a round was complete");
+        shell.answers("echo status $?\n", "status 130");
     }
     shell.type_in("exit\n");
     shell.child.wait().unwrap();
@@ -204,39 +194,26 @@ fn start_victim(shell: &mut Terminal) {
 
 #[test]
 fn terminal_suspends_program_and_command_together() {
-    let Some((folder, mut shell)) = shell("terminal_suspends_program_and_command_together") else {
-        return;
-    };
+    let Some((folder, mut shell)) = shell() else { return };
     start_victim(&mut shell);
-    shell.type_in("terminal\n");
-    shell.expect("handled");
+    shell.answers("terminal\n", "handled");
     for round in 0..10 {
         shell.type_in("\u{1a}");
         // The shell has its terminal back when the program has let go of it, not before.
         let before = shell.expect("Stopped");
         assert!(before.contains("tidied up"), "round {round}: {before}");
         shell.expect("prompt> ");
-        shell.type_in("fg\n");
-        shell.expect("went on");
-        shell.type_in("copy 4096 1\n");
-        shell.expect("copied");
+        shell.answers("fg\n", "went on");
+        shell.answers("copy 4096 1\n", "copied");
     }
     // In the background it stops when it wants to read.
-    shell.type_in("\u{1a}");
-    shell.expect("prompt> ");
-    shell.type_in("bg\n");
-    shell.expect("went on");
-    let is_stopped = || {
-        shell.type_in("jobs\n");
-        shell.expect("prompt> ").contains("Stopped")
-    };
+    shell.answers("\u{1a}", "prompt> ");
+    shell.answers("bg\n", "went on");
+    let is_stopped = || shell.answers("jobs\n", "prompt> ").contains("Stopped");
     assert!(eventually(is_stopped), "goes on");
-    shell.type_in("fg\n");
-    shell.expect("went on");
-    shell.type_in("exit 7\n");
-    shell.expect("prompt> ");
-    shell.type_in("echo status $?\n");
-    shell.expect("status 7");
+    shell.answers("fg\n", "went on");
+    shell.answers("exit 7\n", "prompt> ");
+    shell.answers("echo status $?\n", "status 7");
     shell.type_in("exit\n");
     shell.child.wait().unwrap();
     nothing_is_left(&folder);

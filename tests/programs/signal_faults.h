@@ -1,38 +1,31 @@
-/* For signal_handlers.c: copies over a page that goes bad, and handlers that mend it. */
+/*
+ * For the signal_ programs: copies over a page that goes bad, and handlers of SIGSEGV that mend it. They
+ * print what they see, to be compared, with their end, with a run without the library.
+ */
 #pragma once
 #include "pattern.h"
 #include "scenes.h"
 
-enum { LEN = 1 << 20, ROOM = LEN + 2 * PAGE, BAD = LEN / 2 / PAGE * PAGE, BIG = 8 << 20 };
+enum { LEN = 1 << 20, ROOM = LEN + 2 * PAGE, BAD = LEN / 2 / PAGE * PAGE };
 
 static struct side dst, src;
 static byte *bad;
 static volatile sig_atomic_t faults;
 static volatile pid_t caller;
-static sigjmp_buf before_copy;
-static atomic_int stop;
 
-static void say(const char *format, ...)
-{
-    char line[300];
-    va_list args;
-    va_start(args, format);
-    int length = vsnprintf(line, sizeof(line), format, args);
-    va_end(args);
-    if (write(1, line, length) != length)
-        _exit(1);
-}
+/* Past stdio, for handlers and children. */
+#define say(...) dprintf(1, __VA_ARGS__)
 
-static pthread_t start_thread(void *(*work)(void *), const pthread_attr_t *attributes)
+static inline pthread_t start_thread(void *(*work)(void *), const pthread_attr_t *attributes)
 {
     pthread_t thread;
     if (pthread_create(&thread, attributes, work, NULL))
-        fail("no thread");
+        wrong("no thread");
     return thread;
 }
 
 /* Both sides sound, with the pattern of a fresh copy. */
-static void prepare(void)
+static inline void prepare(void)
 {
     if (!dst.base) {
         dst = (struct side){pages_between_guards(ROOM), ROOM, 100, LEN};
@@ -43,25 +36,25 @@ static void prepare(void)
     bad = dst.base + BAD;
 }
 
-static void spoil(void)
+static inline void spoil(void)
 {
     if (mprotect((void *)bad, PAGE, PROT_NONE))
-        fail("mprotect: %m");
+        wrong("mprotect: %m");
 }
 
-static void mend(void)
+static inline void mend(void)
 {
     if (mprotect((void *)bad, PAGE, PROT_READ | PROT_WRITE))
-        fail("mprotect: %m");
+        wrong("mprotect: %m");
 }
 
-__attribute__((noinline)) static void copy(void)
+static __attribute__((noinline, unused)) void copy(void)
 {
     memcpy((void *)(dst.base + dst.from), (void *)(src.base + src.from), LEN);
     __asm__ volatile("" ::: "memory"); /* no tail call: this frame is looked for */
 }
 
-static void copy_sound(void)
+static inline void copy_sound(void)
 {
     prepare();
     copy();
@@ -69,7 +62,7 @@ static void copy_sound(void)
 }
 
 /* The handler is expected to mend the page. */
-static void copy_mended(const char *what)
+static inline void copy_mended(const char *what)
 {
     int before = faults;
     prepare();
@@ -79,43 +72,43 @@ static void copy_mended(const char *what)
     say("%s: %d faults\n", what, faults - before);
 }
 
-static void note(const siginfo_t *info)
+static inline void note(const siginfo_t *info)
 {
     faults++;
     if (gettid() != caller || (byte *)info->si_addr < bad || (byte *)info->si_addr >= bad + PAGE)
-        fail("signal %d, code %d, at %p", info->si_signo, info->si_code, info->si_addr);
+        wrong("signal %d, code %d, at %p", info->si_signo, info->si_code, info->si_addr);
 }
 
-static void mend_it(int signo, siginfo_t *info, void *context)
+static inline void mend_it(int signo, siginfo_t *info, void *context)
 {
     (void)signo, (void)context;
     note(info);
     mend();
 }
 
-static void mend_it_too(int signo, siginfo_t *info, void *context)
+static inline void mend_it_too(int signo, siginfo_t *info, void *context)
 {
     mend_it(signo, info, context);
 }
 
 /* Without SA_SIGINFO. */
-static void mend_whatever(int signo)
+static inline void mend_whatever(int signo)
 {
     (void)signo;
     faults++;
     mend();
 }
 
-static void handle(void (*handler)(int, siginfo_t *, void *), int flags, int also_blocked)
+static inline void handle(void (*handler)(int, siginfo_t *, void *), int flags, int also_blocked)
 {
     struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO | flags};
     if (also_blocked)
         sigaddset(&action.sa_mask, also_blocked);
     if (sigaction(SIGSEGV, &action, NULL))
-        fail("sigaction: %m");
+        wrong("sigaction: %m");
 }
 
-static const char *handler_now(void)
+static inline const char *handler_now(void)
 {
     struct sigaction action;
     sigaction(SIGSEGV, NULL, &action);

@@ -1,2 +1,0 @@
-/* What any preloaded library costs: nothing is in it. */
-int trap_empty_library;
