@@ -27,7 +27,7 @@ stale() {
 }
 
 build() {
-	# Somebody else may have built it for us, and we may not write here.
+	# Another user may have built it, and this one may not write here.
 	complete && [ ! -w "${library%/*}" ] && return
 	if ! command -v cargo >/dev/null; then
 		complete && return

@@ -105,8 +105,8 @@ int adma_copy(const void *src, void *dst, size_t len);
 /*
  * adma_icopy - start a copy
  *
- * Returns a cookie, soon: the copy goes on by itself, whether or not anybody
- * asks for it. -EAGAIN: ADMA_COOKIES are outstanding; nothing is under way.
+ * Returns a cookie, soon: the copy goes on by itself, whether or not the
+ * program asks for it. -EAGAIN: ADMA_COOKIES are outstanding; nothing is under way.
  */
 adma_cookie_t adma_icopy(const void *src, void *dst, size_t len);
 
@@ -163,8 +163,8 @@ int adma_check_copy(adma_cookie_t cookie);
 /*
  * adma_wait_copy - wait until a copy is over
  *
- * The caller does not sit idle: parts of the copy that nobody has begun it
- * copies itself. So it takes no longer than memcpy() would have, however busy
+ * The caller does not sit idle: parts of the copy that no channel has begun
+ * it copies itself. So it takes no longer than memcpy() would have, however busy
  * the machine is. Signals that have a handler wait while it copies, for some
  * milliseconds, as in memcpy(): see adma(7). It sleeps with signals open.
  *

@@ -1,15 +1,10 @@
-"""numpy: what arrays are copied by; pyarrow and h5py, which hold arrays."""
+"""numpy: what arrays are copied by; pandas, pyarrow and h5py, which hold arrays."""
 
-import multiprocessing
 import os
-import zlib
 from multiprocessing import shared_memory
 
 import numpy as np
-from work import CHECK, FOLDER, MIB, check, clock, main, repeat
-
-# A forked child of Python leaves by _exit, with no time to write statistics.
-SPAWN = multiprocessing.get_context("spawn")
+from work import CHECK, FOLDER, MIB, beside, check, clock, digest, main, repeat
 
 
 def numbers(mib, first=0):
@@ -20,11 +15,6 @@ def numbers(mib, first=0):
 def same(a, b):
     if CHECK:
         check(np.array_equal(a, b))
-
-
-def digest(array):
-    """What another process tells of its copy, where results are compared."""
-    return zlib.crc32(array) if CHECK else None
 
 
 def copyto(count):
@@ -88,10 +78,7 @@ def received(pipe, count):
 def pickled(count):
     """Sends arrays of 64 MiB to another process through a pipe."""
     src = numbers(64)
-    ours, theirs = SPAWN.Pipe()
-    other = SPAWN.Process(target=received, args=(theirs, count))
-    other.start()
-    ours.recv()
+    ours, other = beside(received, count)
     with clock():
         for _ in range(count):
             ours.send(src)
@@ -119,10 +106,7 @@ def shared(count):
     src = numbers(64)
     memory = shared_memory.SharedMemory(create=True, size=src.nbytes)
     view = np.ndarray(src.shape, buffer=memory.buf)
-    ours, theirs = SPAWN.Pipe()
-    other = SPAWN.Process(target=taken, args=(theirs, memory.name, count))
-    other.start()
-    ours.recv()
+    ours, other = beside(taken, memory.name, count)
     with clock():
         for _ in range(count):
             view[:] = src
@@ -167,6 +151,33 @@ def hdf5_core(count):
         same(again, data)
 
 
+def frames(count):
+    """Tables of a million rows, eight columns of numbers: 64 MB each."""
+    from pandas import DataFrame
+
+    return [DataFrame(np.arange(part, part + 8e6).reshape(-1, 8)) for part in range(count)]
+
+
+def frames_concat(count):
+    import pandas as pd
+
+    parts = frames(6)
+    whole = repeat(count, lambda: pd.concat(parts, ignore_index=True))
+    same(whole[-1_000_000:], parts[5])
+
+
+def frames_filter(count):
+    """Two rows of three."""
+    import pandas as pd
+
+    frame = pd.concat(frames(4), ignore_index=True)
+    keep = frame.index % 3 != 0
+    some = repeat(count, lambda: frame[keep])
+    same(some, frame.to_numpy()[keep])
+    same(some.index, np.flatnonzero(keep))
+
+
 if __name__ == "__main__":
-    jobs = copyto, copy, mapped, roll, concatenate, stack, slices, pickled, shared, arrow_ipc, hdf5_core
+    jobs = (copyto, copy, mapped, roll, concatenate, stack, slices, pickled, shared, arrow_ipc,
+            hdf5_core, frames_concat, frames_filter)
     main({job.__name__: job for job in jobs})

@@ -1,10 +1,9 @@
 //! Single copies, timed one by one, between old buffers or into memory never touched, as that of a
 //! new array is.
 
-use crate::arms::{interposed_memcpy, real_memcpy};
-use crate::measure::{Samples, now, shuffled};
+use crate::measure::now;
 use crate::memory::{Area, CopyFn};
-use crate::turns::{self, Budget};
+use crate::turns;
 
 #[derive(Clone, Copy, PartialEq)]
 pub enum Target {
@@ -74,28 +73,4 @@ impl Copies {
     pub fn row(&mut self, copy: CopyFn, count: usize) -> f64 {
         (0..count).map(|_| self.next(copy)).sum()
     }
-}
-
-/// Nanoseconds of a copy by libc, and the shim's gain, round by round. In each round both have
-/// one turn, in random order; `turn` answers the time of one copy in it. The first fifth of the
-/// time is not counted.
-pub fn in_turn(
-    copies: &mut Copies,
-    seconds: f64,
-    turn: impl Fn(&mut Copies, CopyFn) -> f64,
-) -> (Samples, Samples) {
-    let (mut libc, mut gain) = (Samples::default(), Samples::default());
-    let arms = [real_memcpy(), interposed_memcpy()];
-    let budget = Budget::new(seconds);
-    while gain.len() < 5 || budget.used() < 1.0 {
-        let mut times = [0.0; 2];
-        for arm in shuffled(2) {
-            times[arm] = turn(copies, arms[arm]);
-        }
-        if budget.used() > 0.2 {
-            libc.push(times[0]);
-            gain.push(times[0] / times[1]);
-        }
-    }
-    (libc, gain)
 }

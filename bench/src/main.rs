@@ -16,7 +16,6 @@ mod measure;
 mod memory;
 mod options;
 mod out;
-mod pairs;
 mod pieces;
 mod programs;
 mod rival;

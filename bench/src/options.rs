@@ -1,5 +1,6 @@
 //! The command line. The driver hands it on to every process it starts.
 
+use crate::benches::reads;
 use crate::out::parse_size;
 use crate::programs::jobs;
 use crate::{ACTIONS, BENCHES};
@@ -51,7 +52,7 @@ pub struct Options {
     /// Copy as a program that handles SIGSEGV: the shim has to take another way
     #[arg(long)]
     pub handler: bool,
-    /// programs: only these; "redis" is all jobs of redis
+    /// programs, reads: only these; "redis" is all jobs of redis
     #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = job_name, action = Set)]
     pub jobs: Option<Vec<String>>,
     /// programs, mpi, knobs: rounds in which every arm has one turn
@@ -126,10 +127,10 @@ fn positive<T: FromStr + Default + PartialOrd>(text: &str) -> Result<T, String> 
 }
 
 fn job_name(name: &str) -> Result<String, String> {
-    let all = || jobs::JOBS.iter().map(|job| job.name).collect::<Vec<_>>().join(", ");
-    jobs::known(name)
-        .then(|| name.into())
-        .ok_or_else(|| format!("no such job; there are {}", all()))
+    let all = jobs::JOBS.iter().map(|job| job.name).chain(reads::JOBS.iter().copied());
+    let unknown = || format!("no such job; there are {}", all.collect::<Vec<_>>().join(", "));
+    let known = jobs::known(name) || reads::JOBS.contains(&name);
+    known.then(|| name.into()).ok_or_else(unknown)
 }
 
 fn knobs(text: &str) -> Result<String, String> {
@@ -162,6 +163,7 @@ mod tests {
         assert_eq!(options.also, ["ADMA_MIN_BYTES=1M", several]);
         let options = parse(&["--jobs", "redis,numpy-copy", "--pairs", "9"]);
         assert_eq!(options.jobs.as_deref(), Some(&["redis".into(), "numpy-copy".into()][..]));
+        assert_eq!(parse(&["reads", "--jobs", "np_load"]).jobs, Some(vec!["np_load".into()]));
         assert_eq!((options.pairs, parse(&["--quick"]).seconds), (Some(9), 0.5));
         let options = parse(&[
             "--lib", "a", "--sizes", "64M", "--sizes", "4K,1M", "--lib", "none", "--", "--x", "2",

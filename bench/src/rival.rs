@@ -3,44 +3,27 @@
 
 use crate::arms::Arm;
 use crate::options::Options;
-use crate::spawn;
+use crate::spawn::{self, Server};
 use crate::turns::{self, Heat, Place, Times};
 use std::cell::RefCell;
-use std::io::{self, BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::io;
 
-pub struct Rival {
-    pipes: RefCell<(ChildStdin, BufReader<ChildStdout>)>,
-    child: RefCell<Child>,
-}
+pub struct Rival(RefCell<Server>);
 
 impl Rival {
     /// Starts the process; none where it cannot be started with this library.
     pub fn start(lib: &str, options: &Options) -> Option<Self> {
-        let mut command = spawn::again("rival", Some(lib), options);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
-        let pipes = (child.stdin.take()?, BufReader::new(child.stdout.take()?));
-        let rival = Rival { pipes: RefCell::new(pipes), child: RefCell::new(child) };
+        let server = Server::start(&mut spawn::again("rival", Some(lib), options))?;
+        let rival = Rival(RefCell::new(server));
         rival.turn(4096, Heat::Hot, 2).map(|_| rival)
     }
 
     /// Nanoseconds of a copy: the first of a burst, the mean of the others, the mean of all.
     pub fn turn(&self, size: usize, heat: Heat, burst: usize) -> Option<[f64; 3]> {
-        let mut pipes = self.pipes.borrow_mut();
-        let (orders, answers) = &mut *pipes;
-        writeln!(orders, "{size} {} {burst}", heat.name()).ok()?;
-        let mut line = String::new();
-        answers.read_line(&mut line).ok()?;
+        let order = format!("{size} {} {burst}", heat.name());
+        let line = self.0.borrow_mut().ask(&order).ok()?;
         let mut numbers = line.split_whitespace().flat_map(str::parse);
         Some([numbers.next()?, numbers.next()?, numbers.next()?])
-    }
-}
-
-impl Drop for Rival {
-    fn drop(&mut self) {
-        let child = self.child.get_mut();
-        let _ = child.kill();
-        let _ = child.wait();
     }
 }
 

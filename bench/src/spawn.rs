@@ -5,9 +5,10 @@ use crate::measure::now;
 use crate::options::Options;
 use libc::c_char;
 use std::ffi::CString;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::{fs, io, ptr};
 
 /// A program and its arguments, ready to be started with or without a preloaded library.
@@ -127,36 +128,55 @@ pub fn on_cpus(role: &str, options: &Options, cpus: &[usize], rest: &[&str]) {
     }
 }
 
-/// Processes that keep CPUs busy at ordinary priority, until dropped.
-pub struct Hogs(Vec<Child>);
+/// A process that is killed when this is dropped.
+pub struct Killed(Child);
 
-impl Hogs {
-    pub fn new(count: usize) -> Self {
-        let hog = || {
-            let mut command = itself("hog", None);
-            command.stdout(Stdio::null());
-            // SAFETY: prctl is async-signal-safe; the hog dies with us.
-            unsafe {
-                command.pre_exec(|| {
-                    libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                    Ok(())
-                });
-            }
-            command.spawn().expect("own program starts")
-        };
-        let hogs = Hogs((0..count).map(|_| hog()).collect());
-        if count > 0 {
-            std::thread::sleep(std::time::Duration::from_millis(200));
-        }
-        hogs
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
-impl Drop for Hogs {
-    fn drop(&mut self) {
-        for hog in &mut self.0 {
-            let _ = hog.kill();
-            let _ = hog.wait();
-        }
+/// A process that answers each line of its input with a line.
+pub struct Server {
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    _process: Killed,
+}
+
+impl Server {
+    pub fn start(command: &mut Command) -> Option<Self> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
+        let (orders, answers) = (child.stdin.take()?, BufReader::new(child.stdout.take()?));
+        Some(Server { orders, answers, _process: Killed(child) })
     }
+
+    pub fn ask(&mut self, order: &str) -> io::Result<String> {
+        writeln!(self.orders, "{order}")?;
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer)?;
+        Ok(answer.trim_end().to_owned())
+    }
+}
+
+/// Processes that keep CPUs busy at ordinary priority, until dropped.
+pub fn hogs(count: usize) -> Vec<Killed> {
+    let hog = |_| {
+        let mut command = itself("hog", None);
+        command.stdout(Stdio::null());
+        // SAFETY: prctl is async-signal-safe; the hog dies with us.
+        unsafe {
+            command.pre_exec(|| {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                Ok(())
+            });
+        }
+        Killed(command.spawn().expect("own program starts"))
+    };
+    let hogs = (0..count).map(hog).collect();
+    if count > 0 {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+    hogs
 }

@@ -192,3 +192,22 @@ impl Budget {
         (now() - self.start) as f64 / 1e9 / self.seconds
     }
 }
+
+/// Times of the first of two arms, and how many times faster the second was, round by round. In each
+/// round both have one turn, in random order; `turn` answers its time. The first fifth of the time
+/// is not counted.
+pub fn in_turn(seconds: f64, mut turn: impl FnMut(usize) -> f64) -> (Samples, Samples) {
+    let (mut base, mut gain) = (Samples::default(), Samples::default());
+    let budget = Budget::new(seconds);
+    while gain.len() < 5 || budget.used() < 1.0 {
+        let mut times = [0.0; 2];
+        for arm in shuffled(2) {
+            times[arm] = turn(arm);
+        }
+        if budget.used() > 0.2 {
+            base.push(times[0]);
+            gain.push(times[0] / times[1]);
+        }
+    }
+    (base, gain)
+}

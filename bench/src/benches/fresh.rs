@@ -1,11 +1,11 @@
 //! Copies into memory that was never touched: page faults cost more than the bytes. With all CPUs,
 //! and with one, where no worker can help.
 
-use crate::arms;
-use crate::copies::{Copies, Target, in_turn};
+use crate::arms::{self, interposed_memcpy, real_memcpy};
+use crate::copies::{Copies, Target};
 use crate::options::{MIB, Options};
 use crate::out::{Table, median, progress, range, ratio, size as short, spread};
-use crate::turns::buffer_size;
+use crate::turns::{buffer_size, in_turn};
 use crate::{machine, spawn};
 
 /// Copies in a row whenever an arm has its turn.
@@ -26,8 +26,9 @@ pub fn cells(options: &Options, cpus: &str) {
     for size in options.sizes(16 * MIB, 256 * MIB) {
         progress(&format!("fresh: {}, {cpus}", short(size)));
         let mut copies = Copies::new(Target::Fresh, size, buffer_size(options));
-        let row = |copies: &mut Copies, copy| copies.row(copy, BURST) / BURST as f64;
-        let (libc, gain) = in_turn(&mut copies, options.seconds, row);
+        let arms = [real_memcpy(), interposed_memcpy()];
+        let turn = |arm: usize| copies.row(arms[arm], BURST) / BURST as f64;
+        let (libc, gain) = in_turn(options.seconds, turn);
         spread(&format!("fresh.{cpus}.{}.libc", short(size)), &gain);
         table.row([
             short(size),

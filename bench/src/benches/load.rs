@@ -8,7 +8,7 @@ use crate::measure::Samples;
 use crate::memory::Pair;
 use crate::options::{KIB, MIB, Options};
 use crate::out::{Table, figure, progress, size as short};
-use crate::spawn::Hogs;
+use crate::spawn::{self, Killed};
 use crate::turns::{self, Budget, Heat, Place, ratios, rounds};
 use std::sync::Arc;
 
@@ -93,7 +93,7 @@ fn column(name: &str, scene: Scene, sizes: &[usize], options: &Options) -> [Vec<
 
 /// What a scene needs standing while its cells are measured.
 enum Stage {
-    Beside { place: Box<Place>, _hogs: Hogs },
+    Beside { place: Box<Place>, _hogs: Vec<Killed> },
     Crowd { pair: Arc<Pair>, threads: usize },
 }
 
@@ -102,7 +102,7 @@ impl Stage {
         match scene {
             Scene::Beside(hogs) => {
                 let place = Box::new(Place::new(options, 1));
-                Stage::Beside { place, _hogs: Hogs::new(hogs) }
+                Stage::Beside { place, _hogs: spawn::hogs(hogs) }
             }
             Scene::Crowd(threads) => {
                 let wanted = (threads * largest).min(machine::available_memory() / 3);

@@ -1,10 +1,13 @@
 //! Unmodified Open MPI and MPICH with and without the shim: ping-pong, alltoall, allreduce and an
 //! integer sort, with 2, 4 and 8 ranks and as many as there are CPUs; Open MPI over cma
-//! (process_vm_readv) and copy-in-copy-out.
+//! (process_vm_readv) and copy-in-copy-out. Runs take turns, A B B A, and print a line "operation size
+//! nanoseconds" for each case.
 
+use crate::measure::Samples;
 use crate::options::{MIB, Options};
-use crate::out::{self, Table, figure, spread};
-use crate::{pairs, spawn};
+use crate::out::{self, Table, figure, median, parse_size, progress, ratio, spread};
+use crate::spawn;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -108,9 +111,27 @@ pub fn run(options: &Options) {
 fn compare(setting: &Setting, program: &Path, options: &Options, table: &mut Table) {
     let (name, ranks) = (setting.name(), setting.ranks.to_string());
     let pairs = options.pairs.unwrap_or(if options.quick { 3 } else { 5 });
-    let cases = pairs::run(pairs, &format!("mpi: {name}"), |with| {
-        setting.command(program, options.library().filter(|_| with), options)
-    });
+    // Nanoseconds without the shim, and how many times faster the run with it was.
+    let mut cases: BTreeMap<_, [Samples; 2]> = BTreeMap::new();
+    for pair in 0..pairs {
+        progress(&format!("mpi: {name}: pair {} of {pairs}", pair + 1));
+        let mut sides: [BTreeMap<_, f64>; 2] = Default::default();
+        for turn in 0..2 {
+            let with = (pair + turn) % 2;
+            let lib = options.library().filter(|_| with == 1);
+            let Ok(output) = setting.command(program, lib, options).output() else { continue };
+            let text = String::from_utf8_lossy(&output.stdout);
+            sides[with] = text.lines().filter_map(case).collect();
+        }
+        let [without, with] = sides;
+        for (case, plain) in without {
+            if let Some(shim) = with.get(&case) {
+                let [all, gain] = cases.entry(case).or_default();
+                all.push(plain);
+                gain.push(plain / shim);
+            }
+        }
+    }
     if cases.is_empty() {
         table.row([ranks.clone(), format!("{name}: mpirun failed")]);
     }
@@ -119,13 +140,20 @@ fn compare(setting: &Setting, program: &Path, options: &Options, table: &mut Tab
         other => other,
     };
     let way = format!("{way}{}", if setting.yielding { ", yielding" } else { "" });
-    for ((operation, size), case) in &cases {
-        let (size, plain) = (out::size(*size), case.plain.median());
+    for ((operation, size), [plain, gain]) in &cases {
+        let (size, plain) = (out::size(*size), plain.median());
         figure(&format!("mpi.us.{name}.{operation}.{size}"), plain / 1e3);
-        spread(&format!("mpi.{name}.{operation}.{size}.ratio"), &case.gain);
+        spread(&format!("mpi.{name}.{operation}.{size}.ratio"), gain);
         let row = [ranks.clone(), way.clone(), operation.clone(), size, out::time(plain)];
-        table.row(row.into_iter().chain(case.cells()));
+        let ends = [0.0, 1.0].map(|end| ratio(gain.quantile(end)));
+        table.row(row.into_iter().chain([median(gain)]).chain(ends));
     }
+}
+
+fn case(line: &str) -> Option<((String, usize), f64)> {
+    let mut words = line.split(' ');
+    let case = (words.next()?.to_string(), parse_size(words.next()?)?);
+    Some((case, words.next()?.parse().ok()?))
 }
 
 fn build(compiler: &str, folder: &Path) -> Result<PathBuf, String> {

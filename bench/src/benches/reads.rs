@@ -1,46 +1,76 @@
-//! Reads of files in a python3 that knows nothing of us.
+//! Reads of files in a python3 that knows nothing of us: one process with the shim and one without,
+//! which take turns.
 
+use crate::machine;
 use crate::options::{MIB, Options};
-use crate::out::{Table, ratio, spread};
-use crate::programs::needs::imports;
-use crate::{machine, pairs, spawn};
+use crate::out::{Table, median, progress, range, ratio, spread};
+use crate::programs::needs::Place;
+use crate::spawn::{self, Server};
+use crate::turns::in_turn;
+use std::fs;
+use std::path::Path;
 
-/// Carried inside the binary, so that one file is enough on another machine.
-const READS: &str = include_str!("../../reads.py");
+/// As bench/programs/reads_jobs.py has them.
+pub const JOBS: &[&str] =
+    &["read", "readinto", "cold", "np_fromfile", "np_load", "parquet", "h5py", "torch_load"];
 
-/// A virtual environment in target/release/programs may have numpy and others.
 pub fn run(options: &Options) {
-    let own = std::env::current_exe().ok().and_then(|exe| {
-        let own = exe.parent()?.join("programs/venv/bin/python3");
-        own.exists().then(|| own.display().to_string())
-    });
-    let with = |module: &str| {
-        let mut pythons = ["/usr/bin/python3", "python3"].into_iter();
-        pythons.find(|python| imports(python, module)).map(String::from)
+    let Ok(place) = Place::new() else {
+        return println!("skipped: no folder for files beside this program\n");
     };
-    let Some(python) = own.or_else(|| with("numpy")).or_else(|| with("sys")) else {
+    let Some(python) = place.python_with("numpy").or(place.python_with("sys")) else {
         return println!("skipped: no python3\n");
     };
     // Not in a file system that is memory: there nothing is cold.
     let folder = std::env::var("BENCH_FOLDER").unwrap_or("/var/tmp".to_owned());
+    let folder = Path::new(&folder).join(format!("adma-reads-{}", std::process::id()));
+    println!("{python}; cold: dropped from the page cache before each read\n");
+    let usual: &[usize] = if options.quick { &[1, 256] } else { &[1, 4, 16, 64, 256, 1024] };
+    let sizes = options.sizes_or(&usual.iter().map(|size| size * MIB).collect::<Vec<_>>());
     let most = machine::available_memory() / 6;
-    let usual: &[usize] = if options.quick { &[1, 16, 256] } else { &[1, 4, 16, 64, 256, 1024] };
-    let sizes = options.sizes.clone().unwrap_or(usual.iter().map(|size| size * MIB).collect());
-    let sizes = sizes.iter().filter(|&&size| size <= most).map(|size| (size / MIB).to_string());
-    let sizes = sizes.collect::<Vec<_>>().join(",");
-    println!("{python}; files in {folder}; cold: dropped from the page cache before each read\n");
-    let seconds = (options.seconds / 6.0).to_string();
-    let cases = pairs::run(((options.seconds * 3.0) as usize).max(4), "reads", |with| {
-        let mut command = spawn::command(&python, options.library().filter(|_| with));
-        command.args(["-c", READS, &seconds, &folder, &sizes]);
-        command
+    let sizes = sizes.into_iter().filter(|&size| size >= MIB && size <= most);
+    let arms = fs::create_dir(&folder).ok().and_then(|()| {
+        let script = place.scripts.join("reads_jobs.py");
+        let arm = |lib| {
+            let mut command = spawn::command(python, lib);
+            Server::start(command.arg(&script).args(["serve", "0"]).env("BENCH_FOLDER", &folder))
+        };
+        Some([arm(None)?, arm(options.library())?])
     });
-    let mut table = Table::of("what|size|libc ms|x libc|lowest|highest");
-    for ((what, size), case) in &cases {
-        let size = format!("{}M", size / MIB);
-        spread(&format!("reads.{what}.{size}.ratio"), &case.gain);
-        let row = [what.clone(), size, ratio(case.plain.median() / 1e6)];
-        table.row(row.into_iter().chain(case.cells()));
+    if let Some(mut arms) = arms {
+        let mut table = Table::of("what|size|libc ms|x libc|q1-q3|lowest|rounds")
+            .with_widths_of("np_fromfile|1024M|1000.00|10.00|10-10|10.00");
+        for size in sizes {
+            let chosen = |job: &&&str| {
+                options.jobs.as_ref().is_none_or(|all| all.contains(&job.to_string()))
+            };
+            for job in JOBS.iter().filter(chosen) {
+                table.row(cell(&mut arms, job, size / MIB, options.seconds));
+                table.print_new();
+                let _ = fs::remove_file(folder.join(format!("{job}-{}M.npy", size / MIB)));
+            }
+        }
     }
-    table.print();
+    let _ = fs::remove_dir_all(folder);
+}
+
+/// A row of the table.
+fn cell(arms: &mut [Server; 2], job: &str, mebibytes: usize, seconds: f64) -> Vec<String> {
+    let size = format!("{mebibytes}M");
+    progress(&format!("reads: {job}, {size}"));
+    // A turn is one read, or as many small ones as take 5 ms.
+    let mut ask = |arm: usize| arms[arm].ask(&format!("{job} {mebibytes} 0.005"));
+    // The first turns import a module and make the file; they are not counted.
+    for arm in [0, 1] {
+        let answer = ask(arm).unwrap_or_default();
+        if answer.parse::<f64>().is_err() {
+            return vec![job.into(), size, format!("skipped: {answer}")];
+        }
+    }
+    let time = |arm| ask(arm).ok().and_then(|answer| answer.parse().ok()).unwrap_or(f64::NAN);
+    let (plain, gain) = in_turn(seconds, time);
+    spread(&format!("reads.{job}.{size}.ratio"), &gain);
+    let (ms, lowest) = (ratio(plain.median() / 1e6), ratio(gain.quantile(0.0)));
+    let rounds = gain.len().to_string();
+    vec![job.into(), size, ms, median(&gain), range(&gain, 0.25), lowest, rounds]
 }

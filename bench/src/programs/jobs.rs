@@ -34,6 +34,7 @@ const NUMPY: &[Need] = &[Module("numpy")];
 const PANDAS: &[Need] = &[Module("numpy"), Module("pandas")];
 const ARROW: &[Need] = &[Module("numpy"), Module("pyarrow")];
 const ZMQ: &[Need] = &[Module("zmq")];
+const TORCH: &[Need] = &[Module("numpy"), Module("torch")];
 const HDF5: &[Need] = &[Module("numpy"), Module("h5py")];
 const REDIS: &[Need] = &[Program("redis-server", "redis-server")];
 const POSTGRES: &[Need] = &[Program("/usr/lib/postgresql/*/bin/postgres", "postgresql")];
@@ -55,11 +56,16 @@ pub const JOBS: &[Job] = &[
     job("numpy-slices", "ring[i] = frame, {} x 16 MiB", ("numpy_jobs.py", "slices"), 256, Itself, NUMPY),
     job("numpy-pickle", "pickled into a pipe and out, {} x 64 MiB", ("numpy_jobs.py", "pickled"), 8, Itself, NUMPY),
     job("numpy-shared", "shared_memory between two processes, {} x 64 MiB", ("numpy_jobs.py", "shared"), 24, Itself, NUMPY),
-    job("pandas-concat", "pd.concat of 6 x 64 MB, {} times", ("pandas_jobs.py", "concat"), 8, Itself, PANDAS),
-    job("pandas-filter", "frame[mask] of 256 MB, {} times", ("pandas_jobs.py", "filter"), 12, Itself, PANDAS),
+    job("pandas-concat", "pd.concat of 6 x 64 MB, {} times", ("numpy_jobs.py", "frames_concat"), 8, Itself, PANDAS),
+    job("pandas-filter", "frame[mask] of 256 MB, {} times", ("numpy_jobs.py", "frames_filter"), 12, Itself, PANDAS),
     job("arrow-ipc", "pyarrow IPC stream in memory, {} x 256 MiB", ("numpy_jobs.py", "arrow_ipc"), 8, Itself, ARROW),
     job("zmq-messages", "pyzmq between two processes, {} x 16 MiB", ("zmq_jobs.py", "messages"), 200, Itself, ZMQ),
     job("hdf5-core", "h5py core driver, {} x 64 MiB written and read", ("numpy_jobs.py", "hdf5_core"), 24, Itself, HDF5),
+    job("python-read", "file.read(), {} x 256 MiB in the page cache", ("reads_jobs.py", "read"), 12, Itself, &[]),
+    job("numpy-load", "np.load, {} x 256 MiB in the page cache", ("reads_jobs.py", "np_load"), 12, Itself, NUMPY),
+    job("arrow-parquet", "pq.read_table, {} x 256 MiB in the page cache", ("reads_jobs.py", "parquet"), 8, Itself, ARROW),
+    job("hdf5-file", "h5py, {} x 256 MiB in the page cache", ("reads_jobs.py", "h5py"), 12, Itself, HDF5),
+    job("torch-load", "torch.load, {} x 256 MiB in the page cache", ("reads_jobs.py", "torch_load"), 12, Itself, TORCH),
     job("sqlite-blobs", "Python's sqlite3, {} blobs of 16 MiB written and read", ("sqlite_jobs.py", "blobs"), 60, Itself, &[]),
     job("redis-copy", "COPY, {} x 4 MiB", ("redis_jobs.py", "copy"), 3000, Servers, REDIS),
     job("redis-1M", "SET and GET, {} x 1 MiB", ("redis_jobs.py", "1M"), 2000, Servers, REDIS),
@@ -75,8 +81,8 @@ pub const JOBS: &[Job] = &[
 pub const SCRIPTS: &[(&str, &str)] = &[
     ("work.py", include_str!("../../programs/work.py")),
     ("numpy_jobs.py", include_str!("../../programs/numpy_jobs.py")),
-    ("pandas_jobs.py", include_str!("../../programs/pandas_jobs.py")),
     ("zmq_jobs.py", include_str!("../../programs/zmq_jobs.py")),
+    ("reads_jobs.py", include_str!("../../programs/reads_jobs.py")),
     ("sqlite_jobs.py", include_str!("../../programs/sqlite_jobs.py")),
     ("redis_jobs.py", include_str!("../../programs/redis_jobs.py")),
     ("postgres_jobs.py", include_str!("../../programs/postgres_jobs.py")),

@@ -59,6 +59,11 @@ impl Place {
         Err(reason)
     }
 
+    /// The first Python that has a module.
+    pub fn python_with(&self, module: &str) -> Option<&str> {
+        self.pythons.iter().find(|python| imports(python, module)).map(String::as_str)
+    }
+
     /// A line for each Python that is used, with the versions of its modules.
     pub fn versions(&self, jobs: &[&Job]) -> String {
         let script = "import importlib, platform, sys\n\
@@ -86,7 +91,7 @@ impl Place {
 }
 
 /// Whether this Python runs and has the module.
-pub fn imports(python: &str, module: &str) -> bool {
+fn imports(python: &str, module: &str) -> bool {
     let tried = spawn::command(python, None).args(["-c", &format!("import {module}")]).output();
     tried.is_ok_and(|output| output.status.success())
 }

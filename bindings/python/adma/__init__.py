@@ -29,12 +29,16 @@ import select
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, List, NamedTuple, Optional, Set, Type, TypeVar, Union
+from typing import (
+    TYPE_CHECKING, Any, Callable, Dict, Generator, List, NamedTuple, Optional, Protocol, Set, Tuple, Type, TypeVar,
+    Union,
+)
 
 from . import _library
 from ._library import Pin, error, lib, record
 
 if TYPE_CHECKING:
+    import asyncio
     from types import TracebackType
 
     from typing_extensions import Buffer
@@ -281,7 +285,7 @@ class _Endpoint:
     def __init__(self, function: Callable[..., int], *arguments: Any) -> None:
         self._numbers: List[int] = []
         self._held: Set[Pin] = set()
-        self._waiters: List[Any] = []  # futures of adma.aio
+        self._waiters: List[asyncio.Future[None]] = []  # of adma.aio
         record(self._numbers, function, *arguments)
         if self._numbers[0] < 0:
             raise error(self._numbers.pop())
@@ -495,11 +499,17 @@ def connect(path: Union[str, bytes, os.PathLike[str]], timeout: Optional[float] 
         close()
 
 
-def _connecting(path: Union[str, bytes, os.PathLike[str]], timeout: Optional[float]) -> Any:
+def _connecting(
+    path: Union[str, bytes, os.PathLike[str]], timeout: Optional[float]
+) -> Tuple[Callable[..., int], bytes, int]:
     milliseconds = -1 if timeout is None else math.ceil(max(0.0, timeout) * 1000)
     return lib.adma_connect_for, os.fsencode(path), milliseconds
 
 
-def attach(socket: Any) -> Connection:
+class _HasFileno(Protocol):
+    def fileno(self) -> int: ...
+
+
+def attach(socket: Union[int, _HasFileno]) -> Connection:
     """Make a connection over a connected unix socket; the other side calls it as well."""
     return Connection(lib.adma_attach, socket if isinstance(socket, int) else socket.fileno())

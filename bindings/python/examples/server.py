@@ -9,7 +9,7 @@ import sys
 import adma.aio
 
 
-async def serve(connection, over):
+async def serve(connection: adma.aio.Connection, over: asyncio.Event) -> None:
     try:
         while True:
             message = await connection.read()
@@ -24,7 +24,9 @@ async def serve(connection, over):
         connection.close()
 
 
-async def accept(listener, over, tasks):
+async def accept(
+    listener: adma.aio.Listener, over: asyncio.Event, tasks: "set[asyncio.Task[None]]"
+) -> None:
     while True:
         connection = await listener.accept()
         task = asyncio.create_task(serve(connection, over))
@@ -32,8 +34,9 @@ async def accept(listener, over, tasks):
         task.add_done_callback(tasks.discard)
 
 
-async def main(path):
-    over, tasks = asyncio.Event(), set()
+async def main(path: str) -> None:
+    over = asyncio.Event()
+    tasks: "set[asyncio.Task[None]]" = set()
     with adma.aio.listen(path) as listener:
         accepting = asyncio.create_task(accept(listener, over, tasks))
         await over.wait()
