@@ -451,7 +451,7 @@ pub fn read_file<'a>(path: &CStr, buffer: &'a mut [u8], allowed: NoNewFilter) ->
 /// Counts the lines of a file.
 pub fn count_lines(path: &CStr, allowed: NoNewFilter) -> Option<u32> {
     let fd = i32::try_from(open(path, allowed)).ok().filter(|&fd| fd >= 0)?;
-    let (mut room, mut lines) = (MaybeUninit::<[u8; 4096]>::uninit(), 0);
+    let (mut room, mut lines) = (MaybeUninit::<[u8; 512]>::uninit(), 0); // may be a small stack
     // SAFETY: the kernel writes inside `room`, and what it has filled is looked at.
     unsafe {
         while let got @ 1.. = syscall!(SYS_read, fd, room.as_mut_ptr(), size_of_val(&room)) {
