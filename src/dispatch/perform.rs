@@ -33,8 +33,8 @@ impl Dispatcher {
         decision: &Decision,
         operation: &impl Operation,
     ) -> Completion {
-        let Decision { config, done, mut by, pieces, fresh, .. } = *decision;
-        let fresh = fresh.is_some();
+        let Decision { config, done, mut by, pieces, .. } = *decision;
+        let fresh = decision.fresh.is_some() && !self.waits_for_mappings(decision);
         let (mut from, mut first, mut sample) = (done, [0; 2], None);
         if decision.first > 0 {
             first[0] = sys::ticks();
@@ -57,8 +57,7 @@ impl Dispatcher {
             let allowed = sys::NoFilter::look()?;
             huge_pages::mark(dst + from, operation.len() - from, allowed)
         };
-        // Marks lock all mappings, which many threads that make pages wait for.
-        let may_mark = fresh && config.huge_pages && decision.by != Err(Fallback::Busy);
+        let may_mark = fresh && config.huge_pages;
         let _until_written = operation.written().filter(|_| may_mark).and_then(mark);
         let rest = operation.as_copy().map(|(dst, src)| (dst + from, src + from));
         let (share, len) = (config.cpu_share, operation.len() - from);
@@ -87,11 +86,18 @@ impl Dispatcher {
             }
             Err(why) => {
                 // SAFETY: the caller's promise; after a refusal nothing is under way.
-                let (streamed, answer, seen) = unsafe { self.by_caller(decision, operation, from) };
+                let (streamed, answer, seen) =
+                    unsafe { self.by_caller(decision, operation, from, fresh) };
                 let path = if streamed { Path::Engine } else { Path::Libc(why) };
                 Completion { path, refused: Some(why), answer, first, sample, seen }
             }
         }
+    }
+
+    /// Returns whether several threads have all CPUs. One that makes pages, or marks them, keeps the
+    /// list of mappings locked; if it loses its CPU then, the others wait. A page fault locks one mapping.
+    fn waits_for_mappings(&self, decision: &Decision) -> bool {
+        decision.by == Err(Fallback::Busy) && self.callers.are_several()
     }
 
     /// Does the rest without help; returns whether it was streamed, the answer, and what was
@@ -101,6 +107,7 @@ impl Dispatcher {
         decision: &Decision,
         operation: &impl Operation,
         from: usize,
+        fresh: bool,
     ) -> (bool, isize, Seen) {
         let ordinary = Pieces::All(CopyLoop::Ordinary);
         let streams = decision.copier == Some(Copier::Alone) && decision.pieces != ordinary;
@@ -114,7 +121,7 @@ impl Dispatcher {
             }
             None => {
                 // SAFETY: the rest of the caller's ranges.
-                let answer = unsafe { operation.by_libc(from, decision.fresh.is_some()) };
+                let answer = unsafe { operation.by_libc(from, fresh) };
                 (false, answer, Seen::default())
             }
         }
