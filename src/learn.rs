@@ -24,6 +24,7 @@
 //! There is a cell for each size and pace: right after another copy the workers are awake, after a
 //! pause they have to be woken. Nothing is timed or copied in this file. All threads share the
 //! numbers without locks: a lost update costs a sample, not a copy.
+mod marks;
 mod stores;
 
 use crate::backend::threads::workers::SPIN_TICKS;
@@ -31,6 +32,7 @@ use crate::backend::threads::{Cost, Pieces, Seen};
 use crate::os::mapped::Zeroed;
 use crate::stats::Fallback;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use marks::Marks;
 pub use stores::Copier;
 use stores::{LastCopy, Stores};
 
@@ -115,6 +117,8 @@ pub struct Learner {
     /// Copies into memory that was never written, of any size. Always shared: what is known of them
     /// tells what that was worth.
     pub fresh: Cell,
+    /// Pages for them by size.
+    marks: [Marks; SIZES],
 }
 
 /// What an untimed copy looks at, on one line of the cache: the copy before it has taken all others.
@@ -267,6 +271,10 @@ impl Learner {
 
     pub fn stores(&self, len: usize, by: Copier) -> &Stores {
         &self.stores[class(len)][by as usize]
+    }
+
+    pub fn marks(&self, len: usize) -> &Marks {
+        &self.marks[class(len)]
     }
 
     /// Notes that a large call begins: what came between the last copy and this one is known.

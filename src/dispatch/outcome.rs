@@ -49,6 +49,9 @@ impl Dispatcher {
             self.overload.note();
         }
         let is_whole = operation.is_whole(completion.answer);
+        if let Some(huge) = completion.huge.filter(|_| is_whole) {
+            learner.marks(len).record(huge, whole);
+        }
         let mut tells = is_whole;
         if operation.kind() == Kind::Compares {
             // Where libc has found a difference is not known, so comparisons that do are compared

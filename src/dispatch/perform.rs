@@ -23,6 +23,8 @@ pub(super) struct Completion {
     /// Ticks that libc took for the first bytes, without the time to wake workers; `None`: not timed, or
     /// the thread was preempted.
     pub sample: Option<u64>,
+    /// Whether fresh memory got huge pages; `None`: it is not fresh, or its pages are the program's choice.
+    pub huge: Option<bool>,
     pub seen: Seen,
 }
 
@@ -57,8 +59,11 @@ impl Dispatcher {
             let allowed = sys::NoFilter::look()?;
             huge_pages::mark(dst + from, operation.len() - from, allowed)
         };
-        let may_mark = fresh && config.huge_pages;
-        let _until_written = operation.written().filter(|_| may_mark).and_then(mark);
+        let written = operation.written().filter(|_| fresh && config.huge_pages);
+        let wanted = written.map(|dst| (dst, decision.learner.marks(operation.len()).are_wanted()));
+        let marks = wanted.filter(|&(_, wanted)| wanted).and_then(|(dst, _)| mark(dst));
+        // Unknown where they were wanted and could not be made.
+        let huge = wanted.map(|(_, wanted)| wanted).filter(|&wanted| wanted == marks.is_some());
         let rest = operation.as_copy().map(|(dst, src)| (dst + from, src + from));
         let (share, len) = (config.cpu_share, operation.len() - from);
         // SAFETY: the rest of the caller's ranges.
@@ -82,14 +87,14 @@ impl Dispatcher {
         });
         match carried {
             Ok((answer, seen)) => {
-                Completion { path: Path::Engine, refused: None, answer, first, sample, seen }
+                Completion { path: Path::Engine, refused: None, answer, first, sample, huge, seen }
             }
             Err(why) => {
                 // SAFETY: the caller's promise; after a refusal nothing is under way.
                 let (streamed, answer, seen) =
                     unsafe { self.by_caller(decision, operation, from, fresh) };
                 let path = if streamed { Path::Engine } else { Path::Libc(why) };
-                Completion { path, refused: Some(why), answer, first, sample, seen }
+                Completion { path, refused: Some(why), answer, first, sample, huge, seen }
             }
         }
     }
