@@ -118,10 +118,25 @@ fn report_of_bad_files_names_them_and_shows_the_others() {
         let done = finish(adma().args(arguments));
         assert_eq!(done.status.code(), Some(125), "{arguments:?}");
     }
-    let done = finish(
-        adma().arg("report").arg(folder.join("0.json")).args(["--html", "/no/such/folder/x"]),
-    );
-    assert_eq!(done.status.code(), Some(1));
+}
+
+#[test]
+fn report_whose_page_or_log_cannot_be_written_prints_the_text_and_fails() {
+    let (folder, _) = reports();
+    let file = folder.join("0.json");
+    let (text_alone, _) = succeed(adma().arg("report").arg(&file));
+    for option in ["--html", "--hlog"] {
+        let done = finish(adma().arg("report").arg(&file).args([option, "/no/such/folder/x"]));
+        assert_eq!((done.status.code(), text(&done.stdout)), (Some(1), text_alone.clone()));
+        let why = "adma: /no/such/folder/x: No such file or directory\n";
+        assert_eq!(text(&done.stderr), why, "{option}");
+    }
+    // The one that can be written is.
+    let page = folder.join("page.html");
+    let mut both = adma();
+    both.arg("report").arg(&file).args(["--hlog", "/no/such/folder/x", "--html"]).arg(&page);
+    assert_eq!(finish(&mut both).status.code(), Some(1));
+    assert!(page.exists());
 }
 
 /// Debian's, in either package.

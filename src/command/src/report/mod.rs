@@ -219,14 +219,13 @@ pub fn command(Options { files, html, hlog, diff }: Options) -> i32 {
     if report.processes.is_empty() {
         return 1;
     }
-    if let Some(path) = hlog
-        && let Err(error) = std::fs::write(&path, &log)
-    {
-        fail(1, say::about(&path, &error));
-    }
     let report = report.finish();
-    if let Some(Err(why)) = html.map(|path| report.write_page(&path)) {
-        fail(1, why);
+    let write = |path: &Path| std::fs::write(path, &log).map_err(|error| say::about(path, &error));
+    let written = [hlog.map(|path| write(&path)), html.map(|path| report.write_page(&path))];
+    // The text needs no file, and is printed all the same.
+    for why in written.into_iter().flatten().filter_map(Result::err) {
+        say(why);
+        status = 1;
     }
     say::out(format_args!("{}", say::in_locale(text::of(&report))));
     status
