@@ -49,8 +49,8 @@ const ORDERS: [(&str, Key); 4] = [
 #[derive(Default)]
 struct Screen {
     rows: Vec<Row>,
-    /// Processes, also those that the filter leaves out.
-    all: usize,
+    /// Processes that the filter leaves out; another one shows them at once.
+    hidden: Vec<Row>,
     /// What a command line must hold.
     filter: String,
     /// Keys go into the filter.
@@ -95,15 +95,21 @@ fn show(mut terminal: DefaultTerminal, wish: &Wish) -> std::io::Result<()> {
 
 impl Screen {
     fn take(&mut self, rows: Vec<Row>) {
-        self.all = rows.len();
         self.rows = rows;
-        self.rows.retain(|row| row.command.contains(&self.filter));
+        self.hidden.clear();
+        self.select();
+    }
+
+    /// Sorts all processes into those that the filter shows and those that it hides.
+    fn select(&mut self) {
+        let all = self.rows.drain(..).chain(self.hidden.drain(..));
+        (self.rows, self.hidden) = all.partition(|row| row.command.contains(&self.filter));
         self.sort();
     }
 
     fn sort(&mut self) {
         let key = ORDERS[self.order].1;
-        self.rows.sort_by(|a, b| key(b).total_cmp(&key(a)));
+        self.rows.sort_by(|a, b| key(b).total_cmp(&key(a)).then(a.process.pid.cmp(&b.process.pid)));
     }
 
     /// Takes a key into the filter.
@@ -118,7 +124,7 @@ impl Screen {
             KeyCode::Char(letter) => self.filter.push(letter),
             _ => {}
         }
-        self.rows.retain(|row| row.command.contains(&self.filter));
+        self.select();
     }
 
     fn leaves_on(&mut self, event: &Event) -> bool {
@@ -217,11 +223,12 @@ impl Screen {
         .areas(frame.area());
         let total: f64 = self.rows.iter().map(|row| row.bytes_per_second).sum();
         let total = Bytes(total as u64);
-        let plural = if self.all == 1 { "" } else { "es" };
+        let all = self.rows.len() + self.hidden.len();
+        let plural = if all == 1 { "" } else { "es" };
         self.page = usize::from(table.height.saturating_sub(1)).max(1);
         let shown = self.rows.len().min(self.page);
-        let part = if shown < self.all { format!("{shown} of ") } else { String::new() };
-        let heading = format!("adma top: {part}{} process{plural}, {total}/s", self.all);
+        let part = if shown < all { format!("{shown} of ") } else { String::new() };
+        let heading = format!("adma top: {part}{all} process{plural}, {total}/s");
         frame.render_widget(Line::from(heading).bold(), title);
         let line = match (self.is_typing, self.filter.is_empty()) {
             (true, _) => format!("filter: {}_", self.filter),
@@ -259,9 +266,9 @@ impl Screen {
     /// All that is known of the chosen process.
     fn detail(&self) -> String {
         let Some(row) = self.position().map(|at| &self.rows[at]) else {
-            let why = match self.all {
-                0 => "no process has live statistics: start one with adma",
-                _ => "no process matches the filter",
+            let why = match self.hidden.is_empty() {
+                true => "no process has live statistics: start one with adma",
+                false => "no process matches the filter",
             };
             return why.to_owned();
         };
@@ -380,6 +387,7 @@ mod tests {
             assert!(drawn(&mut screen, columns, lines).concat().contains("filter: worker-1_"));
             let leave = Event::Key(KeyCode::Esc.into());
             assert!(!screen.leaves_on(&leave));
+            assert_eq!(drawn(&mut screen, columns, lines), shown, "rows are back at once");
         }
     }
 }
