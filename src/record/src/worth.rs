@@ -67,6 +67,12 @@ impl Interval {
     pub fn is_wide(&self, wall: f64) -> bool {
         self.high - self.low > MOST_WIDTH * (wall + self.seconds)
     }
+
+    /// Seconds saved, for a column of numbers without bounds. `None`: nothing was shared, or no sample
+    /// has told anything, so that zero is only the middle between the bounds.
+    pub fn estimate(&self) -> Option<f64> {
+        (self.seconds != 0.0).then_some(self.seconds)
+    }
 }
 
 /// Why it is not known what was saved.

@@ -81,7 +81,7 @@ pub fn engine_share(process: &Process) -> String {
 
 /// The time that a process has saved, if that is known.
 pub fn saved(process: &Process) -> Option<String> {
-    let saved = process.saved.as_ref()?.interval.as_ref().ok()?.seconds;
+    let saved = process.saved.as_ref()?.interval.as_ref().ok()?.estimate()?;
     Some(if saved < 0.0 { format!("−{}", seconds(-saved)) } else { seconds(saved) })
 }
 
