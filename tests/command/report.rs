@@ -87,6 +87,21 @@ fn report_keeps_the_profile_and_the_letters_of_the_locale() {
 }
 
 #[test]
+fn report_of_a_process_that_shared_nothing_tells_no_time_without() {
+    let folder = scratch("libc");
+    let mut run = preloaded(victim("stats_copies"));
+    run.args(["memcpy", "2000000", "9"]).env("ADMA_BACKEND", "libc");
+    let lines: String = statistics(&mut run).iter().map(|value| format!("{value}\n")).collect();
+    fs::write(folder.join("x.json"), lines).unwrap();
+    let page = folder.join("x.html");
+    let mut report = adma();
+    report.arg("report").arg(folder.join("x.json")).arg("--html").arg(&page);
+    let (text, _) = succeed(&mut report);
+    assert!(text.contains("by libc") && !text.contains("without adma"), "{text}");
+    assert!(fs::read_to_string(&page).unwrap().contains("Every copy stayed with libc"));
+}
+
+#[test]
 fn report_of_bad_files_names_them_and_shows_the_others() {
     let (folder, _) = reports();
     let whole = fs::read(folder.join("0.json")).unwrap();

@@ -131,7 +131,10 @@ pub fn saved(recorder: &Recorder, nanoseconds_per_tick: f64, wall: f64) -> Saved
         sum = Sum { ticks, unsampled: ticks, ..Sum::default() };
     }
     let rest_margin = if doubt.is_some() { REST_MARGIN_IN_DOUBT } else { REST_MARGIN };
-    let interval = sum.interval(nanoseconds_per_tick / 1e9, wall, rest_margin);
+    let interval = match shared {
+        true => sum.interval(nanoseconds_per_tick / 1e9, wall, rest_margin),
+        false => Interval::default(), // nothing was saved, and there is no doubt about it
+    };
     let is_wide = interval.is_wide(wall);
     let why = match () {
         () if !shared => None,
@@ -356,6 +359,7 @@ mod tests {
     fn time_without_has_bounds_that_follow_the_samples() {
         let nothing = Recorder::ZERO;
         assert_eq!(line(saved(&nothing, 1.0, 1.0)), "");
+        assert_eq!(saved(&nothing, 1.0, 1.0).interval, Ok(Interval::default()));
         // Parts of 1 MiB in 2 ms: 1 GiB would have taken two seconds.
         let even = [2_000_000; 8];
         let all = saved(&recorder(&even, false), 1.0, 1.2);
