@@ -153,7 +153,7 @@ impl Statistics {
             recorder.note_read(call.path, call.bytes);
         }
         if call.path == Path::Engine {
-            recorder.samples.row(call.kind, call.size).note_shared(bytes, ticks);
+            recorder.samples.row(call.kind, call.size).shared.add([1, bytes, ticks]);
             if call.overlapped {
                 recorder.samples.overlapped.fetch_add(ticks, Ordering::Relaxed);
             }

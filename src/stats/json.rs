@@ -65,7 +65,7 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
         out.write_str(",\"profile\":{\"size\":")?;
         histogram(out, &recorder.every_size, |value| value)?;
         out.write_str(",\"functions\":{")?;
-        let row = |(op, calls): (&Op, &Calls)| (op.name(), calls.get().0, calls.get().1);
+        let row = |(op, calls): (&Op, &Calls)| (op.name(), calls.get()[0], calls.get()[1]);
         counted(out, "calls", Op::ALL.iter().zip(&recorder.by_function).map(row))?;
         out.write_str("}}")?;
     }

@@ -83,6 +83,28 @@ impl<const N: usize> Text<N> {
     }
 }
 
+/// Sums that grow together, as calls, bytes and ticks do.
+#[repr(C)]
+pub struct Sums<const N: usize>([AtomicU64; N]);
+
+impl<const N: usize> Sums<N> {
+    #[inline]
+    pub fn add(&self, more: [u64; N]) {
+        for (sum, more) in self.0.iter().zip(more) {
+            sum.fetch_add(more, Relaxed);
+        }
+    }
+
+    pub fn get(&self) -> [u64; N] {
+        self.0.each_ref().map(|sum| sum.load(Relaxed))
+    }
+
+    /// Takes over what another one has counted, and leaves zeros there.
+    fn absorb(&self, from: &Self) {
+        absorb_all(&self.0, &from.0);
+    }
+}
+
 /// Moves a count.
 fn absorb(to: &AtomicU64, from: &AtomicU64) {
     if from.load(Relaxed) != 0 {

@@ -11,7 +11,7 @@ use crate::messages::MessageCounts;
 use crate::samples::Samples;
 use crate::sites::Sites;
 use crate::timeline::Timeline;
-use crate::{Counters, Text, absorb_all};
+use crate::{Counters, Sums, Text, absorb_all};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"adma-liv");
@@ -132,26 +132,15 @@ pub struct Flow {
     pub sizes: Histogram,
     /// In ticks; reports turn them into nanoseconds.
     pub ticks: Histogram,
-    /// By power of two of the size, from `FIRST_SPEED` up.
-    speeds: [Speed; SPEEDS],
-}
-
-/// Bytes and ticks of the copies of one size class.
-#[repr(C)]
-struct Speed {
-    bytes: AtomicU64,
-    ticks: AtomicU64,
+    /// Bytes and ticks by power of two of the size, from `FIRST_SPEED` up.
+    speeds: [Sums<2>; SPEEDS],
 }
 
 const FIRST_SPEED: u32 = 12;
 const SPEEDS: usize = 28;
 
-/// Calls of one function, or copies that stayed with libc for one reason.
-#[repr(C)]
-pub struct Calls {
-    pub calls: AtomicU64,
-    pub bytes: AtomicU64,
-}
+/// Calls of one function, or copies that stayed with libc for one reason, and their bytes.
+pub type Calls = Sums<2>;
 
 #[repr(C)]
 pub struct Recorder {
@@ -274,17 +263,16 @@ impl Flow {
     pub fn note_speed(&self, class: u32, bytes: u64, ticks: u64) {
         let class = class.saturating_sub(FIRST_SPEED) as usize;
         if let Some(speed) = self.speeds.get(class.min(SPEEDS - 1)) {
-            speed.bytes.fetch_add(bytes, Relaxed);
-            speed.ticks.fetch_add(ticks, Relaxed);
+            speed.add([bytes, ticks]);
         }
     }
 
     /// Exponent of the size class, bytes and ticks of each that is in use.
     pub fn speeds(&self) -> impl Iterator<Item = (u32, u64, u64)> {
-        let of = |(class, speed): (usize, &Speed)| {
-            (class as u32 + FIRST_SPEED, speed.bytes.load(Relaxed), speed.ticks.load(Relaxed))
-        };
-        self.speeds.iter().enumerate().map(of).filter(|speed| speed.1 > 0)
+        let speeds = self.speeds.iter().map(Sums::get);
+        let speeds =
+            (FIRST_SPEED..).zip(speeds).map(|(class, [bytes, ticks])| (class, bytes, ticks));
+        speeds.filter(|speed| speed.1 > 0)
     }
 
     /// Bytes in a tick of copies of a size class; `None`: there were none.
@@ -296,25 +284,7 @@ impl Flow {
     fn absorb(&self, from: &Self) {
         self.sizes.absorb(&from.sizes);
         self.ticks.absorb(&from.ticks);
-        for (to, from) in self.speeds.iter().zip(&from.speeds) {
-            absorb_all([&to.bytes, &to.ticks], [&from.bytes, &from.ticks]);
-        }
-    }
-}
-
-impl Calls {
-    pub fn add(&self, calls: u64, bytes: u64) {
-        self.calls.fetch_add(calls, Relaxed);
-        self.bytes.fetch_add(bytes, Relaxed);
-    }
-
-    /// Calls and bytes.
-    pub fn get(&self) -> (u64, u64) {
-        (self.calls.load(Relaxed), self.bytes.load(Relaxed))
-    }
-
-    fn absorb(&self, from: &Self) {
-        absorb_all([&self.calls, &self.bytes], [&from.calls, &from.bytes]);
+        self.speeds.iter().zip(&from.speeds).for_each(|(to, from)| to.absorb(from));
     }
 }
 
@@ -333,7 +303,7 @@ impl Recorder {
                 &self.engine
             }
             Path::Libc(fallback) => {
-                self.fallbacks[fallback as usize].add(1, len as u64);
+                self.fallbacks[fallback as usize].add([1, len as u64]);
                 &self.libc
             }
         };
@@ -342,21 +312,20 @@ impl Recorder {
 
     /// Counts a large read of a file, which `record` has counted among all.
     pub fn note_read(&self, path: Path, len: usize) {
-        self.reads[usize::from(path != Path::Engine)].add(1, len as u64);
+        self.reads[usize::from(path != Path::Engine)].add([1, len as u64]);
     }
 
     /// Calls and bytes of reads of files, by the engine and by libc.
     pub fn read_counts(&self) -> [(&'static str, u64, u64); 2] {
-        let [engine, libc] = &self.reads;
-        [("engine", engine), ("libc", libc)]
-            .map(|(name, of)| (name, of.calls.load(Relaxed), of.bytes.load(Relaxed)))
+        let [engine, libc] = self.reads.each_ref().map(Sums::get);
+        [("engine", engine[0], engine[1]), ("libc", libc[0], libc[1])]
     }
 
     /// One call of the profile, of any size, of the function with this number.
     pub fn profile(&self, function: usize, len: usize) {
         self.every_size.record(len as u64);
         if let Some(calls) = self.by_function.get(function) {
-            calls.add(1, len as u64);
+            calls.add([1, len as u64]);
         }
     }
 
@@ -367,20 +336,18 @@ impl Recorder {
 
     /// Bytes of large copies that libc has made.
     pub fn libc_bytes(&self) -> u64 {
-        let bytes = self.fallbacks.iter().map(|calls| calls.get().1);
+        let bytes = self.fallbacks.iter().map(|calls| calls.get()[1]);
         bytes.fold(0, u64::saturating_add)
     }
 
     /// Calls for each reason.
     pub fn fallbacks(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        Fallback::ALL
-            .iter()
-            .map(|&why| (why.name(), self.fallbacks[why as usize].calls.load(Relaxed)))
+        Fallback::ALL.iter().map(|&why| (why.name(), self.fallbacks[why as usize].get()[0]))
     }
 
     /// Bytes for each reason.
     pub fn fallback_bytes(&self) -> impl Iterator<Item = (Fallback, u64)> {
-        Fallback::ALL.iter().map(|&why| (why, self.fallbacks[why as usize].bytes.load(Relaxed)))
+        Fallback::ALL.iter().map(|&why| (why, self.fallbacks[why as usize].get()[1]))
     }
 
     pub fn is_empty(&self) -> bool {

@@ -4,7 +4,7 @@
 //! A sample is libc's cost for the caller's first bytes of a shared call, or for a whole call. One
 //! during which its thread was preempted is not kept, unless it took much longer than that.
 
-use crate::absorb_all;
+use crate::{Sums, absorb_all};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Size classes of the learner, and one column for memory that was never written.
@@ -30,9 +30,7 @@ pub struct Samples {
 #[repr(C)]
 pub struct Row {
     /// Those that were shared, their bytes and ticks.
-    pub calls: AtomicU64,
-    pub bytes: AtomicU64,
-    pub ticks: AtomicU64,
+    pub shared: Sums<3>,
     count: AtomicU64,
     /// Ticks for a mebibyte, times two; odd: of a whole call.
     costs: [AtomicU32; KEPT],
@@ -51,7 +49,7 @@ impl Samples {
     pub fn absorb(&self, from: &Self) {
         absorb_all(self.sums(), from.sums());
         for (to, from) in self.rows.iter().zip(&from.rows) {
-            absorb_all(to.shared(), from.shared());
+            to.shared.absorb(&from.shared);
             let kept = from.count.swap(0, Relaxed).min(KEPT as u64) as usize;
             from.costs.iter().take(kept).for_each(|cost| to.keep(cost.load(Relaxed)));
         }
@@ -59,17 +57,6 @@ impl Samples {
 }
 
 impl Row {
-    fn shared(&self) -> [&AtomicU64; 3] {
-        [&self.calls, &self.bytes, &self.ticks]
-    }
-
-    /// Counts a call that was shared.
-    pub fn note_shared(&self, bytes: u64, ticks: u64) {
-        self.calls.fetch_add(1, Relaxed);
-        self.bytes.fetch_add(bytes, Relaxed);
-        self.ticks.fetch_add(ticks, Relaxed);
-    }
-
     /// Keeps what libc has taken; `is_whole`: for a call of its own.
     pub fn note_libc(&self, bytes: u64, ticks: u64, is_whole: bool) {
         let cost = (u128::from(ticks) << 20) / u128::from(bytes.max(1));

@@ -3,7 +3,7 @@
 //! An entry is claimed by one compare-and-swap and then only added to. The function's name is the
 //! command's to find, in the symbol table of the module's file.
 
-use crate::{Counters, Text, absorb_all};
+use crate::{Counters, Sums, Text};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 const SITES: usize = 64;
@@ -16,7 +16,7 @@ const PROBES: usize = 8;
 pub struct Sites {
     sites: [Site; SITES],
     /// Calls that found no entry.
-    others: Sums,
+    others: Sums<3>,
     modules: [Module; MODULES],
 }
 
@@ -28,14 +28,8 @@ struct Site {
     offset: AtomicU64,
     /// Number of the module from 1 up; 0: not known.
     module: AtomicU64,
-    sums: Sums,
-}
-
-#[repr(C)]
-struct Sums {
-    calls: AtomicU64,
-    bytes: AtomicU64,
-    ticks: AtomicU64,
+    /// Calls, bytes, ticks.
+    sums: Sums<3>,
 }
 
 #[repr(C)]
@@ -75,10 +69,10 @@ impl Sites {
         ticks: u64,
         origin: impl FnOnce() -> Option<Origin<'a>>,
     ) {
-        self.sums(address, origin).add(1, bytes, ticks);
+        self.sums(address, origin).add([1, bytes, ticks]);
     }
 
-    fn sums<'a>(&self, address: u64, origin: impl FnOnce() -> Option<Origin<'a>>) -> &Sums {
+    fn sums<'a>(&self, address: u64, origin: impl FnOnce() -> Option<Origin<'a>>) -> &Sums<3> {
         if address == 0 {
             return &self.others;
         }
@@ -150,26 +144,10 @@ impl Sites {
     }
 }
 
-fn tell(sums: &Sums, module: Option<&[u8]>, offset: u64, use_it: &mut impl FnMut(&Counted<'_>)) {
-    let [calls, bytes, ticks] = sums.all().map(|sum| sum.load(Relaxed));
+fn tell(sums: &Sums<3>, module: Option<&[u8]>, offset: u64, use_it: &mut impl FnMut(&Counted<'_>)) {
+    let [calls, bytes, ticks] = sums.get();
     if calls > 0 {
         use_it(&Counted { module, offset, calls, bytes, ticks });
-    }
-}
-
-impl Sums {
-    fn all(&self) -> [&AtomicU64; 3] {
-        [&self.calls, &self.bytes, &self.ticks]
-    }
-
-    fn add(&self, calls: u64, bytes: u64, ticks: u64) {
-        self.all().into_iter().zip([calls, bytes, ticks]).for_each(|(sum, more)| {
-            sum.fetch_add(more, Relaxed);
-        });
-    }
-
-    fn absorb(&self, from: &Self) {
-        absorb_all(self.all(), from.all());
     }
 }
 

@@ -95,8 +95,8 @@ impl Report<'_> {
         writeln!(out, "\n  profile: every copy that came through")?;
         let mut rows: [_; OPS.len()] =
             core::array::from_fn(|op| (OPS[op], recorder.by_function[op].get()));
-        rows.sort_unstable_by_key(|(_, (_, bytes))| Reverse(*bytes));
-        for (name, (calls, bytes)) in rows.into_iter().filter(|(_, (calls, _))| *calls > 0) {
+        rows.sort_unstable_by_key(|(_, [_, bytes])| Reverse(*bytes));
+        for (name, [calls, bytes]) in rows.into_iter().filter(|(_, [calls, _])| *calls > 0) {
             writeln!(out, "  {name:<18}{calls:>10} calls{:>13}", Bytes(bytes))?;
         }
         picture(out, &[(&recorder.every_size, '#')])?;

@@ -168,8 +168,7 @@ struct Sum {
 
 impl Sum {
     fn add(&mut self, row: &Row, size: usize) {
-        let [calls, bytes, ticks] =
-            [&row.calls, &row.bytes, &row.ticks].map(|sum| sum.load(Relaxed) as f64);
+        let [calls, bytes, ticks] = row.shared.get().map(|sum| sum as f64);
         if ticks == 0.0 {
             return;
         }
@@ -350,7 +349,7 @@ mod tests {
         let recorder = Recorder::ZERO;
         recorder.record(Path::Engine, 1 << 30, 1_000_000_000);
         let row = recorder.samples.row(0, 5);
-        row.note_shared(1 << 30, 1_000_000_000);
+        row.shared.add([1, 1 << 30, 1_000_000_000]);
         costs.iter().for_each(|&ticks| row.note_libc(1 << 20, ticks, whole));
         recorder
     }
@@ -382,7 +381,7 @@ mod tests {
     fn part_of_each_call_tells_more_than_parts_of_a_few() {
         let width = |calls: u64| {
             let recorder = recorder(&[1_800_000, 2_000_000, 2_200_000], false);
-            recorder.samples.row(0, 5).calls.store(calls, Relaxed);
+            recorder.samples.row(0, 5).shared.add([calls - 1, 0, 0]);
             let Interval { low, high, .. } = saved(&recorder, 1.0, 2.0).interval.unwrap();
             high - low
         };
@@ -400,7 +399,7 @@ mod tests {
         let why = |recorder: &Recorder| saved(recorder, 1.0, 1.2).interval.unwrap_err();
         let good = || recorder(&[2_000_000; 8], true);
         let few = recorder(&[2_000_000; 2], false);
-        few.samples.row(0, 5).calls.store(100, Relaxed);
+        few.samples.row(0, 5).shared.add([99, 0, 0]);
         assert_eq!(why(&few), Unknown::FewSamples);
         assert_eq!(
             line(saved(&few, 1.0, 1.2)),

@@ -86,18 +86,18 @@ fn counts(top: &Key<'_>, live: &Live) -> Parsed<()> {
     for (name, count) in named("fallbacks")? {
         match name.as_str() {
             "fault" => live.facts.faults.store(count, Relaxed),
-            name => slot(name).add(count, 0),
+            name => slot(name).add([count, 0]),
         }
     }
     let mut left = libc;
     for (name, bytes) in named("fallback_bytes")? {
-        slot(&name).add(0, bytes.min(left));
+        slot(&name).add([0, bytes.min(left)]);
         left -= bytes.min(left);
     }
-    recorder.fallbacks[REASONS - 1].add(0, left); // older versions tell none by reason
+    recorder.fallbacks[REASONS - 1].add([0, left]); // older versions tell none by reason
     let reads = top.optional("reads").map_or(Ok(Vec::new()), |key| key.counted("calls"))?;
     for (name, calls, bytes) in reads {
-        recorder.reads[usize::from(name != "engine")].add(calls, bytes);
+        recorder.reads[usize::from(name != "engine")].add([calls, bytes]);
     }
     let verify = top.optional("verify").and_then(|key| key.optional("mismatched"));
     recorder.mismatched.store(verify.map_or(Ok(0), |key| key.number())?, Relaxed);
@@ -112,7 +112,7 @@ fn counts(top: &Key<'_>, live: &Live) -> Parsed<()> {
         key.key("size")?.histogram(&recorder.every_size)?;
         for (name, calls, bytes) in key.key("functions")?.counted("calls")? {
             if let Some(at) = OPS.iter().position(|op| *op == name) {
-                recorder.by_function[at].add(calls, bytes);
+                recorder.by_function[at].add([calls, bytes]);
             }
         }
     }

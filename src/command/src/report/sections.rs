@@ -293,7 +293,7 @@ fn messages((figures, _): &Shown<'_>) -> Rows {
 
 fn functions((figures, _): &Shown<'_>) -> Rows {
     let functions = OPS.iter().zip(&figures.live.recorder.by_function);
-    let functions = functions.map(|(name, calls)| (*name, calls.get().0, calls.get().1));
+    let functions = functions.map(|(name, calls)| (*name, calls.get()[0], calls.get()[1]));
     let mut functions: Vec<_> = functions.collect();
     functions.sort_by_key(|(.., sum)| Reverse(*sum));
     counts(functions)
