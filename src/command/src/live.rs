@@ -69,12 +69,6 @@ impl LiveProcess {
         crate::say::printable(&String::from_utf8_lossy(self.live.head.exe.get(&mut room)))
     }
 
-    /// Bytes of its large copies.
-    pub fn bytes(&self) -> u64 {
-        let recorder = &self.live.recorder;
-        recorder.engine_bytes().saturating_add(recorder.libc_bytes())
-    }
-
     /// Its messages to and from other processes; `None`: there were none.
     pub fn messages(&self) -> Option<Messages> {
         self.live.messages.told()
@@ -82,8 +76,8 @@ impl LiveProcess {
 
     /// Whether it has counted anything.
     pub fn counted(&self) -> bool {
-        let is_profiled = self.live.recorder.every_size.count() > 0;
-        self.bytes() > 0 || is_profiled || self.messages().is_some()
+        let recorder = &self.live.recorder;
+        recorder.total().1 > 0 || recorder.every_size.count() > 0 || self.messages().is_some()
     }
 
     /// Seconds from its start to its end, or to now.

@@ -164,9 +164,8 @@ impl Sampler {
 
     fn row(&self, process: LiveProcess, passed: f64, seen: &mut HashMap<PathBuf, Before>) -> Row {
         let recorder = &process.live.recorder;
-        let copies = recorder.engine.sizes.count().saturating_add(recorder.libc.sizes.count());
-        let engine = recorder.engine_bytes();
-        let (bytes, seconds) = (process.bytes(), process.seconds());
+        let (copies, bytes) = recorder.total();
+        let (engine, seconds) = (recorder.engine_bytes(), process.seconds());
         let messages = process.messages().map_or(0, |told| told.total().0);
         let reads = recorder.read_counts().map(|(_, calls, _)| calls).iter().sum();
         let now = [copies, engine, bytes, messages, reads];

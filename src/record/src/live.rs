@@ -340,6 +340,23 @@ impl Recorder {
         bytes.fold(0, u64::saturating_add)
     }
 
+    /// The two ways of a large copy: by the engine, by libc.
+    pub fn flows(&self) -> [&Flow; 2] {
+        [&self.engine, &self.libc]
+    }
+
+    /// Calls and bytes of large copies, by the engine and by libc.
+    pub fn counts(&self) -> [(&'static str, u64, u64); 2] {
+        let [engine, libc] = self.flows().map(|flow| flow.sizes.count());
+        [("engine", engine, self.engine_bytes()), ("libc", libc, self.libc_bytes())]
+    }
+
+    /// Large copies, and their bytes.
+    pub fn total(&self) -> (u64, u64) {
+        let [engine, libc] = self.counts();
+        (engine.1.saturating_add(libc.1), engine.2.saturating_add(libc.2))
+    }
+
     /// Calls for each reason.
     pub fn fallbacks(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Fallback::ALL.iter().map(|&why| (why.name(), self.fallbacks[why as usize].get()[0]))

@@ -52,7 +52,7 @@ impl Report<'_> {
     /// Everything below the heading.
     pub fn write(&self, out: &mut dyn Write) -> Result {
         let recorder = self.recorder;
-        let has_copies = recorder.engine_bytes() > 0 || recorder.libc_bytes() > 0;
+        let has_copies = recorder.total().1 > 0;
         if has_copies {
             paths(recorder, out)?;
             channels(self.channels, out)?;
@@ -120,14 +120,14 @@ impl Report<'_> {
 
 /// Copies and bytes by the engine and by libc, and why.
 pub fn paths(recorder: &Recorder, out: &mut dyn Write) -> Result {
-    let (engine, libc) = (recorder.engine_bytes(), recorder.libc_bytes());
+    let all = (recorder.total().1 as f64).max(1.0);
     writeln!(out, "  {:<16}{:>10}{:>13}", "large copies", "copies", "bytes")?;
-    let flows = [("by the engine", &recorder.engine, engine), ("by libc", &recorder.libc, libc)];
-    for (name, flow, bytes) in flows {
-        let part = 100.0 * bytes as f64 / (engine as f64 + libc as f64).max(1.0);
-        let calls = flow.sizes.count();
+    for (name, (way, calls, bytes)) in
+        ["by the engine", "by libc"].into_iter().zip(recorder.counts())
+    {
+        let part = 100.0 * bytes as f64 / all;
         write!(out, "  {name:<16}{calls:>10}{:>13}{part:>7.1} %", Bytes(bytes))?;
-        if core::ptr::eq(flow, &recorder.libc) {
+        if way == "libc" {
             for (number, (why, count)) in
                 recorder.fallbacks().filter(|(_, count)| *count > 0).enumerate()
             {
@@ -241,8 +241,8 @@ pub const PARTS: [(f64, &str, u64); 5] = [
 /// `scale`: nanoseconds of a tick. Percentiles of a few copies would only be their times in
 /// another order: see `PARTS`.
 fn percentiles(recorder: &Recorder, scale: f64, out: &mut dyn Write) -> Result {
-    let flows = [("engine", &recorder.engine), ("libc", &recorder.libc)];
-    if flows.iter().all(|(_, flow)| flow.sizes.count() < PARTS[0].2) {
+    let flows = recorder.flows();
+    if flows.iter().all(|flow| flow.sizes.count() < PARTS[0].2) {
         return Ok(());
     }
     write!(out, "\n{:17}", "")?;
@@ -250,7 +250,7 @@ fn percentiles(recorder: &Recorder, scale: f64, out: &mut dyn Write) -> Result {
         write!(out, "{name:>11}")?;
     }
     writeln!(out)?;
-    for (name, flow) in flows {
+    for (name, flow) in ["engine", "libc"].into_iter().zip(flows) {
         if flow.sizes.count() > 0 {
             rows(scale, out, name, flow)?;
         }

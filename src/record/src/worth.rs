@@ -291,9 +291,8 @@ impl Display for Sentence<'_> {
 /// What libc has copied, and why: the greatest parts of all bytes, one line each. Of copies below
 /// `floor` only a profile knows.
 pub fn not_helped(recorder: &Recorder, floor: u64, out: &mut dyn Write) -> Result {
-    let large = recorder.engine_bytes().saturating_add(recorder.libc_bytes());
     let small = small_bytes(recorder, floor);
-    let all = large.saturating_add(small);
+    let all = recorder.total().1.saturating_add(small);
     let mut first = true;
     let mut line = |bytes: u64, out: &mut dyn Write| -> Result {
         let part = 100.0 * bytes as f64 / all as f64;

@@ -50,11 +50,10 @@ pub fn settings(text: &str) -> Result<String, String> {
 /// Large copies of all processes with a live file here: how many, bytes, bytes by the engine.
 pub fn copies(tree: &Path) -> (u64, u64, u64) {
     live::in_folder(tree, false).iter().fold((0, 0, 0), |(calls, bytes, carried), process| {
-        let recorder = &process.live.recorder;
-        let count = recorder.engine.sizes.count().saturating_add(recorder.libc.sizes.count());
+        let (recorder, total) = (&process.live.recorder, process.live.recorder.total());
         (
-            calls.saturating_add(count),
-            bytes.saturating_add(process.bytes()),
+            calls.saturating_add(total.0),
+            bytes.saturating_add(total.1),
             carried.saturating_add(recorder.engine_bytes()),
         )
     })

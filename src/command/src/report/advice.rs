@@ -11,7 +11,7 @@ const LEAST: u64 = 10; // percent
 /// Whether it helped, in a few words.
 pub fn verdict(report: &Report) -> String {
     let Some(TimeSaved { interval, of_seconds }) = &report.saved else {
-        return match report.total.bytes() {
+        return match report.total.live.recorder.total().1 {
             0 => "No large copies: nothing to help with".to_owned(),
             _ => "Every copy stayed with libc: no difference".to_owned(),
         };
@@ -47,19 +47,21 @@ pub fn advice(report: &Report) -> Vec<String> {
             Ok(_) => {}
         }
     }
-    let mut reasons: Vec<_> = total.live.recorder.fallback_bytes().collect();
+    let recorder = &total.live.recorder;
+    let all = recorder.total().1;
+    let mut reasons: Vec<_> = recorder.fallback_bytes().collect();
     reasons.sort_by_key(|reason| std::cmp::Reverse(reason.1));
     for (why, sum) in reasons {
-        if sum.saturating_mul(100 / LEAST) < total.bytes() || sum == 0 {
+        if sum.saturating_mul(100 / LEAST) < all || sum == 0 {
             break;
         }
         if let Some(remedy) = remedy(why) {
-            let part = percent(sum, total.bytes());
+            let part = percent(sum, all);
             advice.push(format!("{} ({part}) {remedy}", bytes(sum)));
         }
     }
     let sum = |sizes: std::ops::Range<u64>| {
-        let buckets = total.live.recorder.every_size.buckets();
+        let buckets = recorder.every_size.buckets();
         let buckets = buckets.filter(|bucket| sizes.contains(&bucket.0));
         buckets.fold(0u64, |sum, bucket| sum.saturating_add(bucket.0.saturating_mul(bucket.2)))
     };

@@ -23,12 +23,13 @@ pub fn of(before: &Report, after: &Report) -> String {
     let time = |value: f64| nanoseconds(value as u64);
     row("processes", both.map(|report| report.processes.len() as f64), &count);
     row("seconds, all together", both.map(Report::seconds_of_all), &seconds);
-    row("large copies", totals.map(|f| f.calls() as f64), &count);
-    row("their bytes", totals.map(|f| f.bytes() as f64), &size);
-    let share = totals.map(|f| f.engine_bytes() as f64 / f.bytes().max(1) as f64);
+    let recorders = totals.map(|f| &f.live.recorder);
+    row("large copies", recorders.map(|r| r.total().0 as f64), &count);
+    row("their bytes", recorders.map(|r| r.total().1 as f64), &size);
+    let share = recorders.map(|r| r.engine_bytes() as f64 / r.total().1.max(1) as f64);
     row("part by the engine", share, &|part| percent((part * 1e6) as u64, 1_000_000));
     for (way, name) in ["engine", "libc"].into_iter().enumerate() {
-        let times = totals.map(|f| f.times(f.flows()[way].1));
+        let times = totals.map(|f| f.times(f.live.recorder.flows()[way]));
         for (what, part) in [("median time", 0.5), ("p99", 0.99)] {
             let values = [&times[0], &times[1]].map(|times| times.value_at_quantile(part) as f64);
             row(&format!("{name}, {what}"), values, &time);
@@ -38,7 +39,7 @@ pub fn of(before: &Report, after: &Report) -> String {
     for (at, name) in ["messages sent", "messages received"].into_iter().enumerate() {
         row(name, sent.map(|told| told.map_or(0.0, |told| told[at].1 as f64)), &count);
     }
-    let reasons = totals.map(|f| f.live.recorder.fallbacks().collect::<Vec<_>>());
+    let reasons = recorders.map(|r| r.fallbacks().collect::<Vec<_>>());
     for (a, b) in reasons[0].iter().zip(&reasons[1]) {
         row(&format!("libc: {}", a.0), [a.1 as f64, b.1 as f64], &count);
     }

@@ -64,27 +64,6 @@ impl Figures {
         }
     }
 
-    /// The two ways of a large copy, with their bytes.
-    pub fn flows(&self) -> [(&'static str, &Flow, u64); 2] {
-        let recorder = &self.live.recorder;
-        [
-            ("engine", &recorder.engine, recorder.engine_bytes()),
-            ("libc", &recorder.libc, recorder.libc_bytes()),
-        ]
-    }
-
-    pub fn calls(&self) -> u64 {
-        self.flows().iter().fold(0, |sum, (_, flow, _)| sum.saturating_add(flow.sizes.count()))
-    }
-
-    pub fn bytes(&self) -> u64 {
-        self.flows().iter().fold(0, |sum, (.., bytes)| sum.saturating_add(*bytes))
-    }
-
-    pub fn engine_bytes(&self) -> u64 {
-        self.live.recorder.engine_bytes()
-    }
-
     pub fn nanoseconds(&self, ticks: u64) -> u64 {
         (ticks as f64 * self.scale) as u64
     }
@@ -251,7 +230,7 @@ mod tests {
             sum.add(&figures(from, size));
         }
         let recorder = &sum.live.recorder;
-        assert_eq!((sum.calls(), sum.bytes(), sum.engine_bytes()), (3, 240_000, 240_000));
+        assert_eq!((recorder.total(), recorder.engine_bytes()), ((3, 240_000), 240_000));
         assert_eq!(recorder.timeline.start.load(Relaxed), 1 << 20);
         let [engine, _] = recorder.timeline.bytes().map(Iterator::collect::<Vec<_>>);
         assert_eq!((engine[0], *engine.last().unwrap()), (90_000, 70_000));

@@ -110,13 +110,14 @@ impl Process {
     /// What the numbers tell.
     fn of(figures: Figures) -> Self {
         let messages = figures.live.messages.told().map_or(0, |told| told.total().1);
+        let (calls, bytes) = figures.live.recorder.total();
         Self {
             backend: crate::live::backend(&figures.live),
             channels: figures.live.facts.channels.load(Relaxed) as usize,
-            calls: figures.calls(),
-            bytes: figures.bytes(),
-            engine_bytes: figures.engine_bytes(),
-            all_bytes: figures.bytes().saturating_add(messages),
+            calls,
+            bytes,
+            engine_bytes: figures.live.recorder.engine_bytes(),
+            all_bytes: bytes.saturating_add(messages),
             figures: Some(figures),
             ..Self::default()
         }

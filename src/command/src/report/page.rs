@@ -115,7 +115,8 @@ fn subject(report: &Report) -> String {
 }
 
 fn cards(report: &Report) -> String {
-    let total = &report.total;
+    let total = &report.total.live.recorder;
+    let (calls, sum) = total.total();
     let mut cards = Vec::new();
     if let Some(TimeSaved { interval: Ok(saved), of_seconds }) = &report.saved {
         let share = 100.0 * saved.seconds / (of_seconds + saved.seconds).max(f64::MIN_POSITIVE);
@@ -124,14 +125,11 @@ fn cards(report: &Report) -> String {
         cards.push((format!("{what} about {}", seconds(saved.seconds.abs())), share));
     }
     cards.push((
-        percent(total.engine_bytes(), total.bytes()),
+        percent(total.engine_bytes(), sum),
         format!("of the bytes carried by the engine: {}", bytes(total.engine_bytes())),
     ));
-    cards.push((count(total.calls()), format!("large copies, {} in all", bytes(total.bytes()))));
-    cards.push((
-        count(total.live.recorder.libc.sizes.count()),
-        "of them stayed with libc".to_owned(),
-    ));
+    cards.push((count(calls), format!("large copies, {} in all", bytes(sum))));
+    cards.push((count(total.libc.sizes.count()), "of them stayed with libc".to_owned()));
     if report.saved.is_none() {
         cards.push((
             seconds(report.seconds_of_all()),

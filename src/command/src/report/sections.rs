@@ -134,7 +134,8 @@ fn worth((_, saved): &Shown<'_>) -> Rows {
 /// GB/s by size class: the two ways beside each other where both had copies of that size.
 fn speeds((figures, _): &Shown<'_>) -> Rows {
     let row = |class: u32| {
-        let speeds = figures.flows().map(|(_, flow, _)| Some(flow.speed(class)? / figures.scale));
+        let flows = figures.live.recorder.flows();
+        let speeds = flows.map(|flow| Some(flow.speed(class)? / figures.scale));
         let ratio = speeds[0].zip(speeds[1]).map(|(engine, libc)| format!("{:.2}", engine / libc));
         let told = speeds.map(|speed| speed.map(|speed| format!("{speed:.1} GB/s")));
         let cells = told.into_iter().chain([ratio]).map(|cell| cell.unwrap_or("–".to_owned()));
@@ -206,7 +207,7 @@ fn by_size(
     pick: fn(&(u64, u64)) -> u64,
     told: fn(u64) -> String,
 ) -> Rows {
-    let (first, classes) = by_class(&figures.flows().map(|(_, flow, _)| &flow.sizes));
+    let (first, classes) = by_class(&figures.live.recorder.flows().map(|flow| &flow.sizes));
     let rows = (first..).zip(classes[0].iter().zip(&classes[1])).map(|(class, (engine, libc))| {
         let parts = [engine, libc].map(pick);
         let bar = parts.into_iter().map(|part| part as f64).zip(WAYS).collect();
@@ -216,12 +217,12 @@ fn by_size(
 }
 
 fn times((figures, _): &Shown<'_>) -> Rows {
-    percentiles(figures.flows().map(|(_, flow, _)| figures.times(flow)), nanoseconds)
+    percentiles(figures.live.recorder.flows().map(|flow| figures.times(flow)), nanoseconds)
 }
 
 fn sizes((figures, _): &Shown<'_>) -> Rows {
-    let sizes = figures.flows().map(|(_, flow, _)| distribution(&flow.sizes, |bytes| bytes));
-    percentiles(sizes, bytes)
+    let flows = figures.live.recorder.flows();
+    percentiles(flows.map(|flow| distribution(&flow.sizes, |bytes| bytes)), bytes)
 }
 
 fn percentiles(ways: [hdrhistogram::Histogram<u64>; 2], told: fn(u64) -> String) -> Rows {

@@ -72,9 +72,9 @@ fn sample_is_read_and_shown_whole() {
         assert!(page.contains(part), "{part}");
     }
     let sum: u64 = report.processes.iter().map(|process| process.calls).sum();
-    assert_eq!(report.total.calls(), sum);
+    assert_eq!(report.total.live.recorder.total().0, sum);
     let sum: u64 = report.processes.iter().map(|process| process.bytes).sum();
-    assert_eq!(report.total.bytes(), sum);
+    assert_eq!(report.total.live.recorder.total().1, sum);
 }
 
 /// The first process of the sample, with these as `saved`.

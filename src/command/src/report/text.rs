@@ -37,14 +37,14 @@ fn write(report: &Report, out: &mut String) -> std::fmt::Result {
     } else {
         let time = Time((report.seconds() * 1e9) as u64);
         let messages = total.live.messages.told().is_some();
-        let what = match (total.bytes() > 0, messages) {
+        let what = match (recorder.total().1 > 0, messages) {
             (false, false) => "made copies, no large ones",
             (true, false) => "made large copies",
             (true, true) => "made large copies or sent messages",
             (false, true) => "sent messages",
         };
         // A profile also has processes without large copies.
-        let all = messages || total.bytes() == 0;
+        let all = messages || recorder.total().1 == 0;
         let count = processes.iter().filter(|process| all || process.all_bytes > 0).count();
         let plural = if count == 1 { "" } else { "es" };
         writeln!(out, "adma: {count} process{plural} {what}, within {time}")?;

@@ -3,7 +3,6 @@
 use super::columns::Layout;
 use super::{INTERVAL, Row, Sampler, Wish, metrics};
 use crate::say::{self, fail, say};
-use adma_record::live::Flow;
 use adma_record::messages::Messages;
 use serde_json::{Map, Value, json};
 use std::io::Write as _;
@@ -52,31 +51,26 @@ fn width() -> usize {
 /// As the report at exit has it; null: none.
 fn messages(told: Option<Messages>) -> Value {
     let Some(told) = told else { return Value::Null };
-    let counted = |rows: &[(&str, u64, u64)]| -> Map<String, Value> {
-        let row = |&(name, messages, bytes): &(&str, u64, u64)| {
-            (name.to_owned(), json!({ "messages": messages, "bytes": bytes }))
-        };
-        rows.iter().map(row).collect()
-    };
-    let mut all = counted(&told.directions);
-    let copied: Map<String, Value> =
-        told.copied.iter().map(|&(name, bytes)| (name.to_owned(), bytes.into())).collect();
-    all.insert("regimes".to_owned(), counted(&told.regimes).into());
-    all.insert("copied_bytes".to_owned(), copied.into());
+    let mut all = counted("messages", told.directions);
+    all.insert("regimes".to_owned(), counted("messages", told.regimes).into());
+    all.insert("copied_bytes".to_owned(), by_name(told.copied).into());
     all.into()
+}
+
+/// Names with the number of `what` and the bytes of each.
+fn counted<const N: usize>(what: &str, rows: [(&str, u64, u64); N]) -> Map<String, Value> {
+    let row = |(name, count, bytes)| (String::from(name), json!({ what: count, "bytes": bytes }));
+    rows.into_iter().map(row).collect()
+}
+
+fn by_name<'a>(rows: impl IntoIterator<Item = (&'a str, u64)>) -> Map<String, Value> {
+    rows.into_iter().map(|(name, number)| (name.to_owned(), number.into())).collect()
 }
 
 fn json(rows: &[Row]) -> Value {
     let process = |row: &Row| {
         let (facts, recorder) = (&row.process.live.facts, row.recorder());
         let channels = crate::live::channel_bytes(&row.process.live);
-        let path = |flow: &Flow, bytes: u64| json!({ "calls": flow.sizes.count(), "bytes": bytes });
-        let fallbacks: Map<String, Value> =
-            recorder.fallbacks().map(|(why, count)| (why.to_owned(), count.into())).collect();
-        let counted = |(name, calls, bytes): (&str, u64, u64)| {
-            (name.to_owned(), json!({ "calls": calls, "bytes": bytes }))
-        };
-        let reads: Map<String, Value> = recorder.read_counts().map(counted).into_iter().collect();
         json!({
             "pid": row.process.pid,
             "program": row.program,
@@ -93,13 +87,10 @@ fn json(rows: &[Row]) -> Value {
             "bytes": row.bytes,
             "copies_per_second": row.copies_per_second,
             "bytes_per_second": row.bytes_per_second,
-            "paths": {
-                "engine": path(&recorder.engine, recorder.engine_bytes()),
-                "libc": path(&recorder.libc, recorder.libc_bytes()),
-            },
-            "reads": reads,
+            "paths": counted("calls", recorder.counts()),
+            "reads": counted("calls", recorder.read_counts()),
             "reads_per_second": row.reads_per_second,
-            "fallbacks": fallbacks,
+            "fallbacks": by_name(recorder.fallbacks()),
             "caller_bytes": facts.caller_bytes.load(Relaxed),
             "channel_bytes": channels,
             "saved": row.saved,

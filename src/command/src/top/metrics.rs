@@ -27,14 +27,12 @@ pub fn of(rows: &[Row]) -> String {
         };
     let by = |name: &str, value: &str| format!(",{name}=\"{}\"", label(value));
     family("copies_total", "counter", "Large copies.", &|row| {
-        let recorder = row.recorder();
-        let counts = [("engine", &recorder.engine), ("libc", &recorder.libc)];
-        counts.map(|(path, flow)| (by("path", path), flow.sizes.count() as f64)).to_vec()
+        let counts = row.recorder().counts();
+        counts.map(|(path, calls, _)| (by("path", path), calls as f64)).to_vec()
     });
     family("bytes_total", "counter", "Bytes of large copies.", &|row| {
-        let recorder = row.recorder();
-        let bytes = [("engine", recorder.engine_bytes()), ("libc", recorder.libc_bytes())];
-        bytes.map(|(path, bytes)| (by("path", path), bytes as f64)).to_vec()
+        let counts = row.recorder().counts();
+        counts.map(|(path, _, bytes)| (by("path", path), bytes as f64)).to_vec()
     });
     family("reads_total", "counter", "Large reads of files, which are among the copies.", &|row| {
         let counts = row.recorder().read_counts();
