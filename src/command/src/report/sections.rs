@@ -6,7 +6,9 @@ use super::html::{Rows, Table, bar, escaped};
 use super::units::{bytes, count, nanoseconds, percent, seconds};
 use adma_record::histogram::Histogram;
 use adma_record::knobs::OPS;
+use adma_record::live::Flow;
 use adma_record::tables::PARTS;
+use hdrhistogram::Histogram as Hdr;
 use std::cmp::Reverse;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
@@ -31,7 +33,7 @@ struct Section {
 
 macro_rules! sections {
     ($($title:literal, $about:literal $(, $picture:ident)?
-        { $($caption:literal [$($column:literal)*] $rows:ident;)* })*) => {
+        { $($caption:literal [$($column:literal)*] $rows:expr;)* })*) => {
         const SECTIONS: &[Section] = &[$(Section {
             title: $title,
             about: $about,
@@ -61,18 +63,23 @@ sections! {
     }
     "Sizes", "How large the copies were, and which way they went: their number, and their bytes, which \
         are what takes time." {
-        "Large copies by size" ["size" "engine" "libc"] copies_by_size;
-        "Bytes in them by size" ["size" "engine" "libc"] bytes_by_size;
+        "Large copies by size" ["size" "engine" "libc"]
+            |shown| by_size(shown, |class| class.0, count);
+        "Bytes in them by size" ["size" "engine" "libc"]
+            |shown| by_size(shown, |class| class.1, bytes);
     }
     "Latency", "How long a copy took: no longer than this did half of the copies (p50), nine of ten \
         (p90), and so on. The two ways had copies of different sizes: compare the sizes before the \
         times." {
-        "Time of a copy" ["copies" "engine" "libc"] times;
-        "Size of a copy" ["copies" "engine" "libc"] sizes;
+        "Time of a copy" ["copies" "engine" "libc"]
+            |shown| percentiles(shown, |figures, flow| figures.times(flow), nanoseconds);
+        "Size of a copy" ["copies" "engine" "libc"]
+            |shown| percentiles(shown, |_, flow| distribution(&flow.sizes, |size| size), bytes);
     }
     "Channels", "Which thread or engine moved the bytes of the copies that were carried: the program's \
         own thread (caller) does its part of each." {
-        "Bytes of carried copies" ["channel" "bytes" "share"] channels;
+        "Bytes of carried copies" ["channel" "bytes" "share"]
+            |(figures, _)| shares(&figures.channels(), bytes);
     }
     "Left to libc, and why", "Copies below the threshold are not among them: they are never looked at." {
         "Large copies that stayed with libc" ["reason" "copies" "bytes"] fallbacks;
@@ -81,13 +88,15 @@ sections! {
         "Rare events" ["what happened" "copies"] notes;
     }
     "Requests to the kernel helper", "Where the time of a request went." {
-        "Time of the I/OAT requests" ["part" "time" "share"] costs;
+        "Time of the I/OAT requests" ["part" "time" "share"]
+            |(figures, _)| shares(&figures.costs, nanoseconds);
     }
     "Memory registered with the card", "What has become of it." {
         "Registrations" ["what" "number"] registrations;
     }
     "Files and messages", "Reads of files, and messages between processes." {
-        "Large reads of files" ["way" "reads" "bytes"] reads;
+        "Large reads of files" ["way" "reads" "bytes"]
+            |(figures, _)| counts(figures.live.recorder.read_counts());
         "Messages" ["direction" "messages" "bytes"] messages;
     }
     "Profile: every copy", "Also the small ones, which are never carried." {
@@ -194,14 +203,6 @@ fn strip(figures: &Figures) -> String {
     format!("{out}</div>\n<p class=\"faint\">{told}</p>\n")
 }
 
-fn copies_by_size(shown: &Shown<'_>) -> Rows {
-    by_size(shown, |class| class.0, count)
-}
-
-fn bytes_by_size(shown: &Shown<'_>) -> Rows {
-    by_size(shown, |class| class.1, bytes)
-}
-
 fn by_size(
     (figures, _): &Shown<'_>,
     pick: fn(&(u64, u64)) -> u64,
@@ -216,20 +217,16 @@ fn by_size(
     rows.collect()
 }
 
-fn times((figures, _): &Shown<'_>) -> Rows {
-    percentiles(figures.live.recorder.flows().map(|flow| figures.times(flow)), nanoseconds)
-}
-
-fn sizes((figures, _): &Shown<'_>) -> Rows {
-    let flows = figures.live.recorder.flows();
-    percentiles(flows.map(|flow| distribution(&flow.sizes, |bytes| bytes)), bytes)
-}
-
-fn percentiles(ways: [hdrhistogram::Histogram<u64>; 2], told: fn(u64) -> String) -> Rows {
+fn percentiles(
+    (figures, _): &Shown<'_>,
+    of: fn(&Figures, &Flow) -> Hdr<u64>,
+    told: fn(u64) -> String,
+) -> Rows {
+    let ways = figures.live.recorder.flows().map(|flow| of(figures, flow));
     let rows = PARTS.iter().filter(|_| ways.iter().any(|way| !way.is_empty()));
     let rows = rows.map(|(part, name, enough)| {
         // A percentile of too few copies says nothing.
-        let known = |way: &hdrhistogram::Histogram<u64>| way.len() >= *enough;
+        let known = |way: &Hdr<u64>| way.len() >= *enough;
         let values = ways.each_ref().map(|way| known(way).then(|| way.value_at_quantile(*part)));
         let cells = values.map(|value| value.map_or("–".to_owned(), told));
         let bars = values.into_iter().zip(WAYS);
@@ -237,14 +234,6 @@ fn percentiles(ways: [hdrhistogram::Histogram<u64>; 2], told: fn(u64) -> String)
         (std::iter::once(name.to_string()).chain(cells).collect(), bars.collect())
     });
     rows.collect()
-}
-
-fn channels((figures, _): &Shown<'_>) -> Rows {
-    shares(&figures.channels(), bytes)
-}
-
-fn costs((figures, _): &Shown<'_>) -> Rows {
-    shares(&figures.costs, nanoseconds)
 }
 
 /// Parts of one sum.
@@ -282,10 +271,6 @@ fn registrations((figures, _): &Shown<'_>) -> Rows {
         (vec![name.clone(), value], Vec::new())
     });
     rows.collect()
-}
-
-fn reads((figures, _): &Shown<'_>) -> Rows {
-    counts(figures.live.recorder.read_counts())
 }
 
 fn messages((figures, _): &Shown<'_>) -> Rows {
