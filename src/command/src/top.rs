@@ -193,23 +193,3 @@ impl Sampler {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use adma_record::Counters;
-    use adma_record::live::{Fallback, Live, Path};
-
-    #[test]
-    fn saved_time_of_a_process_that_shared_nothing_is_not_known() {
-        let live = Box::new(Live::ZERO);
-        live.recorder.record(Path::Libc(Fallback::Learned), 1 << 20, 1000);
-        let (path, state) = (PathBuf::new(), State::Running);
-        let process = LiveProcess { path, owner: 0, pid: 1, live, state };
-        let row = Sampler::new().row(process, 1.0, &mut HashMap::new());
-        let layout = columns::Layout::new(std::slice::from_ref(&row), 1000, false);
-        let saved =
-            layout.titles().iter().position(|title| title.trim() == columns::SAVED).unwrap();
-        assert_eq!((row.saved, layout.cells(&row)[saved].trim()), (None, "-"));
-    }
-}

@@ -322,26 +322,25 @@ mod tests {
     use super::*;
     use crate::live::{LiveProcess, State};
     use adma_record::Counters;
-    use adma_record::live::Live;
+    use adma_record::live::{Fallback, Live, Path};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
+    use std::collections::HashMap;
 
     fn row(pid: i32, bytes_per_second: f64) -> Row {
         let (path, live) = ("/no/such/file".into(), Box::new(Live::ZERO));
-        Row {
-            process: LiveProcess { path, owner: 0, pid, live, state: State::Running },
-            program: String::new(),
-            command: format!("worker-{pid}"),
-            user: String::new(),
-            copies: 0,
-            bytes: 0,
-            copies_per_second: 0.0,
-            bytes_per_second,
-            messages_per_second: 0.0,
-            reads_per_second: 0.0,
-            engine: 0.0,
-            saved: None,
-        }
+        live.recorder.record(Path::Libc(Fallback::Learned), 1 << 20, 1000);
+        let process = LiveProcess { path, owner: 0, pid, live, state: State::Running };
+        let row = Sampler::new().row(process, 1.0, &mut HashMap::new());
+        Row { command: format!("worker-{pid}"), bytes_per_second, ..row }
+    }
+
+    #[test]
+    fn saved_time_of_a_process_that_shared_nothing_is_not_known() {
+        let row = row(1, 0.0);
+        let columns = Columns::new(std::slice::from_ref(&row), 1000, false);
+        let saved = columns.titles().iter().position(|title| title.trim() == columns::SAVED);
+        assert_eq!((row.saved, columns.cells(&row)[saved.unwrap()].trim()), (None, "-"));
     }
 
     fn press(screen: &mut Screen, keys: &str) {
