@@ -1,10 +1,10 @@
 //! The report for programs: one JSON object on one line.
 
-use super::Flow;
 use super::live::Calls;
 use super::messages::Messages;
 use super::snapshot::{HelperCounts, Snapshot};
 use super::worth::{self, Interval};
+use super::{Fallback, Flow};
 use crate::backend::ioat::queues::channels;
 use crate::functions::Op;
 use adma_record::histogram::Histogram;
@@ -40,7 +40,8 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
     write!(out, "}},\"taken_back\":{}", snapshot.taken_back)?;
     saved(out, snapshot)?;
     out.write_str(",\"fallback_bytes\":{")?;
-    by_name(out, recorder.fallback_bytes().map(|(why, bytes)| (why.name(), bytes)))?;
+    let bytes = |why: Fallback| (why.name(), recorder.fallbacks[why as usize].get()[1]);
+    by_name(out, Fallback::ALL.map(bytes))?;
 
     write!(out, "}},\"channel_bytes\":{{\"caller\":{}", snapshot.caller_bytes)?;
     for (number, bytes) in snapshot.channel_bytes.iter().enumerate() {

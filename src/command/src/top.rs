@@ -117,8 +117,8 @@ impl Row {
 
     /// The reason for which libc has copied most.
     fn because(&self) -> &'static str {
-        let reasons = self.recorder().fallback_bytes().filter(|(_, bytes)| *bytes > 0);
-        reasons.max_by_key(|(_, bytes)| *bytes).map_or("", |(why, _)| why.name())
+        let [(why, _, bytes), ..] = self.recorder().reasons();
+        if bytes > 0 { why.name() } else { "" }
     }
 
     /// Part of the shared bytes that callers have copied themselves.

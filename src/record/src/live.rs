@@ -12,6 +12,7 @@ use crate::samples::Samples;
 use crate::sites::Sites;
 use crate::timeline::Timeline;
 use crate::{Counters, Sums, Text, absorb_all};
+use core::cmp::Reverse;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"adma-liv");
@@ -362,9 +363,14 @@ impl Recorder {
         Fallback::ALL.iter().map(|&why| (why.name(), self.fallbacks[why as usize].get()[0]))
     }
 
-    /// Bytes for each reason.
-    pub fn fallback_bytes(&self) -> impl Iterator<Item = (Fallback, u64)> {
-        Fallback::ALL.iter().map(|&why| (why, self.fallbacks[why as usize].get()[1]))
+    /// Calls and bytes for each reason, most bytes first.
+    pub fn reasons(&self) -> [(Fallback, u64, u64); Fallback::ALL.len()] {
+        let mut all = Fallback::ALL.map(|why| {
+            let [calls, bytes] = self.fallbacks[why as usize].get();
+            (why, calls, bytes)
+        });
+        all.sort_unstable_by_key(|&(why, calls, bytes)| Reverse((bytes, calls, why as usize)));
+        all
     }
 
     pub fn is_empty(&self) -> bool {

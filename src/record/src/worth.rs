@@ -307,16 +307,8 @@ pub fn not_helped(recorder: &Recorder, floor: u64, out: &mut dyn Write) -> Resul
         line(small, out)?;
         writeln!(out, "in copies below {}", Bytes(floor))?;
     }
-    // The greatest first, without a list.
-    let mut limit = (u64::MAX, usize::MAX);
-    for _ in 0..MOST_REASONS {
-        let next = recorder
-            .fallback_bytes()
-            .map(|(why, bytes)| (bytes, why as usize, why))
-            .filter(|&(bytes, number, _)| counts(bytes) && (bytes, number) < limit)
-            .max_by_key(|&(bytes, number, _)| (bytes, number));
-        let Some((bytes, number, why)) = next else { break };
-        limit = (bytes, number);
+    let reasons = recorder.reasons().into_iter().filter(|(.., bytes)| counts(*bytes));
+    for (why, _, bytes) in reasons.take(MOST_REASONS) {
         line(bytes, out)?;
         writeln!(out, "because {}", why.words())?;
     }

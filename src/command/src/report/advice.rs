@@ -49,9 +49,7 @@ pub fn advice(report: &Report) -> Vec<String> {
     }
     let recorder = &total.live.recorder;
     let all = recorder.total().1;
-    let mut reasons: Vec<_> = recorder.fallback_bytes().collect();
-    reasons.sort_by_key(|reason| std::cmp::Reverse(reason.1));
-    for (why, sum) in reasons {
+    for (why, _, sum) in recorder.reasons() {
         if sum.saturating_mul(100 / LEAST) < all || sum == 0 {
             break;
         }

@@ -83,16 +83,6 @@ impl Figures {
         std::iter::once(caller).chain(channels).collect()
     }
 
-    /// Why copies stayed with libc, most bytes first: name, words, copies, bytes.
-    pub fn reasons(&self) -> Vec<(&'static str, &'static str, u64, u64)> {
-        let recorder = &self.live.recorder;
-        let reasons = recorder.fallback_bytes().zip(recorder.fallbacks());
-        let reasons = reasons.map(|((why, sum), (name, count))| (name, why.words(), count, sum));
-        let mut reasons: Vec<_> = reasons.filter(|reason| reason.2 > 0).collect();
-        reasons.sort_by_key(|reason| Reverse((reason.3, reason.2)));
-        reasons
-    }
-
     pub fn has_profile(&self) -> bool {
         self.live.recorder.every_size.count() > 0
     }

@@ -247,8 +247,10 @@ fn shares(parts: &Named, told: fn(u64) -> String) -> Rows {
 }
 
 fn fallbacks((figures, _): &Shown<'_>) -> Rows {
-    let rows = figures.reasons().into_iter().map(|(name, words, copies, sum)| {
-        (vec![format!("{name}: {words}"), count(copies), bytes(sum)], bar(sum, WAYS[1]))
+    let reasons = figures.live.recorder.reasons().into_iter().filter(|(_, copies, _)| *copies > 0);
+    let rows = reasons.map(|(why, copies, sum)| {
+        let what = format!("{}: {}", why.name(), why.words());
+        (vec![what, count(copies), bytes(sum)], bar(sum, WAYS[1]))
     });
     rows.collect()
 }
