@@ -105,6 +105,14 @@ fn time_without_is_told_in_one_sentence_with_bounds_or_a_reason() {
     }
 }
 
+#[test]
+fn saved_time_of_which_no_sample_has_told_is_a_dash_in_the_list() {
+    let both = with_saved(r#"{"seconds":0.0,"low":-0.5,"high":0.5}"#).repeat(2);
+    let told = text::of(&read_text(both.as_bytes()).unwrap());
+    let listed = told.lines().skip_while(|line| !line.ends_with("  saved")).skip(1).take(2);
+    assert_eq!(listed.filter(|line| line.ends_with("  -")).count(), 2, "{told}");
+}
+
 /// Command line, call sites, speeds and the time axis of one report.
 #[test]
 fn page_tells_who_copied_when_and_how_fast() {
