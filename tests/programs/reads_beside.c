@@ -5,7 +5,7 @@
  * reads_beside changing FOLDER   files that grow and are truncated while they are read
  * reads_beside replaced FOLDER   a descriptor that becomes another file's, or is closed, during a read
  * reads_beside signals FOLDER    with and without SA_RESTART, a jump out of the handler
- * reads_beside cancelled FOLDER  a thread that is cancelled before it reads
+ * reads_beside cancelled FOLDER  a thread that is cancelled before it reads, or waits for a pipe
  * reads_beside children FOLDER   fork, vfork, exec, threads with descriptors of their own
  * reads_beside watched FOLDER    locks, a lease, inotify, access time
  * reads_beside filtered FOLDER   before and after a seccomp filter that kills for what a reader need not call
@@ -13,6 +13,7 @@
 #include "reads.h"
 #include <sys/file.h>
 #include <sys/inotify.h>
+#include <sys/ioctl.h>
 
 /* ---- one position for many */
 
@@ -259,6 +260,15 @@ static void *read_cancelled(void *how)
     return NULL;
 }
 
+static void *read_pipe(void *file)
+{
+    static char to[4 * MIB];
+    pthread_cleanup_push(clean, NULL);
+    wrong("fread: %zu", fread(to, 1, SIZE, file));
+    pthread_cleanup_pop(0);
+    return NULL;
+}
+
 static void cancelled(void)
 {
     cancelled_fd = new_file("cancelled", SIZE, O_RDONLY);
@@ -271,6 +281,16 @@ static void cancelled(void)
                (long)lseek(cancelled_fd, 0, SEEK_CUR));
     }
     printf("stream: unlocked %d, at %ld\n", !ftrylockfile(cancelled_file), ftell(cancelled_file));
+    /* Inside fread, where no byte will come. */
+    int ends[2], left = 1;
+    MUST(pipe(ends) == 0 && write(ends[1], names, 40) == 40);
+    pthread_t thread = start_thread(read_pipe, fdopen(ends[0], "r"));
+    while (left > 0)
+        ioctl(ends[0], FIONREAD, &left);
+    void *result;
+    pthread_cancel(thread);
+    pthread_join(thread, &result);
+    printf("pipe: cancelled %d, cleaned %d\n", result == PTHREAD_CANCELED, cleaned);
 }
 
 /* ---- processes */

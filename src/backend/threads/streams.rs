@@ -171,18 +171,23 @@ impl StreamCall {
             let locked = Locked::new(self);
             let done = self.carry_out_locked(total, least, allowed, dispatch);
             drop(locked);
-            if done == total { self.count } else { done / self.size }
+            match done {
+                Some(done) if done == total => self.count,
+                Some(done) => done / self.size,
+                None => self.pass_on(),
+            }
         }
     }
 
-    /// Returns how many bytes were read.
+    /// Returns how many bytes were read; `None`: none of it can be shared. Then libc reads when the
+    /// thread can be cancelled again: it may wait for as long as a pipe is empty.
     unsafe fn carry_out_locked(
         &self,
         total: usize,
         least: usize,
         allowed: NoFilter,
         dispatch: impl FnOnce(&StreamRead<'_>) -> usize,
-    ) -> usize {
+    ) -> Option<usize> {
         // SAFETY: the program's buffer, as far as it has asked for, and its stream.
         let by_libc = |from: usize, len: usize| unsafe {
             fread(Op::FreadUnlocked, self.to + from, 1, len, self.stream)
@@ -193,35 +198,31 @@ impl StreamCall {
             let before = *errno;
             let found = self.position();
             *errno = before;
-            match found {
-                Some(found) => found,
-                None => return by_libc(0, total),
-            }
+            found?
         };
         let first = buffered + BLOCK;
         if first + BLOCK + least >= total {
-            return by_libc(0, total);
-        }
-        let done = by_libc(0, first);
-        if done < first {
-            return done;
+            return None;
         }
         let start = position + first;
         let rest = [Segment { base: self.to + first, len: total - first }];
-        let is_where_expected = || {
-            // SAFETY: the program's stream.
-            unsafe {
-                ask_int(Function::__freading, self.stream, 0) != 0
-                    && ask(Function::ftello64, self.stream, 0, 0) == start as isize
-            }
+        let read = FileRead::at(fd, start, &rest, total - first, allowed)?;
+        let len = read.len().min(total - first - 1) / BLOCK * BLOCK;
+        if len < least.max(2 * BLOCK) {
+            return None;
+        }
+        let done = by_libc(0, first);
+        if done < first {
+            return Some(done);
+        }
+        // SAFETY: the program's stream.
+        let is_where_expected = unsafe {
+            ask_int(Function::__freading, self.stream, 0) != 0
+                && ask(Function::ftello64, self.stream, 0, 0) == start as isize
         };
-        let len = |read: &FileRead<'_>| read.len().min(total - first - 1) / BLOCK * BLOCK;
-        let read = Some(()).filter(|()| is_where_expected());
-        let read = read
-            .and_then(|()| FileRead::at(fd, start, &rest, total - first, allowed))
-            .filter(|read| len(read) >= least.max(2 * BLOCK));
-        let Some(read) = read else { return first + by_libc(first, total - first) };
-        let len = len(&read);
+        if !is_where_expected {
+            return Some(first + by_libc(first, total - first));
+        }
         let shared = StreamRead {
             stream: self.stream,
             to: self.to + first,
@@ -231,9 +232,9 @@ impl StreamCall {
         };
         let done = first + dispatch(&shared);
         if shared.ended.load(Ordering::Relaxed) {
-            return done;
+            return Some(done);
         }
-        done + by_libc(done, total - done)
+        Some(done + by_libc(done, total - done))
     }
 
     /// Descriptor, position and bytes in the buffer of a stream that is only read, from a file.
