@@ -44,6 +44,9 @@ const YES: u32 = 2;
 /// Set when the program has asked for small pages anywhere: it knows better.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
+/// Calls of the program's that ask for huge pages.
+static REQUESTS: AtomicU32 = AtomicU32::new(0);
+
 /// The kernel shows one mapping only in a list of all.
 static SHOWS_LIST: AtomicBool = AtomicBool::new(false);
 
@@ -60,6 +63,11 @@ pub fn refuse() {
     REFUSED.store(true, Relaxed);
 }
 
+/// Notes that the program is about to call madvise with MADV_HUGEPAGE.
+pub fn note_request() {
+    REQUESTS.fetch_add(1, Relaxed);
+}
+
 /// In the child of a fork: the thread that counted mappings is not here.
 pub fn forget_after_fork() {
     if ON_REQUEST.load(Relaxed) != UNKNOWN {
@@ -69,13 +77,18 @@ pub fn forget_after_fork() {
 
 /// A mapping of which a part is marked until this is dropped.
 pub struct Marked {
-    start: usize,
-    end: usize,
+    mapping: (usize, usize),
+    part: (usize, usize),
+    /// `REQUESTS` at that time.
+    requests: u32,
 }
 
 impl Drop for Marked {
     fn drop(&mut self) {
-        advise(self.start, self.end, libc::MADV_NOHUGEPAGE);
+        // The program may have marked another part meanwhile: then the mapping stays split.
+        let is_ours = REQUESTS.load(Relaxed) == self.requests;
+        let (start, end) = if is_ours { self.mapping } else { self.part };
+        advise(start, end, libc::MADV_NOHUGEPAGE);
     }
 }
 
@@ -92,6 +105,7 @@ pub fn mark(start: usize, len: usize, allowed: NoFilter) -> Option<Marked> {
     if from >= to || len < least || !is_wanted(allowed) || !takes_budget() {
         return None;
     }
+    let requests = REQUESTS.load(Relaxed);
     let mapping = mapping_around(from)?;
     // One that lies in no huge page, if there is.
     let first = if start < from { start } else { start + len - 1 } & !(PAGE - 1);
@@ -103,7 +117,7 @@ pub fn mark(start: usize, len: usize, allowed: NoFilter) -> Option<Marked> {
     // One that is not split was marked before, by the program: its mark stays.
     is_split.then(|| {
         advise(from + HUGE, to, libc::MADV_HUGEPAGE);
-        Marked { start: mapping.0, end: mapping.1 }
+        Marked { mapping, part: (from, to), requests }
     })
 }
 

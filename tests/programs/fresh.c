@@ -4,6 +4,7 @@
  *   asked_for_small  like huge, after MADV_NOHUGEPAGE for other memory
  *   told_small       like huge, after PR_SET_THP_DISABLE
  *   asked_for_huge   like huge, of twice the memory, marked with MADV_HUGEPAGE and copied into by halves
+ *   asked_meanwhile  like huge, of the second half, marked with MADV_HUGEPAGE while the first is copied into
  *   resident         KiB by which the program has grown
  *   sparse           like resident, after it has given all back and written a byte of each 2 MiB
  *   grown            0, or why the mapping cannot be made longer
@@ -55,7 +56,17 @@ static void mappings(void)
     printf("%ld\n", count_mappings() - before);
 }
 
-enum { HUGE, ASKED_FOR_SMALL, ASKED_FOR_HUGE, TOLD_SMALL, RESIDENT, SPARSE, GROWN };
+enum { HUGE, ASKED_FOR_SMALL, ASKED_FOR_HUGE, ASKED_MEANWHILE, TOLD_SMALL, RESIDENT, SPARSE, GROWN };
+
+static char *locked_page, *second_half;
+
+/* In the middle of the copy. */
+static void mark_second_half(int number)
+{
+    (void)number;
+    madvise(second_half, SIZE, MADV_HUGEPAGE);
+    mprotect(locked_page, 4096, PROT_READ);
+}
 
 /* Returns the growth of the program, in KiB, by a copy to an offset into a new mapping. */
 static long copy_into_fresh(size_t at)
@@ -69,11 +80,24 @@ static long copy_into_fresh(size_t at)
         to = map(2 * SIZE + 4096);
         madvise(to, 2 * SIZE + 4096, MADV_HUGEPAGE);
     }
+    if (scene_how == ASKED_MEANWHILE) {
+        to = map(2 * SIZE);
+        second_half = to + SIZE;
+        locked_page = from + SIZE - 4096;
+        mprotect(locked_page, 4096, PROT_NONE);
+        handle(SIGSEGV, mark_second_half, 0);
+        at = 0;
+    }
     memcpy(to + at, from, SIZE);
     for (size_t i = SIZE + 4096; scene_how == ASKED_FOR_HUGE && i < 2 * SIZE; i += 4096)
         to[i] = 1;
     if (memcmp(to + at, from, SIZE) != 0)
         wrong("other bytes");
+    if (scene_how == ASKED_MEANWHILE) {
+        madvise(to, SIZE, MADV_DONTNEED);
+        for (size_t i = 0; i < SIZE; i += 4096)
+            second_half[i] = 1;
+    }
     if (scene_how == SPARSE) {
         madvise(to, SIZE, MADV_DONTNEED);
         for (size_t i = 0; i < SIZE; i += 2 * MIB)
@@ -97,6 +121,7 @@ static void pages(void)
 }
 
 SCENES((void)0, {"huge", pages, HUGE}, {"asked_for_small", pages, ASKED_FOR_SMALL},
-       {"asked_for_huge", pages, ASKED_FOR_HUGE}, {"told_small", pages, TOLD_SMALL},
+       {"asked_for_huge", pages, ASKED_FOR_HUGE},
+       {"asked_meanwhile", pages, ASKED_MEANWHILE}, {"told_small", pages, TOLD_SMALL},
        {"resident", pages, RESIDENT}, {"sparse", pages, SPARSE}, {"grown", pages, GROWN},
        {"mappings", mappings})
