@@ -72,6 +72,15 @@ fn mapping_that_was_written_can_be_made_longer() {
     }
 }
 
+/// Kernels before 6.1 cannot.
+#[test]
+fn memory_that_was_written_can_be_collapsed() {
+    let Some(without) = number(&mut plain(victim("fresh")), &["collapsed"]) else { return };
+    for cpus in ["0", "0-63"] {
+        assert_eq!(number(&mut with(cpus), &["collapsed"]), Some(without), "CPUs {cpus}");
+    }
+}
+
 #[test]
 fn mappings_do_not_grow_without_bound() {
     // Each copy has a mapping, and one that is not to be merged. Asking adds two more, as long as

@@ -60,11 +60,15 @@ unsafe extern "C" fn madvise(start: usize, len: usize, advice: usize) -> c_int {
         libc::MADV_NOHUGEPAGE => huge_pages::refuse(),
         _ => {}
     }
+    let arguments = [start, len, advice, 0];
     // SAFETY: the program's own call.
     unsafe {
-        match takes_away.contains(&(advice as i32)) {
-            true => change(Function::madvise, [start, len, advice, 0]),
-            false => pass_on(Function::madvise, [start, len, advice, 0]),
+        match advice as i32 {
+            libc::MADV_COLLAPSE => {
+                huge_pages::collapse(start, len, || pass_on(Function::madvise, arguments))
+            }
+            advice if takes_away.contains(&advice) => change(Function::madvise, arguments),
+            _ => pass_on(Function::madvise, arguments),
         }
     }
 }

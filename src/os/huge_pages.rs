@@ -10,7 +10,8 @@
 //! - Memory that an allocator gives back (MADV_DONTNEED) and touches again here and there would
 //!   become huge where the mark has stayed.
 //!
-//! Where huge pages are made on request, MADV_NOHUGEPAGE means what no mark means. Parts become one
+//! Where huge pages are made on request, MADV_NOHUGEPAGE means what no mark means, except to
+//! MADV_COLLAPSE (`collapse`). Parts become one
 //! mapping again if they have one list of pages (anon_vma), which the first page makes: it comes
 //! before the mark.
 
@@ -46,6 +47,9 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// Calls of the program's that ask for huge pages.
 static REQUESTS: AtomicU32 = AtomicU32::new(0);
+
+/// Set when a mapping has got a mark that stays.
+static MARKED: AtomicBool = AtomicBool::new(false);
 
 /// The kernel shows one mapping only in a list of all.
 static SHOWS_LIST: AtomicBool = AtomicBool::new(false);
@@ -89,7 +93,25 @@ impl Drop for Marked {
         let is_ours = REQUESTS.load(Relaxed) == self.requests;
         let (start, end) = if is_ours { self.mapping } else { self.part };
         advise(start, end, libc::MADV_NOHUGEPAGE);
+        MARKED.store(true, Relaxed);
     }
+}
+
+/// Makes the program's call of madvise with MADV_COLLAPSE; where it is refused, once more without the
+/// mark that our copies leave.
+pub fn collapse(start: usize, len: usize, call: impl Fn() -> i32) -> i32 {
+    // SAFETY: the address of this thread's errno.
+    let errno = unsafe { &mut *libc::__errno_location() };
+    let (before, mut answer, end) = (*errno, call(), start.saturating_add(len));
+    let is_ours = MARKED.load(Relaxed) && !REFUSED.load(Relaxed) && REQUESTS.load(Relaxed) == 0;
+    if answer != 0 && is_ours && advise(start, end, libc::MADV_HUGEPAGE) {
+        answer = call();
+        advise(start, end, libc::MADV_NOHUGEPAGE);
+        if answer == 0 {
+            *errno = before;
+        }
+    }
+    answer
 }
 
 fn advise(start: usize, end: usize, advice: i32) -> bool {

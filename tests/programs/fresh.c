@@ -8,6 +8,7 @@
  *   resident         KiB by which the program has grown
  *   sparse           like resident, after it has given all back and written a byte of each 2 MiB
  *   grown            0, or why the mapping cannot be made longer
+ *   collapsed        0, or why the kernel does not make huge pages of it (MADV_COLLAPSE)
  *   mappings OWN     mappings that 600 copies add, in a program with OWN of its own
  */
 #include "trap.h"
@@ -56,7 +57,8 @@ static void mappings(void)
     printf("%ld\n", count_mappings() - before);
 }
 
-enum { HUGE, ASKED_FOR_SMALL, ASKED_FOR_HUGE, ASKED_MEANWHILE, TOLD_SMALL, RESIDENT, SPARSE, GROWN };
+enum { HUGE, ASKED_FOR_SMALL, ASKED_FOR_HUGE, ASKED_MEANWHILE, TOLD_SMALL, RESIDENT, SPARSE, GROWN,
+       COLLAPSED };
 
 static char *locked_page, *second_half;
 
@@ -103,6 +105,8 @@ static long copy_into_fresh(size_t at)
         for (size_t i = 0; i < SIZE; i += 2 * MIB)
             to[i] = 1;
     }
+    if (scene_how == COLLAPSED)
+        return madvise((void *)(((uintptr_t)to + 4 * MIB) & -(2 * MIB)), 4 * MIB, 25) ? errno : 0;
     if (scene_how == GROWN)
         return mremap(to, SIZE + 4096, 2 * SIZE, MREMAP_MAYMOVE) == MAP_FAILED ? errno : 0;
     return number_in("/proc/self/status", "VmRSS:") - before;
@@ -124,4 +128,4 @@ SCENES((void)0, {"huge", pages, HUGE}, {"asked_for_small", pages, ASKED_FOR_SMAL
        {"asked_for_huge", pages, ASKED_FOR_HUGE},
        {"asked_meanwhile", pages, ASKED_MEANWHILE}, {"told_small", pages, TOLD_SMALL},
        {"resident", pages, RESIDENT}, {"sparse", pages, SPARSE}, {"grown", pages, GROWN},
-       {"mappings", mappings})
+       {"collapsed", pages, COLLAPSED}, {"mappings", mappings})
