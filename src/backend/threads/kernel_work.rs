@@ -43,12 +43,16 @@ pub fn share(
     workers::may_post()?;
     // A handler that jumped out of here would leave workers with our stack.
     let _held = SignalsHeld::handled().ok_or(Refused::System)?;
+    let mode = Mode::of_caller(CopyLoop::Ordinary);
+    if !mode.can_be_shared() {
+        return Err(Refused::Busy);
+    }
     let shared = take_slot(workers)?;
     before();
     let in_order = claims == Claims::InOrder;
     let order = if in_order { Mode::IN_ORDER } else { Mode::empty() };
     let piece = |index: usize| if in_order { cut.piece(index) } else { cut.spread(index) };
-    let mut mode = Mode::of_caller(CopyLoop::Ordinary) | Mode::BY_FUNCTION | order;
+    let mut mode = mode | Mode::BY_FUNCTION | order;
     mode.set(Mode::ALL_CALLED, helpers < workers);
     let function: PieceFn<'_> = &|claim: &ClaimedPiece| {
         let done = part(piece(claim.index));
