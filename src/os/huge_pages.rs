@@ -11,9 +11,8 @@
 //!   become huge where the mark has stayed.
 //!
 //! Where huge pages are made on request, MADV_NOHUGEPAGE means what no mark means, except to
-//! MADV_COLLAPSE (`collapse`). Parts become one
-//! mapping again if they have one list of pages (anon_vma), which the first page makes: it comes
-//! before the mark.
+//! MADV_COLLAPSE (`collapse`). Parts become one mapping again if they have one list of pages
+//! (anon_vma), which the first page makes: it comes before the mark.
 
 use super::lock::TryLock;
 use super::sys::{self, NoFilter, NoNewFilter, syscall};
