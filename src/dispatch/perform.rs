@@ -35,8 +35,8 @@ impl Dispatcher {
         decision: &Decision,
         operation: &impl Operation,
     ) -> Completion {
-        let Decision { config, done, mut by, pieces, .. } = *decision;
-        let fresh = decision.fresh.is_some() && !self.waits_for_mappings(decision);
+        let Decision { config, done, mut by, pieces, fresh, .. } = *decision;
+        let fresh = fresh.is_some();
         let (mut from, mut first, mut sample) = (done, [0; 2], None);
         if decision.first > 0 {
             first[0] = sys::ticks();
@@ -59,7 +59,9 @@ impl Dispatcher {
             let allowed = sys::NoFilter::look()?;
             huge_pages::mark(dst + from, operation.len() - from, allowed)
         };
-        let written = operation.written().filter(|_| fresh && config.huge_pages);
+        // Marks lock all mappings, which many threads that make pages wait for.
+        let may_mark = fresh && config.huge_pages && decision.by != Err(Fallback::Busy);
+        let written = operation.written().filter(|_| may_mark);
         let wanted = written.map(|dst| (dst, decision.learner.marks(operation.len()).are_wanted()));
         let marks = wanted.filter(|&(_, wanted)| wanted).and_then(|(dst, _)| mark(dst));
         // Unknown where they were wanted and could not be made.
@@ -91,18 +93,11 @@ impl Dispatcher {
             }
             Err(why) => {
                 // SAFETY: the caller's promise; after a refusal nothing is under way.
-                let (streamed, answer, seen) =
-                    unsafe { self.by_caller(decision, operation, from, fresh) };
+                let (streamed, answer, seen) = unsafe { self.by_caller(decision, operation, from) };
                 let path = if streamed { Path::Engine } else { Path::Libc(why) };
                 Completion { path, refused: Some(why), answer, first, sample, huge, seen }
             }
         }
-    }
-
-    /// Returns whether several threads have all CPUs. One that makes pages, or marks them, keeps the
-    /// list of mappings locked; if it loses its CPU then, the others wait. A page fault locks one mapping.
-    fn waits_for_mappings(&self, decision: &Decision) -> bool {
-        decision.by == Err(Fallback::Busy) && self.callers.are_several()
     }
 
     /// Does the rest without help; returns whether it was streamed, the answer, and what was
@@ -112,7 +107,6 @@ impl Dispatcher {
         decision: &Decision,
         operation: &impl Operation,
         from: usize,
-        fresh: bool,
     ) -> (bool, isize, Seen) {
         let ordinary = Pieces::All(CopyLoop::Ordinary);
         let streams = decision.copier == Some(Copier::Alone) && decision.pieces != ordinary;
@@ -126,7 +120,7 @@ impl Dispatcher {
             }
             None => {
                 // SAFETY: the rest of the caller's ranges.
-                let answer = unsafe { operation.by_libc(from, fresh) };
+                let answer = unsafe { operation.by_libc(from, decision.fresh.is_some()) };
                 (false, answer, Seen::default())
             }
         }

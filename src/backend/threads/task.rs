@@ -113,12 +113,15 @@ impl Task {
         0
     }
 
-    /// By libc's function, into memory that was never written: its pages are made step by step.
+    /// By libc's function, into memory that was never written: its pages are made step by step, unless
+    /// the program has asked for huge ones. These are one fault each, which locks one mapping; making
+    /// pages locks the list of all, and threads that lose their CPU meanwhile hold up others.
     ///
     /// # Safety
     /// The program's promise.
     pub unsafe fn alone_into_fresh(&self) {
-        let mut at = 0;
+        const HUGE: usize = 2 << 20;
+        let (mut at, mut is_known) = (0, false);
         while at < self.len {
             // Steps end at pages, so that none is made twice.
             let step = (STEP - (self.dst + at) % PAGE).min(self.len - at);
@@ -127,6 +130,17 @@ impl Task {
             // SAFETY: part of the caller's ranges.
             unsafe { part.alone() };
             at += step;
+            let huge = (self.dst + at - 1) / HUGE * HUGE;
+            if !is_known && huge >= part.dst && huge + HUGE <= self.dst + self.len {
+                is_known = true;
+                if sys::NoFilter::look()
+                    .is_some_and(|look| sys::is_resident(huge + HUGE - PAGE, look))
+                {
+                    // SAFETY: as above.
+                    unsafe { self.part(at, self.len - at).alone() };
+                    return;
+                }
+            }
         }
     }
 
