@@ -101,6 +101,10 @@ const BUDGET_IN_DOUBT: u64 = 10;
 /// times: a loop of hot copies of 256 KiB loses by every one.
 const MOST_DOUBLINGS: u32 = 3;
 
+/// Calls on busy CPUs that do not ask whether memory is fresh, after one that found it in use: asking
+/// locks the list of mappings, and a caller that waits for it finds its caches emptied.
+const UNASKED: u32 = 63;
+
 /// Calls that follow a timed one untimed where libc has won: a hot copy of 256 KiB takes 12,000
 /// ticks, and deciding and learning 450 more.
 const UNTIMED: u32 = 15;
@@ -119,6 +123,8 @@ pub struct Learner {
     pub fresh: Cell,
     /// Pages for them by size.
     marks: [Marks; SIZES],
+    /// Calls left that do not ask whether memory is fresh.
+    unasked: AtomicU32,
 }
 
 /// What an untimed copy looks at, on one line of the cache: the copy before it has taken all others.
@@ -271,6 +277,18 @@ impl Learner {
 
     pub fn stores(&self, len: usize, by: Copier) -> &Stores {
         &self.stores[class(len)][by as usize]
+    }
+
+    /// Lets the next calls on busy CPUs pass without asking whether memory is fresh.
+    pub fn leave_unasked(&self) {
+        self.unasked.store(UNASKED, Relaxed);
+    }
+
+    /// Returns whether a call on busy CPUs passes without asking; counts it.
+    pub fn is_unasked(&self) -> bool {
+        let left = self.unasked.load(Relaxed);
+        self.unasked.store(left.saturating_sub(1), Relaxed);
+        left > 0
     }
 
     pub fn marks(&self, len: usize) -> &Marks {

@@ -316,6 +316,15 @@ fn fresh_memory_is_not_asked_about_while_libc_is_quick() {
 }
 
 #[test]
+fn busy_calls_after_one_into_memory_in_use_do_not_ask_for_a_while() {
+    let learner: Learner = zeroed();
+    assert!(!learner.is_unasked());
+    learner.leave_unasked();
+    assert!((0..UNASKED).all(|_| learner.is_unasked()));
+    assert!(!learner.is_unasked());
+}
+
+#[test]
 fn samples_for_statistics_are_larger_at_first_and_then_rare() {
     let (cell, mib) = (zeroed::<Cell>(), 1 << 20);
     let timed = |len| cell.sample(cell.decide(len, true).unwrap(), len);

@@ -34,6 +34,11 @@ impl Callers {
         self.at_once.load(Relaxed) > workers as u64 + 2
     }
 
+    /// Returns whether more than one thread makes large calls at once.
+    pub fn are_several(&self) -> bool {
+        self.at_once.load(Relaxed) > 3
+    }
+
     /// Notes a large call that has ended, whichever way it went. Returns whether another one has ended
     /// since it began.
     pub fn note(&self, begun: u64, now: u64) -> bool {
@@ -86,6 +91,7 @@ mod tests {
                 {
                     run(&callers, &mut now, threads, took, 0, 20 * WINDOW.max(took));
                     assert_eq!(callers.are_too_many_for(workers), expected, "{threads} of {cpus}");
+                    assert_eq!(callers.are_several(), threads > 1);
                     // All pause: nothing new is known.
                     now += 50 * WINDOW;
                     assert_eq!(callers.are_too_many_for(workers), expected);

@@ -80,7 +80,7 @@ impl Dispatcher {
             (decision.by, decision.verdict) = (Err(Fallback::RealTime), None);
         }
         decision.choose_first(operation);
-        decision.choose_stores(operation);
+        decision.choose_stores(operation, self.callers.are_several());
         decision.look_at_cpu();
         decision
     }
@@ -135,10 +135,14 @@ impl Decision<'_> {
         match self.by {
             Ok(EngineKind::Ioat | EngineKind::Gpu) | Err(Fallback::Overlap | Fallback::Off) => {}
             _ if by_libc && self.cell.libc_is_fault_free() => {}
+            Err(Fallback::Busy) if self.learner.is_unasked() => {}
             _ => {
                 let may_be_fresh = |_: &usize| len >= FRESH_FROM && !self.is_real_time();
                 let dst = operation.written().filter(may_be_fresh);
                 self.fresh = dst.filter(|&dst| is_fresh(dst, len));
+                if self.fresh.is_none() {
+                    self.learner.leave_unasked();
+                }
             }
         }
         if self.fresh.is_some() {
@@ -181,7 +185,7 @@ impl Decision<'_> {
         };
     }
 
-    fn choose_stores(&mut self, operation: &impl Operation) {
+    fn choose_stores(&mut self, operation: &impl Operation, several_callers: bool) {
         let len = operation.len();
         self.copier = match (self.by, operation.kind()) {
             // Pages that were just made are in the cache, where ordinary stores find them.
@@ -193,6 +197,8 @@ impl Decision<'_> {
                 Err(Fallback::Overlap | Fallback::Off | Fallback::BelowMin | Fallback::RealTime),
                 _,
             ) => None,
+            // What a copy costs afterwards is not known where those of other threads come in between.
+            (Err(_), Kind::Copies) if len < STREAM_FROM && several_callers => None,
             (Err(_), Kind::Copies) if len >= STREAM_ALONE_FROM => Some(Copier::Alone),
             _ => None,
         };

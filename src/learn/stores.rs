@@ -5,7 +5,7 @@
 //! next waits for the memory. So whole copies are compared too, each with the time that passes
 //! until the next large call. A few copies go the other way now and then, see `Cell`.
 
-use super::{Cell, Cost, ONE, is_turn};
+use super::{Cell, Cost, ONE, is_turn, ratio};
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::threads::{Pieces, Seen};
 use crate::os::mapped::Zeroed;
@@ -19,6 +19,9 @@ const MOST_AFTERWARDS: u64 = 1_000_000;
 
 /// Copies between two in which pieces are made by turns.
 const PIECES_EVERY: u32 = 32;
+
+/// Stores that seem this many times as fast as others were not: the caller was preempted meanwhile.
+const IMPLAUSIBLE: u32 = 3;
 
 /// Threads that make a copy, on which depends which stores are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,8 +107,12 @@ impl Stores {
 
     /// Notes what pieces of one copy have shown that were made by turns.
     pub fn record_pieces(&self, seen: &Seen) {
-        if seen.ordinary.bytes > 0 && seen.streamed.bytes > 0 {
-            self.0.record_pair(seen.ordinary, seen.streamed);
+        let [ordinary, streamed] = [seen.ordinary, seen.streamed];
+        if ordinary.bytes > 0 && streamed.bytes > 0 {
+            let gain = ratio(ordinary.per_mebibyte(), streamed.per_mebibyte());
+            if (ONE / IMPLAUSIBLE..=ONE * IMPLAUSIBLE).contains(&gain) {
+                self.0.record_pair(ordinary, streamed);
+            }
         }
     }
 
@@ -140,6 +147,8 @@ mod tests {
             stores.record_pieces(&seen(100, 150));
         }
         assert_eq!(stores.choose(8 << 20), Pieces::All(CopyLoop::Ordinary));
+        stores.record_pieces(&seen(2000, 100)); // preempted
+        assert!(!stores.streaming_pays());
         stores.record_pieces(&Seen { streamed: Cost::default(), ..seen(100, 0) });
         let mut compared = 0;
         for _ in 0..10 * PIECES_EVERY {
