@@ -16,7 +16,7 @@
 
 use super::lock::TryLock;
 use super::sys::{self, NoFilter, NoNewFilter, syscall};
-use core::mem::zeroed;
+use core::mem::{MaybeUninit, zeroed};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 const PAGE: usize = 4096;
@@ -204,10 +204,13 @@ fn query(fd: i32, address: usize) -> Result<Option<(usize, usize)>, i32> {
 /// Looks through the list in small parts: callers may have a stack of 8 KiB.
 fn find_in_list(fd: i32, address: usize) -> Option<(usize, usize)> {
     // Long enough for what comes before the path.
-    let (mut room, mut line, mut filled) = ([0; 512], [0; 96], 0);
-    // SAFETY: the kernel writes inside `room`.
-    while let got @ 1.. = unsafe { syscall!(SYS_read, fd, room.as_mut_ptr(), room.len()) } {
-        for &byte in &room[..got as usize] {
+    let (mut line, mut filled) = ([0; 96], 0);
+    let mut room = MaybeUninit::<[u8; 512]>::uninit();
+    // SAFETY: the kernel writes inside `room`, and what it has filled is looked at.
+    while let got @ 1.. = unsafe { syscall!(SYS_read, fd, room.as_mut_ptr(), size_of_val(&room)) } {
+        // SAFETY: as above.
+        let text = unsafe { core::slice::from_raw_parts(room.as_ptr().cast(), got as usize) };
+        for &byte in text {
             if byte != b'\n' {
                 if let Some(place) = line.get_mut(filled) {
                     *place = byte;
