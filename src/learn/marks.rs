@@ -11,47 +11,53 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 /// Huge pages are left only for this gain: what reads and frees them gains, too.
 const LEAVES: u32 = ONE + ONE / 3;
 
-/// Ticks per MiB from which small pages are tried: twice what huge ones take.
+/// Ticks per MiB from which huge pages are slow: twice what they take elsewhere.
 const SLOW: u32 = 1_000_000;
 
-/// Where huge ones are slow, the third call and then one in `OTHERS` has small ones.
-const OTHERS: u32 = 64;
+/// Slow calls one after the other that count: one may have been held up.
+const ENOUGH: u32 = 2;
+
+/// Calls between two that try the other pages.
+const OTHERS: u32 = 32;
 
 pub struct Marks {
-    calls: AtomicU32,
     /// Ticks per MiB; 0: not known.
     huge: AtomicU32,
     small: AtomicU32,
+    /// The last calls with huge pages that were slow.
+    slow: AtomicU32,
+    /// Calls since the other pages were tried.
+    since: AtomicU32,
 }
 
 // SAFETY: atomics.
 unsafe impl Zeroed for Marks {}
 
 impl Marks {
-    /// Counts a call; returns whether it is to have huge pages.
+    /// Returns whether the next call is to have huge pages; counts it.
     pub fn are_wanted(&self) -> bool {
-        let calls = add(&self.calls);
-        match self.small_pay() {
-            true => calls.is_power_of_two() || calls.is_multiple_of(OTHERS),
-            false => calls % OTHERS != 2 || self.huge.load(Relaxed) < SLOW,
+        let is_time = add(&self.since) >= OTHERS || self.small.load(Relaxed) == 0;
+        let tries = is_time && self.slow.load(Relaxed) >= ENOUGH;
+        if tries {
+            self.since.store(0, Relaxed);
         }
+        tries == self.small_pay()
     }
 
     fn small_pay(&self) -> bool {
         let [huge, small] = [&self.huge, &self.small].map(|cost| cost.load(Relaxed));
-        huge > 0 && small > 0 && ratio(huge, small) > LEAVES
+        small > 0 && self.slow.load(Relaxed) >= ENOUGH && ratio(huge, small) > LEAVES
     }
 
-    /// Notes a call; not the first one, during which workers are being made.
+    /// Notes a call.
     pub fn record(&self, huge: bool, whole: Cost) {
         let cost = whole.per_mebibyte();
         match huge {
-            _ if self.calls.load(Relaxed) == 1 => {}
-            // As soon as the host has given its memory again.
-            true if self.small_pay() => self.huge.store(cost, Relaxed),
-            true => blend(&self.huge, cost, 4),
-            false => blend(&self.small, cost, 4),
+            true if cost < SLOW => self.slow.store(0, Relaxed),
+            true => drop(add(&self.slow)),
+            false => {}
         }
+        blend(if huge { &self.huge } else { &self.small }, cost, 2);
     }
 }
 
@@ -74,14 +80,12 @@ mod tests {
     #[test]
     fn small_pages_are_made_only_while_huge_ones_take_longer() {
         let marks: Marks = zeroed();
-        assert_eq!(run(&marks, 1, [900_000_000, 0]), 1, "workers are made");
-        assert_eq!(run(&marks, 100, [10_000_000, 20_000_000]), 100);
-        assert_eq!(run(&marks, 100, [20_000_000, 40_000_000]), 98);
-        assert_eq!(run(&marks, 1, [80_000_000, 40_000_000]), 1);
-        assert_eq!(run(&marks, 20, [20_000_000, 40_000_000]), 20, "one was held up");
-        assert!(run(&marks, 500, [100_000_000, 40_000_000]) < 100);
-        assert!(run(&marks, 500, [20_000_000, 40_000_000]) > 350);
-        assert!(run(&zeroed(), 10, [100_000_000, 40_000_000]) < 6);
-        assert!(run(&zeroed(), 100, [48_000_000, 40_000_000]) > 95);
+        assert_eq!(run(&marks, 100, [10_000_000, 30_000_000]), 100, "not slow");
+        assert_eq!(run(&marks, 1, [90_000_000, 30_000_000]), 1);
+        assert_eq!(run(&marks, 100, [10_000_000, 30_000_000]), 100, "one was held up");
+        assert!(run(&marks, 100, [90_000_000, 30_000_000]) < 8);
+        assert!(run(&marks, 100, [10_000_000, 30_000_000]) > 65, "and no longer");
+        assert!(run(&zeroed(), 10, [90_000_000, 30_000_000]) < 4);
+        assert!(run(&zeroed(), 100, [36_000_000, 30_000_000]) > 95, "not a third faster");
     }
 }
