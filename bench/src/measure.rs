@@ -54,6 +54,10 @@ impl Samples {
         self.0.push(value);
     }
 
+    pub fn append(&mut self, mut more: Samples) {
+        self.0.append(&mut more.0);
+    }
+
     pub fn len(&self) -> usize {
         self.0.len()
     }
