@@ -2,7 +2,7 @@
 //! without, which take turns.
 
 use crate::machine;
-use crate::measure::Samples;
+use crate::measure::{Samples, shuffled};
 use crate::options::{MIB, Options};
 use crate::out::{Table, median, progress, range, ratio, spread};
 use crate::programs::needs::Place;
@@ -15,9 +15,9 @@ use std::path::Path;
 pub const JOBS: &[&str] =
     &["read", "readinto", "cold", "np_fromfile", "np_load", "parquet", "h5py", "torch_load"];
 
-/// Pairs one after the other that read less than 16 MiB at a time: where the pages of a process lie
-/// makes up to 10 % of such reads, for as long as it lives.
-const PAIRS: usize = 7;
+/// Pairs one after the other that read less than 16 MiB at a time: how a buffer lies to the lines of the
+/// cache makes 10 % of such reads. That depends on what else is in the heap, the environment too.
+const PAIRS: usize = 11;
 
 pub fn run(options: &Options) {
     let Ok(place) = Place::new() else {
@@ -37,7 +37,8 @@ pub fn run(options: &Options) {
     let script = place.scripts.join("reads_jobs.py");
     let arm = |lib| {
         let mut command = spawn::command(python, lib);
-        Server::start(command.arg(&script).args(["serve", "0"]).env("BENCH_FOLDER", &folder))
+        command.env("BENCH_FOLDER", &folder).env("BENCH_PADDING", "x".repeat(16 * shuffled(64)[0]));
+        Server::start(command.arg(&script).args(["serve", "0"]))
     };
     let start = || Some([arm(None)?, arm(options.library())?]);
     if fs::create_dir(&folder).is_ok() {
