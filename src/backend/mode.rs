@@ -1,6 +1,8 @@
 //! How the pieces of one copy are done: one word that the queue carries, and all of its bits.
 
 #[cfg(not(loom))]
+use crate::backend::Refused;
+#[cfg(not(loom))]
 use crate::backend::copy_loop::CopyLoop;
 #[cfg(not(loom))]
 use crate::os::cpus::{self, Features};
@@ -66,9 +68,11 @@ impl Mode {
         ((self & Self::POLICY).bits() >> 3) as PolicyId
     }
 
-    /// Whether workers can place new pages as the caller would.
-    pub fn can_be_shared(self) -> bool {
-        self.policy() != memory_policy::UNKNOWN
+    /// Like `of_caller`, for memory whose pages may be new; refused where workers cannot place them as
+    /// the caller would.
+    pub fn for_new_pages(copy_loop: CopyLoop) -> Result<Self, Refused> {
+        let mode = Self::of_caller(copy_loop);
+        if mode.policy() == memory_policy::UNKNOWN { Err(Refused::Busy) } else { Ok(mode) }
     }
 
     /// Takes on what belongs to the caller, for a worker that has the memory policy in `policy`.

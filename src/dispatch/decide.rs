@@ -250,8 +250,7 @@ fn is_fresh(dst: usize, len: usize) -> bool {
     [2, 1, 3].iter().all(|&quarter| is_absent(dst + len / 4 * quarter))
 }
 
-/// Returns whether the page of an address is not in memory; false where a seccomp filter may forbid
-/// the call.
+/// Returns whether the page of an address is known not to be in memory.
 fn is_absent(address: usize) -> bool {
-    sys::NoFilter::look().is_some_and(|allowed| !sys::is_resident(address & !(PAGE - 1), allowed))
+    sys::is_resident(address & !(PAGE - 1)) == Some(false)
 }

@@ -216,12 +216,14 @@ pub fn auxiliary(which: u64) -> Option<u64> {
     }
 }
 
-/// Whether the page at `page` is in memory; true where the kernel does not say.
-pub fn is_resident(page: usize, _: NoFilter) -> bool {
+/// Whether the page at `page` is in memory, true where the kernel does not say; `None`: a seccomp filter
+/// may forbid the call.
+pub fn is_resident(page: usize) -> Option<bool> {
+    NoFilter::look()?;
     let mut answer = 1u8;
     // SAFETY: the kernel writes one byte for the one page.
     let done = unsafe { syscall!(SYS_mincore, page, 1, &raw mut answer) };
-    done != 0 || answer & 1 == 1
+    Some(done != 0 || answer & 1 == 1)
 }
 
 /// How often this thread has lost its CPU to others; `None`: the kernel does not say.

@@ -43,10 +43,7 @@ pub fn share(
     workers::may_post()?;
     // A handler that jumped out of here would leave workers with our stack.
     let _held = SignalsHeld::handled().ok_or(Refused::System)?;
-    let mode = Mode::of_caller(CopyLoop::Ordinary);
-    if !mode.can_be_shared() {
-        return Err(Refused::Busy);
-    }
+    let mode = Mode::for_new_pages(CopyLoop::Ordinary)?;
     let shared = take_slot(workers)?;
     before();
     let in_order = claims == Claims::InOrder;

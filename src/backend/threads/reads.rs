@@ -21,8 +21,8 @@
 //! - Bytes behind a bad page, or behind the end of a file that is truncated meanwhile, may have
 //!   been written too. The answer does not count them.
 //! - A read is not atomic: a write to the same file may be seen in part. Most file systems promise
-//!   no more. So it is with a buffer that is a shared mapping of the bytes that are read: to ask
-//!   what a buffer is takes an open file, for every read.
+//!   no more. A buffer that is a shared mapping of the bytes that are read may get others than by
+//!   one read: to recognise it, each read would have to open a file.
 //! - Workers may have another table of descriptors than the caller (unshare). They look whether
 //!   the number stands for the same file.
 //! - The kernel reads on from the file that it has begun with when another thread closes or replaces

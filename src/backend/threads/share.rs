@@ -167,11 +167,7 @@ unsafe fn share_chunk(
         Pieces::All(copy_loop) => (copy_loop, Mode::empty()),
         Pieces::Alternate => (CopyLoop::Ordinary, Mode::ALTERNATE),
     };
-    let mode = Mode::of_caller(copy_loop);
-    if !mode.can_be_shared() {
-        return Err(Refused::Busy);
-    }
-    let mode = mode | alternate | task.work.mode();
+    let mode = Mode::for_new_pages(copy_loop)? | alternate | task.work.mode();
     let shared = take_slot(how.workers)?;
 
     let alone = how.share.map_or(0, |share| (task.len as f64 * f64::from(share)) as usize);

@@ -11,7 +11,7 @@ use crate::backend::libc as original;
 use crate::backend::mode::Mode;
 use crate::functions::Op;
 use crate::os::sys;
-use crate::plan::PAGE;
+use crate::plan::{Cut, PAGE};
 
 /// Pages of memory that was never written are made this much at a time: then they are still in the
 /// cache when the bytes are written.
@@ -120,7 +120,7 @@ impl Task {
     /// # Safety
     /// The program's promise.
     pub unsafe fn alone_into_fresh(&self) {
-        const HUGE: usize = 2 << 20;
+        const HUGE: usize = Cut::TABLE;
         let (mut at, mut is_known) = (0, false);
         while at < self.len {
             // Steps end at pages, so that none is made twice.
@@ -133,9 +133,7 @@ impl Task {
             let huge = (self.dst + at - 1) / HUGE * HUGE;
             if !is_known && huge >= part.dst && huge + HUGE <= self.dst + self.len {
                 is_known = true;
-                if sys::NoFilter::look()
-                    .is_some_and(|look| sys::is_resident(huge + HUGE - PAGE, look))
-                {
+                if sys::is_resident(huge + HUGE - PAGE) == Some(true) {
                     // SAFETY: as above.
                     unsafe { self.part(at, self.len - at).alone() };
                     return;
