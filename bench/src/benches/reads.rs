@@ -15,9 +15,11 @@ use std::path::Path;
 pub const JOBS: &[&str] =
     &["read", "readinto", "cold", "np_fromfile", "np_load", "parquet", "h5py", "torch_load"];
 
-/// Pairs one after the other that read less than 16 MiB at a time: how a buffer lies to the lines of the
-/// cache makes 10 % of such reads. That depends on what else is in the heap, the environment too.
+/// Most pairs one after the other that read less than 16 MiB at a time, with `LEAST` seconds each: how a
+/// buffer lies to the lines of the cache makes 10 % of such reads. That depends on what else is in the
+/// heap, the environment too.
 const PAIRS: usize = 11;
+const LEAST: f64 = 0.5;
 
 pub fn run(options: &Options) {
     let Ok(place) = Place::new() else {
@@ -67,7 +69,7 @@ fn cell(
 ) -> Vec<String> {
     let size = format!("{mebibytes}M");
     progress(&format!("reads: {job}, {size}"));
-    let pairs = if mebibytes < 16 { PAIRS } else { 1 };
+    let pairs = if mebibytes < 16 { ((seconds / LEAST) as usize).clamp(1, PAIRS) } else { 1 };
     let (mut plain, mut gain) = (Samples::default(), Samples::default());
     for _ in 0..pairs {
         let Some(mut arms) = start() else {
