@@ -63,7 +63,7 @@ pub trait Operation {
     fn kind(&self) -> Kind;
     fn len(&self) -> usize;
 
-    /// Returns whether the result is the same whatever the order in which the bytes are done.
+    /// Returns whether the bytes may be done in any order.
     fn is_in_any_order(&self) -> bool;
 
     /// Destination and source of a copy within this process, which any engine can make.

@@ -195,7 +195,7 @@ static void keep_tracers_out(int which)
 		wrong("prctl: %s", strerror(errno));
 }
 
-/* Of the same user, with fewer capabilities, and none that lets it trace all. */
+/* A process of this user with fewer capabilities, CAP_SYS_PTRACE not among them. */
 static void lose_capabilities(int which)
 {
 	struct __user_cap_header_struct header = { _LINUX_CAPABILITY_VERSION_3, 0 };

@@ -223,7 +223,7 @@ pub fn command(Options { files, html, hlog, diff }: Options) -> i32 {
     let report = report.finish();
     let write = |path: &Path| std::fs::write(path, &log).map_err(|error| say::about(path, &error));
     let written = [hlog.map(|path| write(&path)), html.map(|path| report.write_page(&path))];
-    // The text needs no file, and is printed all the same.
+    // A file that cannot be written does not keep the text from being printed.
     for why in written.into_iter().flatten().filter_map(Result::err) {
         say(why);
         status = 1;

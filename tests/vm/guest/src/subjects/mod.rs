@@ -72,8 +72,8 @@ mod wreck_ends;
 mod wreck_exports;
 mod yama;
 
-/// A test is of the longest of these that its name begins with. Those with more than one name in
-/// a file are so long that they would not end in the time that a subject has. A checker of mappings
+/// A test is of the longest of these that its name begins with. A file whose tests take longer than a
+/// subject may has several names. A checker of mappings
 /// gives up for good when its own allocations fail, and Yama stays at 3 for good: z, last.
 const SUBJECTS: &str = "
     bounce api api_end channel copy count fuzz interface kept limit message message_end
