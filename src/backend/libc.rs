@@ -97,7 +97,7 @@ static READS_ARE_LIBCS: AtomicBool = AtomicBool::new(false);
 pub fn resolve() {
     let libc = lookup::resolve();
     let is_libcs = |op: Op| libc.contains(&(next(op) as usize));
-    let take = |(op, function): (Op, Function)| set_next(op, lookup::found(function));
+    let take = |(op, function): (Op, Function)| set_next(op, lookup::found_at_start(function));
     OPS.into_iter().chain(READS).for_each(take);
     let reads_are_libcs = READS.into_iter().all(|(op, _)| is_libcs(op));
     READS_ARE_LIBCS.store(reads_are_libcs, Ordering::Release);
@@ -109,7 +109,6 @@ pub fn resolve() {
         set_next(Op::Bcmp, next(Op::Memcmp));
     } else {
         // Another library's may call another by name: then it must not come back.
-        lookup::resolve_others();
         OTHERS.into_iter().for_each(take);
     }
     // What we copy ourselves from here on, until the engine is open, is libc's.
@@ -119,7 +118,7 @@ pub fn resolve() {
     }
     let memmove = match is_libcs(Op::Memmove) {
         true => next(Op::Memmove),
-        false => lookup::resolve_in_libc(Function::memmove),
+        false => lookup::in_libc(Function::memmove),
     };
     if !memmove.is_null() {
         LIBC_MEMMOVE.store(memmove, Ordering::Release);

@@ -1,16 +1,19 @@
-//! Functions of the C library, and a variable, found at start-up by one walk over the loaded objects: the next
-//! definitions after ours, as dlsym(RTLD_NEXT) finds them. There is no other way in this library.
+//! Functions of the C library, and a variable: the next definitions after ours, as dlsym(RTLD_NEXT) finds
+//! them. There is no other way in this library.
 //!
-//! Nothing is looked up later, because dlsym and dl_iterate_phdr wait for locks of the loader. A
-//! thread may hold one for long (a constructor that waits for another thread), and the child of a
-//! fork inherits that of dl_iterate_phdr held. The walk allocates nothing, and takes a tenth of
-//! what dlsym takes for each name, which at the start of every small program is too much.
+//! Start-up walks over the loaded objects once: it notes what other libraries define between ours and
+//! libc, and where libc's table of symbols lies. A name that none of them defines is looked up in
+//! that table when it is first needed, because most names never are, and each costs a tenth of a
+//! microsecond. dlsym and dl_iterate_phdr are not called later, for they wait for locks of the loader.
+//! A thread may hold one for long (a constructor that waits for another thread), and the child of a
+//! fork inherits that of dl_iterate_phdr held. The table needs no lock: libc is never unloaded.
 
+use crate::os::once::Once;
 use core::ffi::{c_char, c_void};
 use core::ops::Range;
 use core::ptr::null_mut;
 use core::slice::from_raw_parts;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// Names to look for: where each begins in the text, and its hash. Offsets instead of addresses,
 /// which the loader would have to relocate.
@@ -38,69 +41,67 @@ impl<const N: usize> Names<N> {
 }
 
 macro_rules! functions {
-    (at start-up: $($name:ident)*; on demand: $($other:ident)*) => {
+    ($($name:ident)*) => {
         #[allow(non_camel_case_types, dead_code)]
         #[derive(Clone, Copy, Debug)]
-        pub enum Function { $($name,)* $($other),* }
+        pub enum Function { $($name),* }
 
-        static NAMES: Names<COUNT> =
-            Names::new(concat!($(stringify!($name), "\0",)* $(stringify!($other), "\0"),*));
-        const AT_START: usize = [$(Function::$name),*].len();
-        const COUNT: usize = AT_START + [$(Function::$other),*].len();
+        const COUNT: usize = [$(Function::$name),*].len();
+        static NAMES: Names<COUNT> = Names::new(concat!($(stringify!($name), "\0"),*));
     };
 }
 
-// Each name costs about an eighth of a microsecond at start-up, because what has to be read for it
-// is in no cache.
 functions! {
-    at start-up:
     memmove mempcpy memset wmemset memcmp wmemcmp
+    memcpy bcopy wmemcpy wmemmove __memcpy_chk __memmove_chk __mempcpy_chk __memset_chk bzero bcmp
+    process_vm_readv process_vm_writev
     read pread64 readv preadv64 preadv64v2 fread fread_unlocked
+    __read_chk __pread64_chk __fread_chk __fread_unlocked_chk
     flockfile funlockfile fileno fwide feof_unlocked ferror_unlocked __freading __fwriting
     ftello64 fseeko64 pthread_setcancelstate pthread_testcancel
-    sigaction
-    abort
+    sigaction abort
     unshare setns setuid setgid seteuid setegid setreuid setregid setresuid setresgid setgroups
     initgroups capset
     mprotect pkey_mprotect madvise
     pthread_attr_init pthread_attr_setdetachstate pthread_attr_setstacksize pthread_attr_destroy
     pthread_create
-    dlopen dlsym __cxa_atexit
+    dlopen dlsym __cxa_atexit __cxa_at_quick_exit on_exit sysconf getgrgid_r
     cuMemHostRegister cuMemHostRegister_v2 cuMemHostUnregister
-    __cxa_at_quick_exit on_exit sysconf getgrgid_r;
-    on demand:
-    memcpy bcopy wmemcpy wmemmove __memcpy_chk __memmove_chk __mempcpy_chk __memset_chk bzero bcmp
-    process_vm_readv process_vm_writev __read_chk __pread64_chk __fread_chk __fread_unlocked_chk
     _dl_find_object program_invocation_name
 }
 
-#[unsafe(link_section = ".data")] // a page that start-up touches anyhow, as for the next
-static FOUND: [AtomicPtr<c_void>; AT_START] = [const { AtomicPtr::new(null_mut()) }; AT_START];
-#[unsafe(link_section = ".data")]
-static RESOLVED: AtomicBool = AtomicBool::new(false);
-/// Not in `.data`, which would take a second page then.
-static OTHERS: [AtomicPtr<c_void>; COUNT - AT_START] =
-    [const { AtomicPtr::new(null_mut()) }; COUNT - AT_START];
+/// What is known so far.
+static FOUND: [AtomicPtr<c_void>; COUNT] = [const { AtomicPtr::new(null_mut()) }; COUNT];
+#[unsafe(link_section = ".data")] // a page that start-up touches anyhow
+static LIBC: Once<Libc> = Once::new();
 
-/// Finds every function that is looked for at start-up; returns where libc lies.
+#[derive(Clone)]
+struct Libc {
+    extent: Range<usize>,
+    /// `None`: it has none that we know to read.
+    symbols: Option<SymbolTable>,
+    /// Whether no other library defines a function that we look for.
+    is_alone: bool,
+}
+
+/// Walks over the loaded objects; returns where libc lies.
 pub fn resolve() -> Range<usize> {
-    let libc = find_next(0, &FOUND);
-    RESOLVED.store(true, Ordering::Release);
-    libc
+    let mut walk = Walk { found: &FOUND, ..Walk::default() };
+    walk.over(0);
+    LIBC.set(walk.libc.unwrap_or(Libc { extent: 0..0, symbols: None, is_alone: true }))
+        .map_or(0..0, |libc| libc.extent.clone())
 }
 
-/// Finds the others too. Only for start-up.
-#[cold]
-pub fn resolve_others() {
-    find_next(AT_START, &OTHERS);
-}
-
-/// Finds a function in libc, whatever other objects define it. Only for start-up.
-#[cold]
-pub fn resolve_in_libc(function: Function) -> *mut c_void {
-    let place = [AtomicPtr::new(null_mut())];
-    walk(function as usize, &place, Walk { behind_us: true, only_libc: true, ..Walk::default() });
-    place[0].load(Ordering::Relaxed)
+/// Finds a function in libc, whatever other objects define it; null: it has none.
+#[inline(never)]
+#[unsafe(link_section = ".text.start")] // see `intercept::entry`
+pub fn in_libc(function: Function) -> *mut c_void {
+    let Some(symbols) = LIBC.get().and_then(|libc| libc.symbols.as_ref()) else {
+        return null_mut();
+    };
+    let (at, hash) = NAMES.names[function as usize];
+    // SAFETY: libc's table.
+    unsafe { symbols.look_up(&NAMES.text.as_bytes()[at as usize..], hash) }
 }
 
 /// Finds a function or variable in any object, from the program on to the loader, which comes after
@@ -108,14 +109,31 @@ pub fn resolve_in_libc(function: Function) -> *mut c_void {
 #[cold]
 pub fn resolve_anywhere(function: Function) -> *mut c_void {
     let place = [AtomicPtr::new(null_mut())];
-    walk(function as usize, &place, Walk { behind_us: true, past_libc: true, ..Walk::default() });
+    let mut walk = Walk { found: &place, behind_us: true, past_libc: true, ..Walk::default() };
+    walk.over(function as usize);
     place[0].load(Ordering::Relaxed)
 }
 
-/// Returns what was found at start-up, or null.
+/// Returns the function after ours, or null; also null before start-up.
 pub fn found(function: Function) -> *mut c_void {
-    let number = function as usize;
-    FOUND.get(number).unwrap_or_else(|| &OTHERS[number - AT_START]).load(Ordering::Relaxed)
+    let place = &FOUND[function as usize];
+    let known = place.load(Ordering::Relaxed);
+    if !known.is_null() {
+        return known;
+    }
+    let found = in_libc(function);
+    if !found.is_null() {
+        place.store(found, Ordering::Relaxed);
+    }
+    found
+}
+
+/// Returns what `found` does, and notes nothing where it can, so as to write to no page. For start-up.
+pub fn found_at_start(function: Function) -> *mut c_void {
+    match LIBC.get() {
+        Some(libc) if libc.is_alone => in_libc(function),
+        _ => found(function),
+    }
 }
 
 /// Notes a function of a library that was loaded since.
@@ -126,7 +144,7 @@ pub fn note(function: Function, found: *mut c_void) {
 /// Returns the function after ours, or null. A constructor of another library may call before our
 /// start-up: that is still the moment to look.
 pub fn original(function: Function) -> *mut c_void {
-    if !RESOLVED.load(Ordering::Acquire) {
+    if LIBC.get().is_none() {
         resolve();
     }
     found(function)
@@ -161,36 +179,24 @@ macro_rules! rare {
 
 pub(crate) use rare;
 
-/// Looks up the functions from number `first` on in the objects after ours, up to libc, and returns
-/// where that lies. A library that was opened by dlopen comes after libc: then it looks in libc only.
-fn find_next(first: usize, places: &[AtomicPtr<c_void>]) -> Range<usize> {
-    match walk(first, places, Walk::default()) {
-        libc if libc.is_empty() => {
-            places.iter().for_each(|place| place.store(null_mut(), Ordering::Relaxed));
-            let only_libc = Walk { behind_us: true, only_libc: true, ..Walk::default() };
-            walk(first, places, only_libc)
-        }
-        libc => libc,
-    }
-}
-
-/// Looks up the functions from number `first` on that have no place yet.
-fn walk(first: usize, found: &[AtomicPtr<c_void>], how: Walk<'_>) -> Range<usize> {
-    let mut walk = Walk { names: &NAMES.names[first..][..found.len()], found, ..how };
-    // SAFETY: the callback gets `walk` and uses it before this returns.
-    unsafe { libc::dl_iterate_phdr(Some(look_into), (&raw mut walk).cast()) };
-    walk.libc
-}
-
 #[derive(Default)]
 struct Walk<'a> {
     names: &'a [(u16, u32)],
     found: &'a [AtomicPtr<c_void>],
     /// Objects before ours, and ours, are passed over.
     behind_us: bool,
-    only_libc: bool,
     past_libc: bool,
-    libc: Range<usize>,
+    any: bool,
+    libc: Option<Libc>,
+}
+
+impl Walk<'_> {
+    /// Looks for the functions from number `first` on that have no place yet.
+    fn over(&mut self, first: usize) {
+        self.names = &NAMES.names[first..][..self.found.len()];
+        // SAFETY: the callback gets `self` and uses it before this returns.
+        unsafe { libc::dl_iterate_phdr(Some(look_into), (&raw mut *self).cast()) };
+    }
 }
 
 #[unsafe(link_section = ".text.start")] // see `intercept::entry`
@@ -204,29 +210,34 @@ unsafe extern "C" fn look_into(
     // SAFETY: as the loader says.
     let segments = unsafe { from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) };
     let whole = extent(object.dlpi_addr as usize, segments);
-    if !walk.behind_us {
+    // A library that was opened by dlopen comes after libc, which then is all that is left.
+    let is_libc = whole.contains(&(libc::__errno_location as *const () as usize));
+    if !walk.behind_us && !is_libc {
         walk.behind_us = whole.contains(&(look_into as *const () as usize));
         return 0;
     }
-    let is_libc = whole.contains(&(libc::__errno_location as *const () as usize));
     let dynamic = segments.iter().find(|segment| segment.p_type == libc::PT_DYNAMIC);
-    if let Some(dynamic) = dynamic.filter(|_| is_libc || !walk.only_libc) {
-        // SAFETY: a loaded object, and where its dynamic section is.
-        if let Some(table) = unsafe { SymbolTable::of(object.dlpi_addr as usize, dynamic) } {
-            for (&(at, hash), found) in walk.names.iter().zip(walk.found) {
-                if found.load(Ordering::Relaxed).is_null() {
-                    let name = &NAMES.text.as_bytes()[at as usize..];
-                    // SAFETY: the table of a loaded object.
-                    found.store(unsafe { table.look_up(name, hash) }, Ordering::Relaxed);
+    // SAFETY: a loaded object, and where its dynamic section is.
+    let table =
+        dynamic.and_then(|dynamic| unsafe { SymbolTable::of(object.dlpi_addr as usize, dynamic) });
+    if is_libc && !walk.past_libc {
+        walk.libc = Some(Libc { extent: whole, symbols: table, is_alone: !walk.any });
+        return 1; // no object behind libc defines its functions
+    }
+    if let Some(table) = table {
+        for (&(at, hash), found) in walk.names.iter().zip(walk.found) {
+            if found.load(Ordering::Relaxed).is_null() {
+                let name = &NAMES.text.as_bytes()[at as usize..];
+                // SAFETY: the table of a loaded object.
+                let address = unsafe { table.look_up(name, hash) };
+                if !address.is_null() {
+                    found.store(address, Ordering::Relaxed);
+                    walk.any = true;
                 }
             }
         }
     }
-    // No object behind libc defines its functions.
-    if is_libc {
-        walk.libc = whole;
-    }
-    i32::from(is_libc && !walk.past_libc)
+    0
 }
 
 /// Returns an object's range from its lowest to its highest byte.
@@ -253,6 +264,7 @@ unsafe fn is_called(found: *const c_char, name: &[u8]) -> bool {
 }
 
 /// The symbols that an object defines, as its dynamic section tells.
+#[derive(Clone)]
 struct SymbolTable {
     base: usize,
     hash: *const u32,
@@ -260,6 +272,11 @@ struct SymbolTable {
     names: *const c_char,
     versions: *const u16,
 }
+
+// SAFETY: only ever read, and where it lies it stays.
+unsafe impl Send for SymbolTable {}
+// SAFETY: as above.
+unsafe impl Sync for SymbolTable {}
 
 impl SymbolTable {
     /// `None`: it has no DT_GNU_HASH.
@@ -324,16 +341,18 @@ impl SymbolTable {
             }
             loop {
                 let hash = chain.add((index - first) as usize).read();
-                let symbol = &*self.symbols.add(index as usize);
-                let is_default = self.versions.is_null()
-                    || self.versions.add(index as usize).read() & HIDDEN == 0;
+                let symbol = self.symbols.add(index as usize);
+                let is_default = || {
+                    self.versions.is_null()
+                        || self.versions.add(index as usize).read() & HIDDEN == 0
+                };
                 if hash | 1 == wanted | 1
-                    && symbol.st_shndx != 0
-                    && is_default
-                    && is_called(self.names.add(symbol.st_name as usize), name)
+                    && (*symbol).st_shndx != 0
+                    && is_default()
+                    && is_called(self.names.add((*symbol).st_name as usize), name)
                 {
-                    let value = self.base + symbol.st_value as usize;
-                    return match symbol.st_info & 0xf {
+                    let value = self.base + (*symbol).st_value as usize;
+                    return match (*symbol).st_info & 0xf {
                         OBJECT | FUNCTION => value as *mut c_void,
                         IFUNC => {
                             core::mem::transmute::<usize, extern "C" fn() -> *mut c_void>(value)()
@@ -359,13 +378,12 @@ mod tests {
     fn walk_finds_what_dlsym_finds() {
         let libc = resolve();
         assert!(!libc.is_empty());
-        resolve_others();
-        let places = FOUND.iter().chain(&OTHERS);
-        for (&(at, _), place) in NAMES.names.iter().zip(places) {
+        for (number, &(at, _)) in NAMES.names.iter().enumerate() {
             let name = CStr::from_bytes_until_nul(&NAMES.text.as_bytes()[at as usize..]).unwrap();
             // SAFETY: a terminated name.
             let expected = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-            let found = place.load(Ordering::Relaxed);
+            // SAFETY: the number of a function.
+            let found = found(unsafe { core::mem::transmute::<u8, Function>(number as u8) });
             if name == c"_dl_find_object" {
                 // The loader's, which may come behind libc.
                 assert_eq!(resolve_anywhere(Function::_dl_find_object), expected);
@@ -375,6 +393,6 @@ mod tests {
             let is_drivers = name.to_bytes().starts_with(b"cu");
             assert!(is_drivers || libc.contains(&(found as usize)), "{name:?}");
         }
-        assert_eq!(resolve_in_libc(Function::memmove), found(Function::memmove));
+        assert_eq!(in_libc(Function::memmove), found(Function::memmove));
     }
 }
