@@ -3,12 +3,12 @@
 
 Each job runs plain and with adma in turn. The claim of a run with adma,
 "took A, without adma about B (LOW to HIGH)", is right if the mean of the
-plain runs before and after it lies between LOW and HIGH; the bounds may be
-no further apart than half of that. "not known" claims nothing.
+plain runs before and after it lies between LOW and HIGH, and these are no
+further apart than half of that. "not known" claims nothing.
 
-Fails if fewer than nine of ten claims are right, if one is too wide, or if
-fewer than half of the runs claim anything, those of jobs left out that
-compete with others or with themselves: of these nothing is ever claimed.
+Fails if fewer than nine of ten claims are right, or if fewer than half of
+the runs claim anything, those of jobs left out that compete with others or
+with themselves: of these nothing should be claimed.
 
 "counting", only when named, is another question: what statistics and call
 sites cost copies of 256 KiB to 1 MiB. Two processes with the library, one of
@@ -22,6 +22,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 BUILT = HERE.parent / "target" / "release" / "adma"
 
 # Two buffers that were written, and a copy between them, for which Python lets other threads run.
+# Several pairs lie in more memory than caches hold; of calls that find all in the cache little is claimed.
 COPY = """import ctypes
 def buffers(mebibytes):
     return [ctypes.create_string_buffer(int(mebibytes * 2**20)) for _ in range(2)]
@@ -31,9 +32,9 @@ def copy(pair):
 # Name, what it does, Python that does it, or the job whose Python it is.
 JOBS = {
     "one": ("one process, 32 MiB copies and some arithmetic", COPY + """
-pair = buffers(32)
-for i in range(60):
-    copy(pair); sum(range(100_000))"""),
+pairs = [buffers(32) for _ in range(8)]
+for i in range(96):
+    copy(pairs[i % 8]); sum(range(100_000))"""),
     "middle": ("copies of 2 MiB", COPY + """
 pair = buffers(2)
 for _ in range(4000): copy(pair)"""),
@@ -45,8 +46,8 @@ for _ in range(40):
 a = bytes(64 << 20); b = [bytearray(a) for i in range(20)]"""),
     "fills": ("memory that is filled again and again", """
 import ctypes
-room = ctypes.create_string_buffer(64 << 20)
-for i in range(60): ctypes.memset(room, i, 64 << 20)"""),
+rooms = [ctypes.create_string_buffer(64 << 20) for _ in range(8)]
+for i in range(96): ctypes.memset(rooms[i % 8], i, 64 << 20)"""),
     "compares": ("buffers that are equal", """
 a = bytes(64 << 20); b = bytes(bytearray(a))
 for _ in range(60): a == b"""),
@@ -57,11 +58,11 @@ for _ in range(8):
     new = bytearray(pair[0]); sum(range(500_000))"""),
     "large": ("one copy of 512 MiB only", COPY + """
 copy(buffers(512))"""),
-    "reads": ("a cached file of 128 MiB, read twenty times", """
+    "reads": ("a cached file of 128 MiB, read again and again", """
 import os
-f = open(os.environ["SAVED_FILE"], "rb", buffering=0); room = bytearray(128 << 20)
-for _ in range(20):
-    f.seek(0); f.readinto(room)"""),
+f = open(os.environ["SAVED_FILE"], "rb", buffering=0); rooms = [bytearray(128 << 20) for _ in range(3)]
+for i in range(24):
+    f.seek(0); f.readinto(rooms[i % 3])"""),
     "pool": ("four workers that copy at once", COPY + """
 import multiprocessing
 def work(n):
@@ -85,11 +86,15 @@ all = [threading.Thread(target=work) for _ in range(4)]
 # Copies for a tenth of a second at each line of input; answers with seconds for a copy.
 TURNS = COPY + """
 import sys, time
-pair = buffers(float(sys.argv[1]))
+import random
+size, room = int(float(sys.argv[1]) * 2**20), 2**16
+pair = [ctypes.addressof(buffer) for buffer in (kept := buffers((size + room) / 2**20))]
 for _ in sys.stdin:
+    # Where buffers lie in their pages makes more difference than what is measured.
+    to, source = (start + 64 * random.randrange(room // 64) for start in pair)
     begun, copies = time.perf_counter(), 0
     while (passed := time.perf_counter() - begun) < 0.1:
-        for _ in range(16): copy(pair)
+        for _ in range(16): ctypes.memmove(to, source, size)
         copies += 16
     print(passed / copies, flush=True)"""
 # Jobs that compete with others, or with themselves.
@@ -139,7 +144,7 @@ def seconds(words):
 
 
 def claim(told):
-    """Bounds in seconds, or the reason why there are none."""
+    """Bounds in seconds and what rounding adds to each, or the reason why there are none."""
     known = re.search(r"without adma about [\d.]+ (\w+) \(([\d.]+) to ([\d.]+)\)", told)
     if not known:
         why = re.search(r"without adma not known: (.*)", told)
@@ -147,7 +152,7 @@ def claim(told):
     unit, low, high = known.groups()
     scale = {"s": 1, "ms": 1e-3, "us": 1e-6}[unit]
     half = 0.5 * 10 ** -(len(low.partition(".")[2]))  # of the last digit shown
-    return ((float(low) - half) * scale, (float(high) + half) * scale), None
+    return (float(low) * scale, float(high) * scale, half * scale), None
 
 
 def main():
@@ -160,15 +165,15 @@ def main():
     options.add_argument("jobs", nargs="*", metavar="job", choices=[[], *JOBS, "counting"])
     wish = options.parse_args()
     if wish.jobs == ["counting"]:
-        return counting(wish.rounds, pathlib.Path(wish.adma).with_name("libadma.so"))
-    sums = {"inside": 0, "known": 0, "runs": 0, "wide": 0}
+        return counting(wish.rounds, pathlib.Path(wish.adma).resolve().with_name("libadma.so"))
+    sums = {"right": 0, "known": 0, "runs": 0, "wide": 0}
     may_claim = 0
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         cached = folder / "cached"
         cached.write_bytes(bytes(128 << 20))
         os.environ["SAVED_FILE"] = str(cached)
-        print(f"{'job':<9}{'plain':>9}{'with':>9}{'claimed':>18}{'inside':>9}{'wide':>6}  not known")
+        print(f"{'job':<9}{'plain':>9}{'with':>9}{'claimed':>18}{'right':>9}{'wide':>6}  not known")
         for job in wish.jobs or JOBS:
             if job == "helper" and not os.path.exists("/dev/adma"):
                 print(f"{job:<9} skipped: no /dev/adma")
@@ -177,11 +182,10 @@ def main():
             for key in sums:
                 sums[key] += row[key]
             may_claim += 0 if job in COMPETE else row["runs"]
-    print(f"inside {sums['inside']} of {sums['known']} claims, too wide {sums['wide']}; "
+    print(f"right: {sums['right']} of {sums['known']} claims, too wide: {sums['wide']}; "
           f"not known {sums['runs'] - sums['known']} of {sums['runs']} runs")
     faults = [words for bad, words in (
-        (sums["inside"] < 0.9 * sums["known"], "fewer than nine of ten claims hold"),
-        (sums["wide"] > 0, "claims are too wide"),
+        (sums["right"] < 0.9 * sums["known"], "fewer than nine of ten claims are right"),
         (2 * sums["known"] < may_claim, "fewer than half of the runs claim anything"),
     ) if bad]
     print("NOT as it should be: " + "; ".join(faults) if faults else "as it should be")
@@ -195,7 +199,7 @@ def measure(job, words, wish):
         hogs = [subprocess.Popen(hog) for _ in range(os.cpu_count())]
     try:
         dma = ["-b", "dma"] if job == "helper" else []
-        before, plains, withs, bounds, reasons, inside, wide = seconds(words)[0], [], [], [], [], 0, 0
+        before, plains, withs, bounds, reasons, right, wide = seconds(words)[0], [], [], [], [], 0, 0
         for _ in range(wish.rounds):
             took, told = seconds([wish.adma, *dma, *words])
             after = seconds(words)[0]
@@ -206,20 +210,22 @@ def measure(job, words, wish):
             if why:
                 reasons.append(why)
                 continue
-            bounds.append(found)
-            inside += found[0] <= plain <= found[1]
-            wide += found[1] - found[0] > plain / 2
+            low, high, half = found
+            bounds.append((low, high))
+            is_wide = high - low > plain / 2
+            wide += is_wide
+            right += not is_wide and low - half <= plain <= high + half
     finally:
         for hog in hogs:
             hog.kill()
             hog.wait()
     middle = [statistics.median(bound) for bound in zip(*bounds)] if bounds else None
     claimed = f"{middle[0]:.2f} to {middle[1]:.2f}" if middle else "-"
-    part = f"{inside}/{len(bounds)}" if bounds else "-"
+    part = f"{right}/{len(bounds)}" if bounds else "-"
     print(f"{job:<9}{statistics.median(plains):>8.2f}s{statistics.median(withs):>8.2f}s{claimed:>18}"
           f"{part:>9}{wide:>6}  {'; '.join(f'{reasons.count(w)} x {w}' for w in sorted(set(reasons)))}",
           flush=True)
-    return {"inside": inside, "known": len(bounds), "runs": wish.rounds, "wide": wide}
+    return {"right": right, "known": len(bounds), "runs": wish.rounds, "wide": wide}
 
 
 if __name__ == "__main__":

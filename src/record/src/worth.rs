@@ -39,7 +39,7 @@ const OWN_CACHE: core::ops::Range<usize> = 2..4;
 const OWN_CACHE_MARGIN: f64 = 0.25;
 /// First pages of fresh memory are often ones that were just freed, and in the cache: later ones may
 /// cost more by this part.
-const FRESH_MARGIN: f64 = 0.12;
+const FRESH_MARGIN: f64 = 0.1;
 /// Small pages take longer to be freed than huge ones, after the call: this part of what libc takes to
 /// write them.
 const FREEING: f64 = 0.07;
@@ -52,7 +52,7 @@ const UNKNOWN: (f64, f64) = (0.5, 3.0);
 const MOST_OVERLAPPED: f64 = 0.1;
 const MOST_PREEMPTED: f64 = 0.2;
 /// Bounds further apart than this part of the time without us are no answer.
-const MOST_WIDTH: f64 = 0.45;
+const MOST_WIDTH: f64 = 0.44;
 
 /// Seconds saved, and their bounds. Negative: lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
