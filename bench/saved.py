@@ -88,7 +88,8 @@ TURNS = COPY + """
 import sys, time
 import random
 size, room = int(float(sys.argv[1]) * 2**20), 2**16
-pair = [ctypes.addressof(buffer) for buffer in (kept := buffers((size + room) / 2**20))]
+kept = buffers((size + room) / 2**20)
+pair = [ctypes.addressof(buffer) for buffer in kept]
 for _ in sys.stdin:
     # Where buffers lie in their pages makes more difference than what is measured.
     to, source = (start + 64 * random.randrange(room // 64) for start in pair)

@@ -1,6 +1,6 @@
 //! What a large copy evicts: a small buffer is read by columns, after a copy by libc, by the
 //! shim's threads (with ADMA_BACKEND=gpu by the card), by streaming stores alone, and after as long
-//! a computation.
+//! a computation or sleep: a CPU that sleeps deeply loses its own caches.
 
 use super::asynchronous::compute;
 use crate::arms::{Arm, describe_shim};
@@ -12,9 +12,14 @@ use crate::out::{Table, median, progress, size as short, spread};
 use crate::team::Team;
 use crate::turns::Budget;
 use std::hint::black_box;
+use std::thread;
+use std::time::Duration;
 
 /// A row of the matrix that is read by columns.
 const ROW: usize = 4096;
+/// What comes before the columns besides copies.
+const OTHERS: [&str; 3] = ["", "again", "asleep"];
+const SLEEP: Duration = Duration::from_micros(1500);
 
 pub fn run(options: &Options) {
     println!(
@@ -27,13 +32,14 @@ pub fn run(options: &Options) {
     kinds.extend(Arm::streaming(1).map(|arm| Arm { name: "streaming".into(), ..arm }));
     let level2 = machine::cache(2).unwrap_or(MIB);
     let level3 = machine::cache(3).unwrap_or(32 * MIB);
-    let mut table = Table::of("buffer|us|again|libc|threads|streaming");
+    let mut table = Table::of("buffer|us|again|asleep|libc|threads|streaming");
     for small in [level2 / 4, level2 / 2, (level3 / 4).min(32 * MIB)] {
         let small = small.next_power_of_two() / if small.is_power_of_two() { 1 } else { 2 };
         progress(&format!("cache: {}", short(small)));
         let (base, ratios) = rounds(&pair, size, small, &kinds, options);
         let mut row = vec![short(small), format!("{:.1}", base.median() / 1e3)];
-        let names = ["again"].into_iter().chain(kinds.iter().map(|kind| kind.name.as_str()));
+        let copies = kinds.iter().map(|kind| kind.name.as_str());
+        let names = OTHERS[1..].iter().copied().chain(copies);
         for (name, ratio) in names.zip(&ratios) {
             spread(&format!("cache.{}.{name}", short(small)), ratio);
             row.push(median(ratio));
@@ -43,8 +49,8 @@ pub fn run(options: &Options) {
     table.print();
 }
 
-/// Nanoseconds of the columns after computing, and the ratios to it: after computing again
-/// (the noise), and after each of the copies.
+/// Nanoseconds of the columns after computing, and the ratios to it: after computing again (the
+/// noise), after sleeping, and after each of the copies.
 fn rounds(
     pair: &Pair,
     size: usize,
@@ -53,17 +59,18 @@ fn rounds(
     options: &Options,
 ) -> (Samples, Vec<Samples>) {
     let (team, area) = (Team::new(1), Area::new(small));
-    let (mut base, mut ratios) = (Samples::default(), vec![Samples::default(); kinds.len() + 1]);
+    let (mut base, mut ratios) = (Samples::default(), vec![Samples::default(); kinds.len() + 2]);
     let budget = Budget::new(2.0 * options.seconds);
     while budget.used() < 1.0 || base.len() < 5 {
-        let mut times = vec![0.0; kinds.len() + 2];
+        let mut times = vec![0.0; kinds.len() + OTHERS.len()];
         for kind in shuffled(times.len()) {
             for _ in 0..3 {
                 columns(&area);
             }
-            match kind.checked_sub(2).map(|kind| &kinds[kind]) {
+            match kind.checked_sub(OTHERS.len()).map(|kind| &kinds[kind]) {
                 // SAFETY: both areas have that size; one thread.
                 Some(arm) => unsafe { arm.run(&team, pair.spot(0), size) },
+                None if kind == 2 => thread::sleep(SLEEP),
                 None => drop(black_box(compute(5_000_000))),
             }
             times[kind] = columns(&area);
