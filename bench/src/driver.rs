@@ -105,7 +105,7 @@ impl Results {
         let mut command = spawn::itself(bench.name, lib.filter(|_| bench.preload));
         command.args(args).args(["--lib", lib.unwrap_or("none")]);
         command.envs(knobs.iter().copied());
-        let before = Ticks::now();
+        let (before, figures) = (Ticks::now(), self.figures.len());
         let ended = command.stdout(Stdio::piped()).spawn().and_then(|mut child| {
             let lines = child.stdout.take().map(BufReader::new).into_iter();
             for line in lines.flat_map(BufRead::lines).map_while(Result::ok) {
@@ -118,7 +118,7 @@ impl Results {
             }
             child.wait()
         });
-        match ended {
+        match &ended {
             Ok(status) if status.success() => {}
             Ok(status) => say(&format!("{} ended early: {status}", bench.name)),
             Err(error) => say(&format!("{}: {error}", bench.name)),
@@ -127,7 +127,10 @@ impl Results {
         if stolen > 1.0 {
             say(&format!("WARNING: the host took {stolen:.0} % of our CPU time meanwhile"));
         }
-        self.texts.insert(format!("{prefix}{}", bench.name), json!(text));
+        // Of one that could not begin, older results are kept.
+        if ended.is_ok_and(|status| status.success()) || self.figures.len() > figures {
+            self.texts.insert(format!("{prefix}{}", bench.name), json!(text));
+        }
     }
 }
 

@@ -87,8 +87,15 @@ pub fn run(options: &Options) {
 fn arguments(step: &Step, options: &Options) -> Vec<String> {
     let own = if options.quick { step.2.unwrap_or_default() } else { step.3 };
     let mut words: Vec<String> = own.split_whitespace().map(String::from).collect();
-    let is_name = |word: &String| options.names.contains(word) || *word == "--quick";
-    words.extend(options.given.iter().filter(|word| !is_name(word)).cloned());
+    let mut given = options.given.iter();
+    while let Some(word) = given.next() {
+        match word.as_str() {
+            "--out" => drop(given.next()), // which may be called as a benchmark is
+            "--quick" => {}
+            name if options.names.iter().any(|other| other == name) => {}
+            _ => words.push(word.clone()),
+        }
+    }
     words
 }
 

@@ -8,7 +8,9 @@ use std::process::{Command, Output, Stdio};
 
 fn command(words: &[&str], out: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_adma-bench"));
-    command.args(words).args(["--lib", "none", "--out"]).arg(out).env_remove("LD_PRELOAD");
+    let (folder, name) = (out.parent().expect("a folder"), out.file_name().expect("a name"));
+    command.args(words).args(["--lib", "none", "--out"]).arg(name).current_dir(folder);
+    command.env_remove("LD_PRELOAD");
     // One CPU: no threads that spin for each other, which takes long on a busy machine.
     // SAFETY: sched_setaffinity is async-signal-safe; zeros are an empty set.
     unsafe {
@@ -29,10 +31,12 @@ fn bench(words: &[&str], out: &Path) -> Output {
     output
 }
 
+/// A folder for results, called as the README calls it, which is also the name of a benchmark.
 fn scratch(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = fs::remove_dir_all(&folder);
-    folder
+    fs::create_dir_all(&folder).expect("a folder");
+    folder.join("evidence")
 }
 
 const BRIEF: [&str; 6] = ["--seconds", "0.01", "--sizes", "64K", "--buffers", "64M"];
