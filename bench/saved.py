@@ -63,6 +63,9 @@ import os
 f = open(os.environ["SAVED_FILE"], "rb", buffering=0); rooms = [bytearray(128 << 20) for _ in range(3)]
 for i in range(24):
     f.seek(0); f.readinto(rooms[i % 3])"""),
+    "loads": ("a cached file of 128 MiB, read into new memory", """
+import os
+for _ in range(12): open(os.environ["SAVED_FILE"], "rb").read()"""),
     "pool": ("four workers that copy at once", COPY + """
 import multiprocessing
 def work(n):

@@ -402,15 +402,19 @@ impl Cell {
         (calls, self.trying.load(Relaxed) && (!by_turns || is_other_turn(calls)))
     }
 
-    /// Like `decide`, into memory that was never written. Now and then the first bytes from `dst` on are
-    /// timed: whole page tables, so that huge pages cost what they cost by the byte.
+    /// Like `decide`, into memory that was never written. Now and then two whole page tables at the
+    /// beginning are timed, so that huge pages cost what they cost by the byte.
     pub fn decide_fresh(&self, dst: usize, len: usize) -> Verdict {
         let calls = add(&self.calls);
         let then = (FRESH_PAIR_EVERY / len.max(1)).max(1) as u32;
         let then = if calls < SAMPLES_THEN { then } else { 8 * then };
         let timed = is_turn(calls, then) && len >= FRESH_PAIRS_FROM;
-        let first = (dst + PAGE_TABLE).next_multiple_of(PAGE_TABLE) - dst;
-        Ok(if timed { first } else { 0 })
+        Ok(if timed { Self::untimed(dst) + 2 * PAGE_TABLE } else { 0 })
+    }
+
+    /// Returns how many bytes from `dst` on lie in front of the first whole page table.
+    pub fn untimed(dst: usize) -> usize {
+        dst.next_multiple_of(PAGE_TABLE) - dst
     }
 
     /// Returns whether libc has copied so fast here that no page fault can have occurred, which spares

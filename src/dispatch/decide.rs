@@ -32,8 +32,10 @@ pub(super) struct Decision<'a> {
     pub fresh: Option<usize>,
     /// Verdict of the learner; `None`: it was not asked, and is told nothing.
     pub verdict: Option<Verdict>,
-    /// Bytes that the caller does alone first, by libc and timed; 0: none.
+    /// Bytes that the caller does alone first, by libc; 0: none.
     pub first: usize,
+    /// The last of them, whose time stands for libc's in reports.
+    pub timed: usize,
     /// Copier by which the stores are chosen; `None`: the copy may not be streamed.
     pub copier: Option<Copier>,
     pub pieces: Pieces,
@@ -68,6 +70,7 @@ impl Dispatcher {
             fresh: None,
             verdict: None,
             first: 0,
+            timed: 0,
             copier: None,
             pieces: Pieces::All(CopyLoop::Ordinary),
             cpu: None,
@@ -179,9 +182,15 @@ impl Decision<'_> {
         if self.config.counts() && self.fresh.is_none() && !operation.kind().is_by_kernel() {
             self.first = self.cell.sample(self.first, len);
         }
+        let asked = self.first;
         self.first = match self.by {
             Ok(_) => self.first.max(O::FIRST).min(len / 2),
             Err(_) => 0,
+        };
+        self.timed = match self.fresh {
+            Some(dst) if asked > 0 => self.first.saturating_sub(Cell::untimed(dst)),
+            Some(_) => 0, // too few bytes to tell what its pages cost
+            None => self.first,
         };
     }
 
@@ -214,7 +223,7 @@ impl Decision<'_> {
             Err(Fallback::Learned) => self.cell.is_time_to_sample(),
             _ => false,
         };
-        let is_sample = by_libc && self.fresh.is_none() || self.by.is_ok() && self.first > 0;
+        let is_sample = by_libc && self.fresh.is_none() || self.by.is_ok() && self.timed > 0;
         if self.config.counts() && is_sample {
             self.cpu = CpuUse::now();
         }

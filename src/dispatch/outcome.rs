@@ -141,7 +141,7 @@ impl Dispatcher {
             (Path::Engine, Ok(_)) => {
                 completion
                     .sample
-                    .inspect(|&ticks| row.note_libc(decision.first as u64, ticks, false));
+                    .inspect(|&ticks| row.note_libc(decision.timed as u64, ticks, false));
             }
             (Path::Engine, Err(_)) => {} // streamed by the caller, not libc's
             (Path::Libc(_), _) if lost > passed / 16 || !is_settled => {}

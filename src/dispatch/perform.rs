@@ -43,11 +43,16 @@ impl Dispatcher {
             if matches!(by, Ok(EngineKind::Threads(_))) && !decision.back_to_back {
                 workers::QUEUE.wake_sleepers(1); // a shared copy will come soon
             }
-            let begun = sys::ticks();
-            // SAFETY: part of the caller's ranges.
-            match unsafe { operation.begin(from, decision.first) } {
-                Ok(()) => from += decision.first,
-                Err(why) => by = Err(why),
+            let mut begun = 0;
+            for len in [decision.first - decision.timed, decision.timed] {
+                begun = sys::ticks();
+                if len > 0 && by.is_ok() {
+                    // SAFETY: part of the caller's ranges.
+                    match unsafe { operation.begin(from, len) } {
+                        Ok(()) => from += len,
+                        Err(why) => by = Err(why),
+                    }
+                }
             }
             first[1] = sys::ticks();
             sample = decision
