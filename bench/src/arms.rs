@@ -44,8 +44,8 @@ impl Arm {
     }
 
     /// Streaming stores, the widest of this CPU.
-    pub fn streaming(threads: usize) -> Option<Self> {
-        pieces::available().pop().map(|(name, copy)| Arm::new(name, copy, threads))
+    pub fn streaming(name: &str, threads: usize) -> Self {
+        Arm::new(name, pieces::widest(), threads)
     }
 
     /// # Safety

@@ -66,22 +66,21 @@ impl Results {
     }
 
     /// Takes over what older results have of benchmarks that were not run this time.
-    pub fn carry_over(&mut self, before: Results) {
-        let date = before.date;
-        let mut missing = before.texts;
-        missing.retain(|name, _| !self.texts.contains_key(name));
-        for (key, figure) in before.figures {
+    pub fn carry_over(&mut self, before: &Results) {
+        let is_missing = |(name, _): &(&String, &Value)| !self.texts.contains_key(*name);
+        let missing: Vec<_> = before.texts.iter().filter(is_missing).collect();
+        for (key, figure) in &before.figures {
             let of = |name: &str| key.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
-            if missing.keys().any(|name| of(name)) {
-                self.figures.entry(key).or_insert(figure);
+            if missing.iter().any(|(name, _)| of(name)) {
+                self.figures.entry(key.clone()).or_insert(*figure);
             }
         }
         for (name, text) in missing {
             let mut text = text.as_str().unwrap_or_default().to_string();
             if !text.starts_with("kept from") {
-                text = format!("kept from {date}\n\n{text}");
+                text = format!("kept from {}\n\n{text}", before.date);
             }
-            self.texts.insert(name, json!(text));
+            self.texts.insert(name.clone(), json!(text));
         }
     }
 

@@ -133,9 +133,9 @@ fn keep(folder: &Path, own: &str, unfinished: &Path, mut results: Results) -> io
     for (path, before) in folders(folder)?.into_iter().rev() {
         let same = ["cpus", "cpu"].iter().all(|name| before.about(name) == results.about(name));
         if same && path != unfinished {
+            results.carry_over(&before);
             let report = compare::report(&before, &results);
             println!("\n== compared with {}\n\n{report}", path.display());
-            results.carry_over(before);
             replaced.push(path);
         }
     }

@@ -9,16 +9,13 @@ use std::arch::asm;
 use std::arch::is_x86_feature_detected as has;
 use std::arch::x86_64::*;
 
-/// The loops that this CPU can run.
-pub fn available() -> Vec<(&'static str, CopyFn)> {
-    let mut loops: Vec<(&'static str, CopyFn)> = vec![("stream16", stream_sse2)];
-    if has!("avx") {
-        loops.push(("stream32", stream_avx));
+/// The loop with the widest streaming stores that this CPU has.
+pub fn widest() -> CopyFn {
+    match () {
+        () if has!("avx512f") => stream_avx512,
+        () if has!("avx") => stream_avx,
+        () => stream_sse2,
     }
-    if has!("avx512f") {
-        loops.push(("stream64", stream_avx512));
-    }
-    loops
 }
 
 unsafe extern "C" fn movsb(dst: *mut c_void, src: *const c_void, n: usize) -> *mut c_void {

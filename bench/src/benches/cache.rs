@@ -28,8 +28,8 @@ pub fn run(options: &Options) {
     );
     let size = options.sizes_or(&[64 * MIB])[0];
     let pair = Pair::new(size);
-    let mut kinds = vec![Arm::libc(), Arm { name: "threads".into(), ..Arm::shim() }];
-    kinds.extend(Arm::streaming(1).map(|arm| Arm { name: "streaming".into(), ..arm }));
+    let threads = Arm { name: "threads".into(), ..Arm::shim() };
+    let kinds = [Arm::libc(), threads, Arm::streaming("streaming", 1)];
     let level2 = machine::cache(2).unwrap_or(MIB);
     let level3 = machine::cache(3).unwrap_or(32 * MIB);
     let mut table = Table::of("buffer|us|again|asleep|libc|threads|streaming");

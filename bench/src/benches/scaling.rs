@@ -40,9 +40,8 @@ pub fn child(options: &Options) {
 fn copies(options: &Options) {
     let cpus = machine::cpu_count();
     let mut place = Place::new(options, cpus);
-    let mut arms = vec![Arm::libc(), Arm::shim(), Arm::ceiling(cpus)];
-    arms.extend(Arm::streaming(cpus).map(|arm| Arm { name: "stream".into(), ..arm }));
-    arms[2].name = "threads".into();
+    let threads = Arm { name: "threads".into(), ..Arm::ceiling(cpus) };
+    let arms = [Arm::libc(), Arm::shim(), threads, Arm::streaming("stream", cpus)];
     println!("{cpus} CPU{}", if cpus > 1 { "s" } else { "" });
     let names = arms.iter().map(|arm| arm.name.clone());
     let head = ["size".to_string()].into_iter().chain(names).chain(["of it".into()]);
