@@ -55,10 +55,11 @@ pub fn write(folder: &Path, all: &[Results]) -> io::Result<()> {
     Ok(())
 }
 
-/// "16 CPUs, 2026-11-15".
+/// For instance "16 CPUs, 2026-11-15".
 fn label(results: &Results) -> String {
     let day = results.date.split(' ').next().unwrap_or_default();
-    format!("{} CPUs, {day}", results.about("cpus"))
+    let cpus = results.about("cpus");
+    format!("{cpus} CPU{}, {day}", if cpus == "1" { "" } else { "s" })
 }
 
 fn html(all: &[Results]) -> String {
