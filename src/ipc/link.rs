@@ -44,7 +44,7 @@ pub struct Link {
     endpoints: [Lock<Endpoint>; 2],
     other: AtomicU32,
     pub closing: AtomicBool,
-    /// Messages need both sides: every thread that waits helps.
+    /// Set if a side cannot copy by calls (a needy connection): every thread that waits helps.
     pub must_help: AtomicBool,
     /// One of our sleepers polls, the others sleep on the doorbell's word.
     polling: AtomicBool,
@@ -318,7 +318,7 @@ impl Link {
         }
     }
 
-    /// Returns whether messages need both sides.
+    /// Returns whether a side cannot copy by calls, so that messages need both.
     pub fn is_needy(&self) -> bool {
         if self.must_help.load(Ordering::Relaxed) {
             return true;

@@ -103,7 +103,7 @@ enum State {
     Over,
 }
 
-/// What we have posted ourselves, in our own memory.
+/// A message that this process has posted, in its own memory.
 #[derive(Clone, Copy, Debug, Default)]
 struct OwnPost {
     number: u32,
@@ -132,6 +132,7 @@ struct OwnPost {
     room_end: u64,
 }
 
+/// One direction of a connection, in memory that the peer does not see; `Lane` is what both see.
 #[derive(Default)]
 pub struct Endpoint {
     role: Role,

@@ -1,4 +1,4 @@
-//! Software channels: one task, from its posting to its last byte, by the caller and the workers.
+//! One task, shared by the caller and the workers: chunk by chunk, each from its post to its last byte.
 
 use super::piece;
 use super::queue::{End, Posted, Shared, UndoneBits, piece_is};
@@ -153,8 +153,8 @@ pub(super) fn chunk_of(left: usize, workers: usize) -> usize {
     if left < chunk + chunk / 2 { left } else { chunk }
 }
 
-/// One chunk, from posting to the last byte, except for what is left when signals had to be let in:
-/// the part that is answered.
+/// Shares one chunk, from its post to its last byte. Returns the answer, and the part that is left
+/// because signals had to be let in.
 unsafe fn share_chunk(
     task: &Task,
     how: &Options,

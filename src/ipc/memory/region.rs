@@ -49,7 +49,7 @@ pub const LINE: usize = 64;
 #[repr(C, align(128))]
 pub struct CachePadded<T>(pub T);
 
-/// One message. A post is there when its number is one more than the message's.
+/// Posts of one message. One is complete when its `number` is that of the message plus one.
 #[repr(C)]
 pub struct MessageCell {
     /// Of the writer, and of the reader.
@@ -89,7 +89,7 @@ impl Descriptor {
     }
 }
 
-/// One direction.
+/// One direction of a connection: posts, eager messages and chunks.
 #[repr(C)]
 pub struct Lane {
     /// First number that is not over for the writer, and for the reader.
@@ -160,7 +160,7 @@ pub mod closed {
     pub const CHANGED: u32 = 4;
 }
 
-/// One process.
+/// What one of the two processes tells the other.
 #[repr(C)]
 pub struct Side {
     pub doorbell: CachePadded<Doorbell>,
