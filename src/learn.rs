@@ -377,7 +377,7 @@ impl Cell {
         !self.libc_won.load(Relaxed)
     }
 
-    /// Which way a copy of `len` bytes goes; `back_to_back`: it follows another one.
+    /// Returns which way a copy of `len` bytes goes; `back_to_back`: it follows another one.
     pub fn decide(&self, len: usize, back_to_back: bool) -> Verdict {
         // A long copy, or one after a pause, does not depend on which way the one before it went.
         let (calls, tries) = self.turn(len, !back_to_back || self.usual(len) >= SETTLING_TICKS);

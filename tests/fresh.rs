@@ -11,7 +11,7 @@ fn number(command: &mut Command, arguments: &[&str]) -> Option<i64> {
     Some(text(&done.stdout).trim().parse().unwrap())
 }
 
-/// Whether this system makes huge pages where a program asks for them.
+/// Returns whether this system makes huge pages where a program asks for them.
 fn on_request() -> bool {
     let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
     let on_request = enabled.is_ok_and(|text| text.contains("[madvise]"));

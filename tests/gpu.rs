@@ -58,7 +58,7 @@ fn by_card(report: &Value) -> u64 {
     bytes.iter().filter(|(name, _)| name.starts_with("gpu-")).map(|(_, bytes)| number(bytes)).sum()
 }
 
-/// Whether the engine can start here: it needs userfaultfd.
+/// Returns whether the engine can start here: it needs userfaultfd.
 fn card_can_be_used() -> bool {
     static SHOWN: OnceLock<(bool, String)> = OnceLock::new();
     let (shown, out) = SHOWN.get_or_init(|| {

@@ -42,7 +42,7 @@ fn run(files: &Folder, setup: &str, user: &[&str], knobs: &[&str], words: &[&str
     finish(&mut command)
 }
 
-/// Whether runs with a /dev of their own can be made here.
+/// Returns whether runs with a /dev of their own can be made here.
 fn can_be_shown() -> bool {
     let setup = "mount -t tmpfs none /dev && mknod /dev/adma c 1 3";
     let done = Command::new("unshare").args(["-m", "sh", "-c", setup]).output();

@@ -19,7 +19,7 @@ struct Traces {
     files: BTreeMap<PathBuf, Vec<u8>>,
 }
 
-/// Whether a program, or numpy for Debian's Python, is installed.
+/// Returns whether a program, or numpy for Debian's Python, is installed.
 fn is_there(program: &str) -> bool {
     let import = || plain("/usr/bin/python3").args(["-c", "import numpy"]).output();
     match program {

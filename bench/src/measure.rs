@@ -85,7 +85,7 @@ impl Samples {
         (self.quantile((0.5 - away).max(0.0)), self.quantile((0.5 + away).min(1.0)))
     }
 
-    /// Whether more samples would move the median by little.
+    /// Returns whether more samples would move the median by little.
     pub fn steady(&self, relative: f64) -> bool {
         let (low, high) = self.median_interval();
         self.len() >= 40 && high - low <= 2.0 * relative * self.median()
@@ -117,8 +117,8 @@ pub fn shuffled(count: usize) -> Vec<usize> {
     order
 }
 
-/// How many copies a learner needed: the first from which the running median
-/// of five stays within a tenth of where the sequence ends.
+/// Returns how many copies a learner needed: the first from which the running median of five stays
+/// within a tenth of where the sequence ends.
 pub fn copies_until_steady(times: &[f64]) -> usize {
     const WINDOW: usize = 5;
     if times.len() < 4 * WINDOW {

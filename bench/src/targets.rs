@@ -83,7 +83,7 @@ fn verdict(text: &'static str, keys: &str, bound: &Bound, figures: &Figures) -> 
     Verdict { text, wanted, worst, verdict }
 }
 
-/// Whether a key has the fields of a pattern: `*` is any, `|` separates choices.
+/// Returns whether a key has the fields of a pattern: `*` is any, `|` separates choices.
 pub fn matches(pattern: &str, key: &str) -> bool {
     let (pattern, key): (Vec<_>, Vec<_>) = (pattern.split('.').collect(), key.split('.').collect());
     let field = |(want, have): (&&str, &&str)| *want == "*" || want.split('|').any(|w| w == *have);

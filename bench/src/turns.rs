@@ -171,7 +171,7 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// How many times faster `arm` was than `base`, round by round.
+/// Returns how many times faster `arm` was than `base`, round by round.
 pub fn ratios(base: &[f64], arm: &[f64]) -> Samples {
     base.iter().zip(arm).map(|(base, arm)| base / arm).collect()
 }

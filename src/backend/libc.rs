@@ -191,8 +191,8 @@ fn set_next(op: Op, found: *mut c_void) {
     }
 }
 
-/// Whether no interposer stands between us and libc's reads. One may know descriptors that the
-/// kernel does not, and reads that are shared pass it by.
+/// Returns whether no interposer stands between us and libc's reads. One may know descriptors that
+/// the kernel does not, and reads that are shared pass it by.
 pub fn reads_are_libcs() -> bool {
     READS_ARE_LIBCS.load(Ordering::Relaxed)
 }

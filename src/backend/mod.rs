@@ -30,8 +30,8 @@ pub enum Refused {
     NoChannels,
 }
 
-/// Whether an engine may be started, or workers made: this is not a vfork child, and the program
-/// has not installed a seccomp filter since it started.
+/// Returns whether an engine may be started, or workers made: this is not a vfork child, and the
+/// program has not installed a seccomp filter since it started.
 pub fn may_start() -> Result<NoNewFilter, Refused> {
     if !process::is_ours() {
         return Err(Refused::NotOurs);

@@ -106,7 +106,7 @@ impl Dispatcher {
         }
     }
 
-    /// Why no engine is up; `None`: one is.
+    /// Returns why no engine is up; `None`: one is.
     pub fn why_not(&self) -> Option<&'static str> {
         match self.engine.load(Ordering::Relaxed) {
             _ if gpu::GPU.is_up() => None,

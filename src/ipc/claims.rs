@@ -153,7 +153,7 @@ mod interleavings {
         pieces: Vec<Count>,
     }
 
-    /// Whether one side sees the end; then every piece was copied, once, and can be seen.
+    /// Returns whether one side sees the end; then every piece was copied, once, and can be seen.
     fn is_over(message: &Message, end: Role) -> bool {
         let view = cursors(&message.claims, 5);
         assert_eq!(view.front + view.back, message.pieces.len());

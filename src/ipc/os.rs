@@ -101,7 +101,7 @@ fn witness() -> u64 {
     fresh
 }
 
-/// Whether this process, or the one that forked it, ever had a descriptor for messages.
+/// Returns whether this process, or the one that forked it, ever had a descriptor for messages.
 pub fn was_used() -> bool {
     OPEN.get().is_some()
 }

@@ -41,7 +41,7 @@ pub fn features() -> Features {
     Features::from_bits_truncate(BITS.get_or_init(ask).get())
 }
 
-/// Which registers the kernel saves, as XCR0 has it.
+/// Returns which registers the kernel saves, as XCR0 has it.
 fn saved_registers() -> u32 {
     if __cpuid_count(1, 0).ecx >> 27 & 1 == 0 {
         return 0; // no xgetbv
@@ -218,7 +218,7 @@ impl Class {
     }
 }
 
-/// Whether threads that this one makes serve others as well as those of the main thread would. A
+/// Returns whether threads that this one makes serve others as well as the main thread's would. A
 /// nice value stays with them, and so does SCHED_IDLE, because it takes rights to leave it; a
 /// SCHED_DEADLINE thread can make none. Under a filter they have to stay what they are born as.
 pub fn may_make_workers() -> bool {
@@ -237,7 +237,7 @@ pub fn may_make_workers() -> bool {
     suits && (!filtered || has_all_cpus())
 }
 
-/// Whether this thread may use every CPU that the main thread may use.
+/// Returns whether this thread may use every CPU that the main thread may use.
 fn has_all_cpus() -> bool {
     let Some(mut buffers) = BUFFERS.try_take() else { return false };
     let CpuBuffers { mask, own, .. } = &mut *buffers;
@@ -305,7 +305,7 @@ enum Version {
 }
 
 impl Version {
-    /// Where the cpu controller may be mounted; at one of them.
+    /// Returns the two places where the cpu controller may be mounted.
     fn mounts(self) -> [&'static str; 2] {
         match self {
             Version::One => ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"],

@@ -70,7 +70,7 @@ pub fn note(signal: i32, info: &libc::siginfo_t) -> bool {
     true
 }
 
-/// Whether any thread has something to send again: asked after every shared copy.
+/// Returns whether any thread has something to send again: asked after every shared copy.
 pub fn is_any() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
 }

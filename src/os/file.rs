@@ -30,8 +30,8 @@ impl RegularFile {
         Some(Self { id, size, is_memory: fcntl(fd, libc::F_GET_SEALS) >= 0 })
     }
 
-    /// Whether `fd` is this file in the calling thread: threads can have tables of descriptors of
-    /// their own.
+    /// Returns whether `fd` is this file in the calling thread: threads can have tables of
+    /// descriptors of their own.
     pub fn is_here(&self, fd: usize, allowed: NoFilter) -> bool {
         stat(fd, allowed).is_some_and(|(id, _)| id == self.id)
     }

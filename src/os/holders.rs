@@ -65,7 +65,7 @@ pub fn enter(before: u64) -> Option<&'static Holder> {
     Some(holder)
 }
 
-/// Whether any thread holds signals.
+/// Returns whether any thread holds signals.
 pub fn is_any() -> bool {
     ALL.iter().any(|holder| holder.state.load(Ordering::Acquire) != state::FREE)
 }
@@ -77,7 +77,7 @@ pub fn forget_after_fork() {
     }
 }
 
-/// Whether a signal that has come is one of ours.
+/// Returns whether a signal that has come is one of ours.
 pub fn is_interrupt(info: &libc::siginfo_t) -> bool {
     // SAFETY: of a signal that was queued with a value, which is what the code says.
     info.si_code == libc::SI_QUEUE && unsafe { info.si_value() }.sival_ptr == interrupt_value()

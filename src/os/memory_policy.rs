@@ -50,7 +50,7 @@ impl PolicySlot {
     const FREE: u32 = 0;
     const TAKEN: u32 = u32::MAX;
 
-    /// Whether it holds this policy, perhaps from now on.
+    /// Returns whether it holds this policy, perhaps from now on.
     fn holds(&self, (mode, nodes): (u32, u64)) -> bool {
         let (set, other) = (Ordering::Acquire, Ordering::Acquire);
         match self.state.compare_exchange(Self::FREE, Self::TAKEN, set, other) {

@@ -78,7 +78,7 @@ pub fn pid() -> u32 {
     PID.load(Ordering::Relaxed) as u32
 }
 
-/// Whether the main thread has ended and others go on.
+/// Returns whether the main thread has ended and others go on.
 pub fn main_has_ended() -> bool {
     sys::has_ended(sys::getpid())
 }
@@ -100,8 +100,8 @@ pub fn status_of_main() -> usize {
     code.map_or(0, |code| code as usize >> 8 & 0xff)
 }
 
-/// Whether this is the process whose memory it is: no child of vfork, nor of a fork that ran
-/// no handler.
+/// Returns whether this is the process whose memory it is: no child of vfork, nor of a fork that
+/// ran no handler.
 pub fn is_ours() -> bool {
     mark() != Some(false) && sys::getpid() == PID.load(Ordering::Relaxed)
 }
@@ -116,9 +116,9 @@ fn mark() -> Option<bool> {
     own.map(|own| own.mark.load(Ordering::Relaxed) == 1)
 }
 
-/// Whether workers that are alive by our count are alive. Asked without a system call, for callers
-/// that start a copy and go on. A child of vfork lives in our memory, and so do our workers: they
-/// work for it too.
+/// Returns whether workers that are alive by our count are alive. Asked without a system call, for
+/// callers that start a copy and go on. A child of vfork lives in our memory, and so do our
+/// workers: they work for it too.
 pub fn shares_our_memory() -> bool {
     mark().unwrap_or_else(is_ours)
 }

@@ -26,7 +26,7 @@ pub fn settle_in() {
     CAN_READ_FS.store(can, Ordering::Relaxed);
 }
 
-/// Whether this thread has real-time scheduling, as far as that can be known.
+/// Returns whether this thread has real-time scheduling, as far as that can be known.
 pub fn is_real_time() -> bool {
     let now = sys::ticks();
     if sys::started_filtered() {

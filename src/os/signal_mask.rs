@@ -106,7 +106,7 @@ impl SignalsHeld {
         (answer == 0).then(|| Self { before, but_faults, holder: None, since: 0 })
     }
 
-    /// Whether a thread has to watch over this one.
+    /// Returns whether a thread has to watch over this one.
     pub fn is_watched(&self) -> bool {
         self.holder.is_some()
     }
@@ -230,7 +230,7 @@ impl Action {
     }
 }
 
-/// Whether a signal calls a function; true where the kernel does not say.
+/// Returns whether a signal calls a function; true where the kernel does not say.
 fn has_handler(signal: i32) -> bool {
     Action::of(signal).is_none_or(|action| action.is_function())
 }

@@ -84,7 +84,7 @@ impl From<NoFilter> for NoNewFilter {
     }
 }
 
-/// Whether there was a seccomp filter when the process started.
+/// Returns whether there was a seccomp filter when the process started.
 pub fn started_filtered() -> bool {
     MODE_AT_START.load(Ordering::Relaxed) != 0
 }
@@ -153,7 +153,7 @@ pub fn sleep(nanos: u64) {
     futex_wait(&word, word, nanos.max(1));
 }
 
-/// Whether the C library knows of no second thread, which could install a signal handler at
+/// Returns whether the C library knows of no second thread, which could install a signal handler at
 /// any moment. False where it does not say.
 pub fn has_one_thread() -> bool {
     let flag: *const AtomicU8;
@@ -168,8 +168,8 @@ pub fn has_one_thread() -> bool {
     !flag.is_null() && unsafe { (*flag).load(Ordering::Relaxed) } != 0
 }
 
-/// Whether a thread of this process has ended, by its number. A lock that it would hold cannot be
-/// taken; by a futex, which every filter allows.
+/// Returns whether a thread of this process has ended, by its number. A lock that it would hold
+/// cannot be taken; by a futex, which every filter allows.
 pub fn has_ended(tid: i32) -> bool {
     let mut lock = tid as u32; // as if that thread held it
     let operation = libc::FUTEX_TRYLOCK_PI | libc::FUTEX_PRIVATE_FLAG;
@@ -177,7 +177,7 @@ pub fn has_ended(tid: i32) -> bool {
     unsafe { syscall!(SYS_futex, &raw mut lock, operation) == -libc::ESRCH as isize }
 }
 
-/// Whether the kernel still counts a thread of this process, by its number.
+/// Returns whether the kernel still counts a thread of this process, by its number.
 pub fn is_thread(tid: u32) -> bool {
     let mut mask = 0u64;
     // SAFETY: the kernel writes at most 8 bytes, or refuses because it would write more.
@@ -216,8 +216,8 @@ pub fn auxiliary(which: u64) -> Option<u64> {
     }
 }
 
-/// Whether the page at `page` is in memory, true where the kernel does not say; `None`: a seccomp filter
-/// may forbid the call.
+/// Returns whether the page at `page` is in memory, true where the kernel does not say; `None`: a
+/// seccomp filter may forbid the call.
 pub fn is_resident(page: usize) -> Option<bool> {
     NoFilter::look()?;
     let mut answer = 1u8;
@@ -226,7 +226,7 @@ pub fn is_resident(page: usize) -> Option<bool> {
     Some(done != 0 || answer & 1 == 1)
 }
 
-/// How often this thread has lost its CPU to others; `None`: the kernel does not say.
+/// Returns how often this thread has lost its CPU to others; `None`: the kernel does not say.
 pub fn preemptions(_: NoFilter) -> Option<u64> {
     let mut usage = MaybeUninit::<libc::rusage>::uninit();
     // SAFETY: the kernel fills `usage`, which is read only then.
@@ -382,19 +382,19 @@ pub fn duplicate(fd: i32, lowest: i32) -> SysResult {
     unsafe { syscall!(SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, lowest) }
 }
 
-/// Whether a file is there and may be read: 0, or why not.
+/// Checks that a file exists and may be read. Returns 0 or the negated errno.
 pub fn may_read(path: &CStr) -> SysResult {
     // SAFETY: `path` is terminated.
     unsafe { syscall!(SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), libc::R_OK) }
 }
 
-/// Which device a descriptor stands for; `None`: it does not stand for one.
+/// Returns which device a descriptor stands for; `None`: it does not stand for one.
 pub fn device_of(fd: i32) -> Option<u64> {
     let is_device = |stat: &libc::stat| stat.st_mode & libc::S_IFMT == libc::S_IFCHR;
     stat(fd, |stat| is_device(stat).then_some(stat.st_rdev))?
 }
 
-/// Which file a descriptor stands for: device and inode.
+/// Returns which file a descriptor stands for: device and inode.
 pub fn file_of(fd: i32) -> Option<(u64, u64)> {
     stat(fd, |stat| (stat.st_dev, stat.st_ino))
 }
@@ -410,7 +410,7 @@ pub fn stat<R>(fd: i32, look: impl FnOnce(&libc::stat) -> R) -> Option<R> {
     }
 }
 
-/// Whether a descriptor stands for a file or folder that is in memory only (tmpfs, memfd).
+/// Returns whether a descriptor stands for a file or folder that is in memory only (tmpfs, memfd).
 pub fn is_in_memory(fd: i32) -> bool {
     let mut system = MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: the kernel fills it, and it is read only after it has.

@@ -212,7 +212,7 @@ pub fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("not a number: {value}"))
 }
 
-/// Whether a program is installed.
+/// Returns whether a program is installed.
 pub fn found(program: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|path| {
         std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
@@ -293,13 +293,13 @@ impl Drop for Folder {
     }
 }
 
-/// Whether these programs are installed; the test is skipped where one is not.
+/// Returns whether these programs are installed; the test is skipped where one is not.
 pub fn has(programs: &str) -> bool {
     let missing = programs.split(' ').find(|program| !found(program));
     missing.inspect(|name| skip_this(&format!("{name} is not installed"))).is_none()
 }
 
-/// Whether the machine has several CPUs; the test is skipped where it has not.
+/// Returns whether the machine has several CPUs; the test is skipped where it has not.
 pub fn has_cpus() -> bool {
     let several = std::thread::available_parallelism().map_or(1, usize::from) > 1;
     if !several {

@@ -177,7 +177,7 @@ impl Victim {
     }
 }
 
-/// Whether something comes true within a minute.
+/// Returns whether something comes true within a minute.
 fn eventually(mut is_true: impl FnMut() -> bool) -> bool {
     let limit = Instant::now() + Duration::from_secs(60);
     while !is_true() && Instant::now() < limit {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Whether a process has a row; there may be others of this user.
+/// Returns whether a process has a row; there may be others of this user.
 fn is_shown(table: &str, pid: u32) -> bool {
     table.lines().any(|line| line.split_whitespace().next() == Some(&pid.to_string()))
 }

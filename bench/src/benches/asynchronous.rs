@@ -42,7 +42,7 @@ impl Adma {
         cookie
     }
 
-    /// Whether the copy is done; then the cookie is used up.
+    /// Returns whether the copy is done; then the cookie is used up.
     pub(super) fn is_done(&self, cookie: i64) -> bool {
         // SAFETY: a cookie of `start`.
         unsafe { (self.check)(black_box(cookie)) != 0 }

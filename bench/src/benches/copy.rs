@@ -160,12 +160,12 @@ struct View {
 }
 
 impl View {
-    /// How many times faster `arm` was than `base`: copies in a row.
+    /// Returns how many times faster `arm` was than `base`: copies in a row.
     fn row(&self, base: usize, arm: usize) -> Samples {
         ratios(&self.times[base].next[self.warm..], &self.times[arm].next[self.warm..])
     }
 
-    /// How many times faster `arm` was than `base`: the copy after a pause.
+    /// Returns how many times faster `arm` was than `base`: the copy after a pause.
     fn pause(&self, base: usize, arm: usize) -> Samples {
         ratios(&self.times[base].first[self.warm..], &self.times[arm].first[self.warm..])
     }

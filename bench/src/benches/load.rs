@@ -180,7 +180,7 @@ fn crowd(crowd: Crowd, size: usize, seconds: f64) -> Outcome {
     }
 }
 
-/// Whether the median is surely on one side of what is wanted.
+/// Returns whether the median is surely on one side of what is wanted.
 fn clear(ratios: &Samples) -> bool {
     let (low, high) = ratios.median_interval();
     low >= WANTED || high < WANTED

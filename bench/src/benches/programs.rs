@@ -119,7 +119,7 @@ struct Times {
 }
 
 impl Times {
-    /// How many times less `arm` took than `base`.
+    /// Returns how many times less `arm` took than `base`.
     fn ratio(&self, base: usize, arm: usize, of: fn(&Measured) -> f64) -> Samples {
         let rounds = self.arms[base].iter().zip(&self.arms[arm]);
         rounds.map(|(base, arm)| of(base) / of(arm)).collect()

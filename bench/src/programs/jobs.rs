@@ -103,7 +103,7 @@ const fn job(
 }
 
 impl Job {
-    /// How often it does its work.
+    /// Returns how often the job repeats its work.
     pub fn count(&self, quick: bool) -> usize {
         if quick { self.count.div_ceil(2) } else { self.count }
     }
@@ -119,7 +119,7 @@ pub fn chosen(names: Option<&[String]>) -> Vec<&'static Job> {
     JOBS.iter().filter(named).collect()
 }
 
-/// Whether a name of the command line means any job.
+/// Returns whether a name of the command line means any job.
 pub fn known(name: &str) -> bool {
     JOBS.iter().any(|job| is(name, job))
 }

@@ -90,7 +90,7 @@ impl Place {
     }
 }
 
-/// Whether this Python runs and has the module.
+/// Returns whether this Python runs and has the module.
 fn imports(python: &str, module: &str) -> bool {
     let tried = spawn::command(python, None).args(["-c", &format!("import {module}")]).output();
     tried.is_ok_and(|output| output.status.success())
@@ -104,7 +104,7 @@ fn modules(job: &Job) -> impl Iterator<Item = &'static str> {
     job.needs.iter().filter_map(name)
 }
 
-/// Whether a command is in the path, or a file there; one name may be `*`.
+/// Returns whether a command is in the path, or a file there; one name may be `*`.
 fn exists(what: &str) -> bool {
     if let Some((before, after)) = what.split_once("/*/") {
         let entries = fs::read_dir(before).into_iter().flatten().flatten();

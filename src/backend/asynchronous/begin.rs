@@ -147,7 +147,7 @@ unsafe fn touch_pages(dst: usize, src: usize, len: usize) {
     }
 }
 
-/// Whether this process may hand copies on now.
+/// Returns whether this process may hand copies on now.
 fn may_hand_on_to(by: &By, now: u64) -> Result<(), Refused> {
     if workers::REFUSED.is_recent() {
         return Err(Refused::System);
@@ -230,7 +230,7 @@ impl Parts {
         }
     }
 
-    /// Whether a graphics card has taken a copy.
+    /// Returns whether a graphics card has taken a copy.
     unsafe fn hand_to_card(&mut self, copy: &Copy, mode: Mode) -> bool {
         let &Copy { src, dst, len } = copy;
         if !GPU.takes(dst, src, len) {

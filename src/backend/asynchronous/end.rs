@@ -148,7 +148,7 @@ fn helper(part: &Entry) -> Option<&'static ioat::Engine> {
     unsafe { engine.as_ref() }
 }
 
-/// Whether the engine's request for a part is over; waits up to `nanos` for it.
+/// Returns whether the engine's request for a part is over; waits up to `nanos` for it.
 fn is_over(part: &Entry, nanos: u64) -> bool {
     if GPU.owns(&part.request) {
         return GPU.is_over(&part.request, nanos);

@@ -40,12 +40,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether a request is one of ours.
+    /// Returns whether a request is one of ours.
     pub fn owns(&self, request: &Request) -> bool {
         request.engine.load(Relaxed) == &raw const *self as usize
     }
 
-    /// Whether a request is over; waits up to `nanos` for it.
+    /// Returns whether a request is over; waits up to `nanos` for it.
     pub fn is_over(&self, request: &Request, nanos: u64) -> bool {
         let id = request.id.load(Acquire);
         let waiting = Waiting {

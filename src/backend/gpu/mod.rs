@@ -155,7 +155,7 @@ unsafe impl Zeroed for Registrations {}
 pub static GPU: Engine = zeroed();
 
 impl Engine {
-    /// Whether it was ever up in this process.
+    /// Returns whether it was ever up in this process.
     pub fn was_up(&self) -> bool {
         self.engines.load(Relaxed) > 0
     }
@@ -164,7 +164,7 @@ impl Engine {
         self.state.load(Acquire) == state::READY
     }
 
-    /// Whether it is up, or will never be.
+    /// Returns whether it is up, or will never be.
     pub fn is_settled(&self) -> bool {
         !matches!(self.state.load(Acquire), state::COLD | state::STARTING)
     }
@@ -194,8 +194,8 @@ impl Engine {
         }
     }
 
-    /// Whether the card may carry a copy of these ranges, which do not overlap. What it lacks for
-    /// it is noted.
+    /// Returns whether the card may carry a copy of these ranges, which do not overlap. What it
+    /// lacks for it is noted.
     #[inline]
     pub fn takes(&self, dst: usize, src: usize, len: usize) -> bool {
         match self.state.load(Acquire) {

@@ -79,7 +79,7 @@ impl Registrations {
         self.all().map(|(_, registration)| registration)
     }
 
-    /// Whether there is no place for another one.
+    /// Returns whether there is no place for another one.
     pub fn is_full(&self) -> bool {
         !self.registrations.iter().any(Registration::is_empty)
     }
@@ -92,7 +92,7 @@ impl Registrations {
         self.all().find(|(_, registration)| holds(registration)).map(|(index, _)| index)
     }
 
-    /// Whether all of a range lies in live registrations; else the first address that does not.
+    /// Returns the first address of a range that lies in no live registration, as an error.
     pub fn covers(&self, start: usize, len: usize, now: u64) -> Result<(), usize> {
         let (mut at, end) = (start, start.saturating_add(len));
         while at < end {
@@ -125,7 +125,7 @@ impl Registrations {
         marked
     }
 
-    /// Whether a registration of ours, in whatever state, lies in a range.
+    /// Returns whether a registration of ours, in whatever state, lies in a range.
     pub fn touches(&self, start: usize, end: usize) -> bool {
         self.used().any(|registration| {
             !registration.is_empty() && registration.start() < end && start < registration.end()

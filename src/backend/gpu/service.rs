@@ -304,7 +304,7 @@ impl Service {
         }
     }
 
-    /// Whether a flight uses a registration.
+    /// Returns whether a flight uses a registration.
     fn is_used(&self, registration: usize) -> bool {
         self.flights.iter().any(|flight| flight.registrations.contains(&registration))
     }

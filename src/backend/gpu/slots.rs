@@ -79,7 +79,7 @@ impl Engine {
         }
     }
 
-    /// Whether the card has written all words of a copy: then its bytes can be seen.
+    /// Returns whether the card has written all words of a copy: then its bytes can be seen.
     pub fn words_have_come(&self, index: usize) -> bool {
         let slot = &self.slots[index];
         let mut left = slot.channels.load(Acquire);

@@ -129,7 +129,7 @@ impl Watch {
         self.call(abi::UNREGISTER, &mut [start as u64, (end - start) as u64]);
     }
 
-    /// Whether all changes that have taken place have been marked.
+    /// Returns whether all changes that have taken place have been marked.
     pub fn is_settled(&self) -> Settled {
         let page = self.page.load(Relaxed) as u64;
         match -self.call(abi::WRITEPROTECT, &mut [page, PAGE as u64, abi::DONT_WAKE]) as i32 {

@@ -15,7 +15,7 @@ pub struct There {
 }
 
 impl Engine {
-    /// Whether it copies between processes, at any address.
+    /// Returns whether it copies between processes, at any address.
     pub fn reaches_others(&self) -> bool {
         self.channels() > 0
             && self.features.load(Relaxed) & abi::FEATURE_EXPORTS != 0

@@ -26,7 +26,7 @@ enum WordState {
     Passed,
 }
 
-/// Whether a thread of this process is just asking for a request.
+/// Returns whether a thread of this process is just asking for a request.
 pub fn is_asked_for(request: &Request) -> bool {
     request.asking.load(Relaxed) == process::pid()
 }
@@ -98,9 +98,9 @@ impl Engine {
         Ok(Some(Piece { offset: body, len: split.body }))
     }
 
-    /// Whether a request is over: its words say so, which costs nothing. The kernel is asked
-    /// when there are no words, when they are overdue, and to wait. A thread that has not claimed the
-    /// part may be told of another request that the entry has got meanwhile.
+    /// Returns whether a request is over: its words say so, which costs nothing. The kernel is
+    /// asked when there are no words, when they are overdue, and to wait. A thread that has not
+    /// claimed the part may be told of another request that the entry has got meanwhile.
     pub fn is_over(&self, request: &Request, nanos: u64) -> bool {
         let id = request.id.load(Acquire);
         if request.over.load(Acquire) == id {

@@ -109,7 +109,7 @@ impl Helper {
         }
     }
 
-    /// Where a channel's words can be seen; 0: they cannot.
+    /// Returns where a channel's words can be seen; 0: they cannot.
     pub fn words(&self, channel: usize) -> usize {
         #[cfg(test)]
         if let Some(fake) = self.fake() {
@@ -119,7 +119,7 @@ impl Helper {
         usize::try_from(sys::map_page(self.fd.load(Relaxed), offset)).unwrap_or(0)
     }
 
-    /// How many pages stay pinned. 0 or an errno.
+    /// Sets how many pages stay pinned. Returns 0 or an errno.
     pub fn keep(&self, keep_pages: u64) -> i32 {
         let (size, flags) = (size_of::<abi::Info>() as u32, abi::INFO_KEEP);
         let mut info = abi::Info { size, flags, keep_pages, ..Default::default() };

@@ -174,12 +174,12 @@ impl Engine {
         self.usable.load(Relaxed) as usize
     }
 
-    /// Why there is no engine: an errno, or 0 when it was not asked for.
+    /// Returns why there is no engine: an errno, or 0 when it was not asked for.
     pub fn why_not(&self) -> i32 {
         self.why_not.load(Relaxed)
     }
 
-    /// Whether the engine can read and write at such addresses in one go.
+    /// Returns whether the engine can read and write at such addresses in one go.
     #[inline]
     pub fn suits(&self, dst: usize, src: usize) -> bool {
         dst.wrapping_sub(src) & (self.src_align.load(Relaxed).max(1) - 1) == 0
@@ -484,7 +484,7 @@ fn low_bits(count: usize) -> u64 {
     1u64.checked_shl(count as u32).map_or(u64::MAX, |bit| bit - 1)
 }
 
-/// How many pieces of a request were taken, and how many bytes that are.
+/// Returns how many pieces of a request were taken, and how many bytes that are.
 fn accepted(request: &abi::Submit, cut: Cut) -> (usize, usize) {
     let (count, (bytes, ..)) = (cut.count(), cut.parts());
     let taken = (request.accepted as usize).min(count);

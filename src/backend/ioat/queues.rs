@@ -78,7 +78,7 @@ fn write_run(run: Option<(String, String, &str)>, out: &mut dyn Write) -> Result
     }
 }
 
-/// Why the helper cannot have a queue; `None`: it can, or there is no such queue.
+/// Returns why the helper cannot have a queue; `None`: it can, or there is no such queue.
 fn why_not(name: &str) -> Option<&'static str> {
     let state = read(&format!("{name}/state"))?;
     let kind = read(&format!("{name}/type"))?;

@@ -25,7 +25,7 @@ impl Words<'_> {
         })
     }
 
-    /// Where a word that has not come yet will come. `None`: the request is over and its
+    /// Returns where a word that has not come yet will come. `None`: the request is over and its
     /// bytes can be seen.
     #[inline]
     pub fn missing(&self) -> Option<usize> {
@@ -36,7 +36,7 @@ impl Words<'_> {
         })
     }
 
-    /// Whether each holds the id, or one that was given out later.
+    /// Returns whether each holds the id, or one that was given out later.
     pub fn have_passed(&self) -> bool {
         self.each().map(|page| page + self.offset).all(|word| {
             // SAFETY: as in `missing`.
@@ -44,7 +44,7 @@ impl Words<'_> {
         })
     }
 
-    /// Whether the words come within `ticks`.
+    /// Returns whether the words come within `ticks`.
     pub fn come_within(&self, ticks: u64) -> bool {
         let begun = sys::ticks();
         while self.missing().is_some() {

@@ -98,7 +98,7 @@ handlers! {
     on_sigbus, ON_SIGBUS before BUS;
 }
 
-/// Where a slot's `next` lies in its `SignalChain`.
+/// Returns where a slot's `next` lies in its `SignalChain`.
 const fn next_of(slot: usize) -> usize {
     offset_of!(SignalChain, slots) + slot * size_of::<HandlerSlot>() + offset_of!(HandlerSlot, next)
 }
@@ -122,7 +122,7 @@ unsafe extern "C" fn end_loop() {
     )
 }
 
-/// Where code at `ip` goes on: between the loops lies nothing that can fault.
+/// Returns where code at `ip` goes on: between the loops lies nothing that can fault.
 extern "C" fn after(ip: usize) -> usize {
     copy_loop::recover(ip).unwrap_or(ip)
 }
@@ -218,8 +218,8 @@ fn function_to_run(chain: &SignalChain, slot: usize) -> Option<usize> {
     Some(program.handler)
 }
 
-/// Whether the instruction, run again, raises the signal again: then it does so with everything
-/// as it was, down to the kernel's log.
+/// Returns whether the instruction, run again, raises the signal again: then it does so with
+/// everything as it was, down to the kernel's log.
 fn comes_again(signal: i32, info: &libc::siginfo_t) -> bool {
     const SI_KERNEL: i32 = 0x80; // no address: a general protection fault, a bad sigreturn
     const BUS_MCEERR_AO: i32 = 5; // a memory error elsewhere
@@ -272,9 +272,9 @@ fn send_to_oneself(signal: i32, info: &libc::siginfo_t) {
     deferred::send_to_oneself(signal, info);
 }
 
-/// Where handlers return to if the program's action says nothing: unwinders and debuggers know such
-/// a frame by these bytes, and that no unwind table tells about them. They look one byte before a
-/// return address, which is what the nop is for.
+/// Returns where handlers return to if the program's action says nothing: unwinders and debuggers
+/// recognise such a frame by these bytes, if no unwind table covers them. They look one byte before
+/// a return address, which is what the nop is for.
 pub fn restorer() -> usize {
     unsafe extern "C" {
         static adma_restorer: u8;

@@ -126,7 +126,7 @@ pub fn install_handlers() -> Result<(), Refused> {
     Ok(())
 }
 
-/// Whether the program would notice a fault: it handles SIGSEGV or SIGBUS. True where the
+/// Returns whether the program would notice a fault: it handles SIGSEGV or SIGBUS. True where the
 /// kernel does not say.
 pub fn program_handles_faults() -> bool {
     [&SEGV, &BUS].into_iter().any(|chain| match Action::of(chain.signal) {
@@ -135,7 +135,7 @@ pub fn program_handles_faults() -> bool {
     })
 }
 
-/// Whether ours is in front just now, of both.
+/// Returns whether ours is in front just now, of both.
 pub fn handlers_are_installed() -> bool {
     [&SEGV, &BUS]
         .into_iter()

@@ -48,7 +48,7 @@ pub struct Entry {
     // As a part.
     owner: EntryLink,
     next: EntryLink,
-    /// Whether a bad page of it does no harm: see `is_guarded`.
+    /// Set if a bad page of it does no harm: see `is_guarded`.
     guarded: AtomicU32,
     /// The request of the engine that carries this part; number 0: its pieces are claimed.
     pub request: Request,
@@ -130,8 +130,8 @@ impl Entry {
         self.request.id.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether a bad page of this part only ends a copy loop: `ask` sees to it, until it has
-    /// done so once. For threads that have claimed a piece.
+    /// Returns whether a bad page of this part only ends a copy loop: `ask` sees to it, until it
+    /// has done so once. For threads that have claimed a piece.
     pub fn is_guarded(&self, ask: impl FnOnce() -> bool) -> bool {
         if self.guarded.load(Ordering::Relaxed) == 0 && ask() {
             self.guarded.store(1, Ordering::Relaxed);
@@ -158,7 +158,7 @@ impl Entry {
         whole.map_or(0, |last| last.offset + last.len)
     }
 
-    /// Whether an engine carries a part of this owner: then a look at the phase is not enough.
+    /// Returns whether an engine carries a part of this owner: then the phase alone does not tell.
     pub fn needs_help(&self) -> bool {
         self.helped.load(Ordering::Relaxed) != 0
     }
@@ -255,13 +255,13 @@ impl Table {
         fetch_to_change(&raw const self.open[word] as usize);
     }
 
-    /// Whether there was a free entry just now.
+    /// Returns whether there was a free entry just now.
     pub fn has_room(&self) -> bool {
         let first = self.hint.load(Ordering::Relaxed);
         (0..WORDS).any(|i| self.used[(first + i) % WORDS].load(Ordering::Relaxed) != u64::MAX)
     }
 
-    /// How many entries were free just now.
+    /// Returns how many entries were free just now.
     pub fn room(&self) -> usize {
         self.used.iter().map(|used| used.load(Ordering::Relaxed).count_zeros() as usize).sum()
     }
@@ -354,7 +354,7 @@ impl Table {
         false
     }
 
-    /// Whether nothing is under way of an owner that is not closed.
+    /// Returns whether nothing is under way of an owner that is not closed.
     pub fn parts_are_over(&self, owner: &Entry) -> bool {
         owner.left.load(Ordering::Acquire) == 1
     }
@@ -511,7 +511,7 @@ impl Table {
         owner.state.sleep_while(asleep, nanos)
     }
 
-    /// Whether workers find anything here.
+    /// Returns whether workers find anything here.
     #[inline]
     pub fn has_work(&self) -> bool {
         self.offered.load(Ordering::Relaxed) > 0

@@ -9,7 +9,7 @@ use crate::backend::mode::Mode;
 /// too, so it keeps to the law of `worker`.
 pub type PieceFn<'a> = &'a (dyn Fn(&ClaimedPiece) -> bool + Sync);
 
-/// Which loop copies the piece.
+/// Returns which loop copies the piece.
 pub fn loop_of(claim: &ClaimedPiece) -> CopyLoop {
     let mode = claim.copy.mode;
     match mode.contains(Mode::ALTERNATE) && claim.index % 2 == 1 {
@@ -18,7 +18,7 @@ pub fn loop_of(claim: &ClaimedPiece) -> CopyLoop {
     }
 }
 
-/// How many bytes the piece has; work of any kind counts its bytes itself.
+/// Returns how many bytes the piece has; work of any kind counts its bytes itself.
 pub fn bytes_of(claim: &ClaimedPiece) -> usize {
     if claim.copy.mode.contains(Mode::PARALLEL) { 0 } else { claim.copy.cut.piece(claim.index).len }
 }

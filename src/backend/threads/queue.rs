@@ -306,8 +306,8 @@ impl Shared {
         self.pieces[index].load(Ordering::Acquire)
     }
 
-    /// Whether a piece from `from` on is still under way; `from` moves on to the first that is.
-    /// Everything has been claimed before. False also means: their bytes can be seen.
+    /// Returns whether a piece from `from` on is still under way; `from` moves on to the first that
+    /// is. Everything has been claimed before. False also means: their bytes can be seen.
     pub fn is_busy(&self, from: &mut usize) -> bool {
         let copy = self.slot.posted();
         // What was cancelled has not begun, and never will.
@@ -327,7 +327,7 @@ impl Shared {
         self.slot.cancel(generation);
     }
 
-    /// Whether a claimed piece need not be done any more.
+    /// Returns whether a claimed piece need not be done any more.
     pub fn is_cancelled(&self, index: usize) -> bool {
         self.slot.failed_from.load(Ordering::Relaxed) <= index
     }
@@ -350,7 +350,7 @@ impl Shared {
         Undone { room, next: 0, count }
     }
 
-    /// Whether some piece could not be copied.
+    /// Returns whether some piece could not be copied.
     pub fn has_failed(&self) -> bool {
         let count = self.slot.posted().cut.count();
         (0..count).any(|index| self.look(index) == piece_is::FAILED)
@@ -411,7 +411,7 @@ pub mod headcount {
         count % ONE_TO_COME
     }
 
-    /// Whether at least one of them is there already.
+    /// Returns whether at least one of them is there already.
     pub fn any_running(count: u32) -> bool {
         alive(count) > count / ONE_TO_COME
     }
@@ -463,8 +463,8 @@ impl Queue {
         self.bell.atomic().fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether one more of `limit` workers can be made. An exchange, as for the sleepers: either this
-    /// sees that a worker has counted itself out, or that worker sees the bell rung.
+    /// Returns whether one more of `limit` workers can be made. An exchange, as for the sleepers:
+    /// either this sees that a worker has counted itself out, or that worker sees the bell rung.
     pub fn lacks_workers(alive: &AtomicU32, limit: u32) -> bool {
         headcount::alive(alive.fetch_add(0, Ordering::AcqRel)) < limit
     }
@@ -486,7 +486,7 @@ impl Queue {
         self.bell.wake(i32::MAX as u32);
     }
 
-    /// How many copies are in the queue now.
+    /// Returns how many copies are in the queue now.
     pub fn copies(&self) -> usize {
         self.slots.iter().filter(|shared| shared.slot.is_taken()).count()
     }

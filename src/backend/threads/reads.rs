@@ -201,12 +201,12 @@ impl<'a> FileRead<'a> {
         Self { len, asked: len, ..self }
     }
 
-    /// How many bytes the file has for the request.
+    /// Returns how many bytes the file has for the request.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Where all of it goes, if that is one buffer.
+    /// Returns where all of it goes, if that is one buffer.
     pub fn buffer(&self) -> Option<usize> {
         if let [one] = self.list { Some(one.base) } else { None }
     }

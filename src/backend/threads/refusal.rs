@@ -22,7 +22,7 @@ impl<const LEAST: u64, const MOST: u64> Refusal<LEAST, MOST> {
         Self { until: AtomicU64::new(0), pause: AtomicU64::new(0) }
     }
 
-    /// Whether it is too early to ask again.
+    /// Returns whether it is too early to ask again.
     #[inline]
     pub fn is_recent(&self) -> bool {
         self.until.load(Ordering::Relaxed) != 0 && self.is_recent_at(sys::ticks())

@@ -128,19 +128,19 @@ impl<'a> Transfer<'a> {
         Some(Self { op: call.op, pid: call.pid, local, remote, total })
     }
 
-    /// How many bytes the kernel would transfer.
+    /// Returns how many bytes the kernel would transfer.
     pub fn total(&self) -> usize {
         self.total
     }
 
-    /// Whether the result does not depend on the order: no byte is written twice, or is read
-    /// here and written there.
+    /// Returns whether the result does not depend on the order: no byte is written twice, or is
+    /// read here and written there.
     pub fn is_in_any_order(&self) -> bool {
         let written = if self.op == Op::ProcessVmWritev { self.remote } else { self.local };
         are_apart(written) && (!self.may_alias() || is_other_process(self.pid))
     }
 
-    /// Whether it would matter if the other process were this one.
+    /// Returns whether order would matter if the other process were this one.
     fn may_alias(&self) -> bool {
         if let ([local], [remote]) = (self.local, self.remote) {
             // Onto itself is the same in any order. A child of fork has the same addresses.
@@ -224,8 +224,8 @@ pub unsafe fn pass_on(call: &TransferCall) -> isize {
     }
 }
 
-/// Whether `pid`, the number of a process or thread, is none of ours. False where that cannot
-/// be asked.
+/// Returns whether `pid`, the number of a process or thread, is none of ours. False where that
+/// cannot be asked.
 fn is_other_process(pid: usize) -> bool {
     let own = process::pid() as usize;
     // SAFETY: signal 0 is only a question.

@@ -43,8 +43,8 @@ impl SegmentList {
         self.count * size_of::<Segment>()
     }
 
-    /// Whether the list lies on the caller's stack, so that reading it cannot fault; `frame` is an
-    /// address in our own frame.
+    /// Returns whether the list lies on the caller's stack, so that reading it cannot fault;
+    /// `frame` is an address in our own frame.
     pub fn is_near(self, frame: usize) -> bool {
         self.at.wrapping_sub(frame) < NEAR && self.at.is_multiple_of(8)
     }
@@ -109,7 +109,7 @@ pub fn bytes_of(list: &[Segment]) -> Option<usize> {
     })
 }
 
-/// Whether no two segments share a byte. Most lists ascend; false for a long one that does not.
+/// Returns whether no two segments share a byte; false for a long list that does not ascend.
 pub fn are_apart(list: &[Segment]) -> bool {
     let overlap =
         |a: &Segment, b: &Segment| a.len > 0 && b.len > 0 && a.base < b.end() && b.base < a.end();

@@ -51,7 +51,7 @@ impl Cost {
         (ticks / self.bytes.max(1) as u128).clamp(1, u32::MAX.into()) as u32
     }
 
-    /// How many times as fast as `other` this was.
+    /// Returns how many times as fast as `other` this was.
     pub fn times_as_fast_as(self, other: Cost) -> usize {
         let of = |a: usize, b: u64| a as u128 * u128::from(b.max(1));
         let times = of(self.bytes, other.ticks) / of(other.bytes.max(1), self.ticks);
@@ -260,7 +260,7 @@ pub(super) enum WaitMode<'a> {
 }
 
 impl WaitMode<'_> {
-    /// Whether signals have to be let in.
+    /// Returns whether signals have to be let in.
     fn must_end(&self) -> bool {
         matches!(self, WaitMode::TakingBack(held) if held.must_end())
     }

@@ -36,7 +36,7 @@ impl TableThreads {
         LEAST + self.more.load(Relaxed)
     }
 
-    /// How many threads are to share a transfer of `len` bytes.
+    /// Returns how many threads are to share a transfer of `len` bytes.
     pub fn of(&self, len: usize) -> usize {
         self.per_table() as usize * len.div_ceil(Cut::TABLE).max(1)
     }

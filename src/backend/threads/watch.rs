@@ -47,7 +47,7 @@ pub fn ask_for(held: &SignalsHeld) -> bool {
     asked
 }
 
-/// Whether the next worker is to watch.
+/// Returns whether the next worker is to watch.
 pub fn is_wanted() -> bool {
     ROLE.load(Ordering::Acquire) == role::WANTED
 }

@@ -124,7 +124,7 @@ impl Worker {
         Some(top)
     }
 
-    /// Whether the thread is there, or is just being made or ending.
+    /// Returns whether the thread is there, or is just being made or ending.
     fn is_alive(&self) -> bool {
         self.alive.load(Ordering::Acquire) != 0
     }
@@ -146,7 +146,7 @@ pub fn init() {
     }
 }
 
-/// Whether a stack pointer is a worker's.
+/// Returns whether a stack pointer is a worker's.
 pub fn is_worker_stack(at: usize) -> bool {
     let size = STACK_SIZE.load(Ordering::Relaxed);
     WORKERS.iter().any(|worker| {
@@ -172,13 +172,13 @@ pub fn prepare() {
     }
 }
 
-/// Whether pieces can be taken back from workers that do not run (see `copy_loop::TakeBack`).
+/// Returns whether pieces can be taken back from workers that do not run (`copy_loop::TakeBack`).
 pub fn can_take_back() -> bool {
     TAKE_BACK.load(Ordering::Relaxed) == take_back::READY && NoFilter::look().is_some()
 }
 
-/// Whether workers register their sequences. They also do while it is not known whether pieces can
-/// be taken back: it may become known while they have one.
+/// Returns whether workers register their sequences. They also do while it is not known whether
+/// pieces can be taken back: it may become known while they have one.
 pub(super) fn can_be_interrupted() -> bool {
     TAKE_BACK.load(Ordering::Relaxed) != take_back::NEVER
 }
@@ -199,7 +199,7 @@ pub(super) fn drive_out() -> bool {
     false
 }
 
-/// Whether a worker may have a piece of this copy.
+/// Returns whether a worker may have a piece of this copy.
 pub(super) fn help_with(shared: &Shared) -> bool {
     let address = core::ptr::from_ref(shared) as usize;
     WORKERS.iter().any(|worker| worker.helps.load(Ordering::Acquire) == address)
@@ -227,18 +227,18 @@ pub fn start_on(limits: &cpus::Limits) {
     FOLLOWS_CPUS.store(true, Ordering::Relaxed);
 }
 
-/// Whether CPUs were looked at a short while ago, perhaps before a fork: a child has the affinity and
-/// the control group of its parent.
+/// Returns whether CPUs were looked at a short while ago, perhaps before a fork: a child has the
+/// affinity and the control group of its parent.
 pub fn knows_cpus() -> bool {
     FOLLOWS_CPUS.load(Ordering::Relaxed) && !cpus_may_have_changed()
 }
 
-/// Whether there are workers, or some that are just being made.
+/// Returns whether there are workers, or some that are just being made.
 pub fn are_made() -> bool {
     ALIVE.load(Ordering::Relaxed) != 0
 }
 
-/// How many workers can be had now.
+/// Returns how many workers can be had now.
 pub fn workers() -> usize {
     if cpus_may_have_changed() && !real_time::is_real_time() {
         look_at_cpus();
@@ -270,12 +270,12 @@ pub fn note_gain(times: usize) {
     }
 }
 
-/// How many workers add speed where copies are `times` as fast as one thread.
+/// Returns how many workers add speed where copies are `times` as fast as one thread.
 fn useful(times: usize) -> u32 {
     (times + times / 2).clamp(USEFUL_ANYHOW as usize, MOST_WORKERS) as u32
 }
 
-/// Whether affinity and quota were looked at some time ago.
+/// Returns whether affinity and quota were looked at some time ago.
 fn cpus_may_have_changed() -> bool {
     let age = sys::ticks().wrapping_sub(CPUS_ASKED.load(Ordering::Relaxed));
     FOLLOWS_CPUS.load(Ordering::Relaxed) && age >= CPUS_BELIEVED_TICKS
@@ -333,8 +333,8 @@ pub fn bytes_of_worker(number: usize) -> u64 {
     WORKERS.get(number).map_or(0, |worker| worker.bytes.load(Ordering::Relaxed))
 }
 
-/// Whether this thread's copy may be posted. A child of vfork posts nothing: it may be killed
-/// at any moment, and what it had taken in our memory would stay taken.
+/// Returns whether this thread's copy may be posted. A child of vfork posts nothing: it may be
+/// killed at any moment, and what it had taken in our memory would stay taken.
 pub fn may_post() -> Result<(), Refused> {
     if REFUSED.is_recent() {
         return Err(Refused::System);
@@ -354,7 +354,7 @@ pub(super) fn lacks_workers() -> bool {
     headcount::alive(ALIVE.load(Ordering::Relaxed)) < limit()
 }
 
-/// How many there may be, with the one that only watches.
+/// Returns how many there may be, with the one that only watches.
 pub(super) fn limit() -> u32 {
     match most() {
         0 => 0,
@@ -362,7 +362,7 @@ pub(super) fn limit() -> u32 {
     }
 }
 
-/// Whether workers that are called will come. One that another thread is just making may not.
+/// Returns whether workers that are called will come. One that is still being made may not.
 pub fn any_running() -> bool {
     !REFUSED.is_recent() && headcount::any_running(ALIVE.load(Ordering::Acquire))
 }

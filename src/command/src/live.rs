@@ -74,7 +74,7 @@ impl LiveProcess {
         self.live.messages.told()
     }
 
-    /// Whether it has counted anything.
+    /// Returns whether it has counted anything.
     pub fn counted(&self) -> bool {
         let recorder = &self.live.recorder;
         recorder.total().1 > 0 || recorder.every_size.count() > 0 || self.messages().is_some()
@@ -307,7 +307,7 @@ fn owner(path: &Path) -> Option<u32> {
     (about.is_dir() && about.permissions().mode() & 0o077 == 0).then_some(about.uid())
 }
 
-/// Where live files of other users are: folders that are named after their owner.
+/// Returns where live files of other users are: folders that are named after their owner.
 fn places_of_others() -> Vec<PathBuf> {
     let mut found = Vec::new();
     for (folder, before, after) in

@@ -36,7 +36,7 @@ enum Why {
 }
 
 impl Obstacle {
-    /// Whether our library is of no use to the program: its loader may complain of it, too.
+    /// Returns whether our library is of no use to the program: its loader may complain of it, too.
     pub fn refuses_preloading(&self) -> bool {
         matches!(self.why, Why::OtherLibc(_) | Why::Bits32 | Why::OtherProcessor)
     }

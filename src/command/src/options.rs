@@ -121,7 +121,7 @@ fn of_knob(name: &'static str) -> impl Fn(&str) -> Result<String, String> + Clon
     move |text| accepted(name, text).map(|()| text.to_owned())
 }
 
-/// Whether a knob takes this value; else what it wants.
+/// Returns whether a knob takes this value; else what it wants.
 pub fn accepted(name: &str, text: &str) -> Result<(), String> {
     let Some(knob) = knobs::knob(name.as_bytes()) else {
         let names = KNOBS.iter().map(|knob| knob.name);

@@ -63,7 +63,7 @@ pub fn run(program: &Path, options: &Options) {
     signals.end_as(end)
 }
 
-/// Where no process has made a large copy or sent a message: one line for a terminal.
+/// Returns the line for a terminal when no process made a large copy or sent a message.
 fn nothing() -> String {
     let fixed = std::env::var("ADMA_MIN_BYTES").ok().and_then(|value| knobs::size(&value));
     let floor = Bytes(fixed.map_or(FLOOR, |bytes| bytes as u64));
@@ -92,7 +92,7 @@ fn ended(process: &LiveProcess, child: i32, end: End) -> String {
     }
 }
 
-/// Where this process is inside the tree of another command, that one reports.
+/// Returns whether this process is inside the tree of another command, which reports.
 pub fn is_inside_another() -> bool {
     std::env::var_os("ADMA_LIVE").is_some_and(|path| PathBuf::from(path).is_dir())
 }

@@ -236,8 +236,8 @@ pub fn folders(user: u32, runtime: Option<&str>, mut add: impl FnMut(core::fmt::
 impl Live {
     pub const SIZE: usize = size_of::<Self>().next_multiple_of(4096);
 
-    /// Whether what was read from a file can be believed, as far as its numbers go: it is complete, of
-    /// this version, and no number is impossible.
+    /// Returns whether what was read from a file can be believed, as far as its numbers go: it is
+    /// complete, of this version, and no number is impossible.
     pub fn is_valid(&self) -> bool {
         let head = &self.head;
         head.magic.load(Relaxed) == MAGIC

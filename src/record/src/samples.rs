@@ -37,7 +37,7 @@ pub struct Row {
 }
 
 impl Samples {
-    /// Where calls of a kind and a size class are counted.
+    /// Returns where calls of a kind and a size class are counted.
     pub fn row(&self, kind: usize, size: usize) -> &Row {
         &self.rows[kind.min(KINDS - 1) * SIZES + size.min(SIZES - 1)]
     }

@@ -154,7 +154,7 @@ fn reads(recorder: &Recorder, out: &mut dyn Write) -> Result {
     writeln!(out, "{part:>7.1} % by the engine")
 }
 
-/// Which part of the shared copies each channel has copied.
+/// Returns which part of the shared copies each channel has copied.
 pub fn channels((caller, name, channels): (u64, &str, &[u64]), out: &mut dyn Write) -> Result {
     let total = channels.iter().fold(caller as f64, |sum, &bytes| sum + bytes as f64);
     if total == 0.0 {

@@ -63,7 +63,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Whether the bounds are too far apart to be an answer about a run of `wall` seconds.
+    /// Returns whether the bounds are too far apart to be an answer about a run of `wall` seconds.
     pub fn is_wide(&self, wall: f64) -> bool {
         self.high - self.low > MOST_WIDTH * (wall + self.seconds)
     }

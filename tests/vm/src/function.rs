@@ -174,7 +174,7 @@ fn word_at(bytes: &[u8; 256], at: usize) -> u32 {
     u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
 }
 
-/// Which bits of a configuration byte keep what is written.
+/// Returns which bits of a configuration byte keep what is written.
 fn writable(model: Model, at: usize) -> u8 {
     match at {
         0x1a if model == Model::Dsa => 0xff << (PORTALS_SIZE >> 16).trailing_zeros(),

@@ -82,7 +82,7 @@ impl Memory {
         Ok(mapped)
     }
 
-    /// Where `size` bytes of the guest lie here; none if not all are memory.
+    /// Returns where `size` bytes of the guest lie here; none if not all are memory.
     fn at(&self, address: u64, size: u64) -> Option<*mut u8> {
         let end = address.checked_add(size)?;
         let regions = self.regions.read();

@@ -71,7 +71,7 @@ impl Service {
         Ok(channels)
     }
 
-    /// How many of `left` bytes from `at` on lie in the same registration of the last flight.
+    /// Returns how many of `left` bytes from `at` on lie in one registration of the last flight.
     fn within(&self, at: usize, left: usize) -> usize {
         // Also those that have gone stale since: they stay as they are while they are used.
         let registrations = self.flights.last().map_or(&[][..], |flight| &flight.registrations);

@@ -125,7 +125,7 @@ impl Measured {
         ends
     }
 
-    /// Whether adma has changed nothing but times.
+    /// Returns whether adma has changed nothing but times.
     pub fn is_alike(&self) -> bool {
         let ends = (1..self.arms.len()).all(|arm| self.ends(arm) == self.ends(0));
         ends && self.output() != Output::Differs
@@ -147,8 +147,8 @@ fn ratio(logs: &[f64]) -> Ratio {
     Ratio { estimate: quantile(&averages, 0.5).exp(), interval }
 }
 
-/// How many averages lie outside the interval on each side; `None`: there are too few rounds for
-/// one of 95 %.
+/// Returns how many averages lie outside the interval on each side; `None`: there are too few
+/// rounds for one of 95 %.
 fn left_out(rounds: usize) -> Option<usize> {
     let sums = rounds * (rounds + 1) / 2;
     if rounds > 50 {

@@ -8,7 +8,7 @@ use adma_record::live::Fallback;
 /// Reasons for less than this part of the bytes need no advice.
 const LEAST: u64 = 10; // percent
 
-/// Whether it helped, in a few words.
+/// Returns whether it helped, in a few words.
 pub fn verdict(report: &Report) -> String {
     let Some(TimeSaved { interval, of_seconds }) = &report.saved else {
         return match report.total.live.recorder.total().1 {

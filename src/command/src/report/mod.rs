@@ -97,7 +97,7 @@ pub struct Process {
     pub figures: Option<Figures>,
 }
 
-/// Where the times of the calls are not known, they may have been at any time.
+/// Returns when the first call began and the last ended; unbounded where that is not known.
 fn span(live: &Live, seconds: impl Fn(u64) -> f64) -> (f64, f64) {
     let line = &live.recorder.timeline;
     match line.start.load(Relaxed) {

@@ -156,7 +156,7 @@ fn speeds((figures, _): &Shown<'_>) -> Rows {
     (0..64).filter_map(row).collect()
 }
 
-/// Which code copies.
+/// Returns a row for each call site.
 fn sites((figures, _): &Shown<'_>) -> Rows {
     let rows = figures.sites.iter().map(|site| {
         let time = nanoseconds(site.nanoseconds);

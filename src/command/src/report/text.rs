@@ -85,7 +85,7 @@ pub fn saved(process: &Process) -> Option<String> {
     Some(if saved < 0.0 { format!("−{}", seconds(-saved)) } else { seconds(saved) })
 }
 
-/// Which code copies most: three lines.
+/// Writes which code copies most: three lines.
 pub fn sites(out: &mut dyn Write, sites: &[Site]) -> std::fmt::Result {
     for (number, site) in sites.iter().take(SITES).enumerate() {
         let title = if number == 0 { "copied by" } else { "" };

@@ -175,7 +175,7 @@ impl Screen {
         false
     }
 
-    /// Where the chosen process is now; the first one if there is none.
+    /// Returns where the chosen process is now; the first one if there is none.
     fn position(&self) -> Option<usize> {
         let found = self.rows.iter().position(|row| Some(row.process.pid) == self.chosen);
         found.or((!self.rows.is_empty()).then_some(0))

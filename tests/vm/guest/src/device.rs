@@ -160,7 +160,7 @@ impl Device {
         Ok(Device { file })
     }
 
-    /// Where every copy pins its own pages and gives them back.
+    /// Opens the device so that every copy pins its own pages and gives them back.
     pub fn keeping_nothing() -> Outcome<Device> {
         let device = Device::open()?;
         device.keep(0)?;

@@ -120,7 +120,7 @@ impl Function {
     }
 }
 
-/// Whether the channels are queues of a DSA, which keep no order.
+/// Returns whether the channels are queues of a DSA, which keep no order.
 pub fn is_dsa() -> bool {
     std::env::var("GUEST_PROVIDER").as_deref() == Ok("dsa")
 }
@@ -214,7 +214,7 @@ impl Bench {
         Ok(bytes)
     }
 
-    /// How often faults have struck, on all channels together.
+    /// Returns how often faults have struck, on all channels together.
     pub fn struck(&self) -> Outcome<u32> {
         self.places().map(|place| Ok(self.counters(place)?.faults)).sum()
     }
@@ -258,7 +258,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Where the channels of the module are, in their order. The device must be healthy and
+    /// Returns where the channels of the module are, in their order. The device must be healthy and
     /// no other copy in flight.
     pub fn find_channels(&self, device: &Device) -> Outcome<Vec<Place>> {
         let (dst, src) = (Region::of_small_pages(PAGE)?, Region::of_small_pages(PAGE)?);

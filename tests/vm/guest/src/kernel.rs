@@ -210,7 +210,7 @@ impl Pagemap {
         (entry >> 63 != 0 && frame != 0).then(|| frame * PAGE as u64 + address % PAGE as u64)
     }
 
-    /// Whether the kernel has to write the page somewhere before it can take it.
+    /// Returns whether the kernel has to write the page somewhere before it can take it.
     pub fn is_dirty(&self, address: u64) -> Outcome<bool> {
         Ok(self.flags(address)? & 1 << 4 != 0)
     }
@@ -228,7 +228,7 @@ impl Pagemap {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// How many descriptors the pieces need at least: stretches that are contiguous on both
+    /// Returns how many descriptors the pieces need at least: stretches that are contiguous on both
     /// sides.
     pub fn extents(&self, pieces: &[Piece]) -> Outcome<u64> {
         let mut count = 0;

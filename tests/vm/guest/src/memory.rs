@@ -369,7 +369,7 @@ impl Region {
         checked(unsafe { libc::mlock(self.base as *const _, self.len) })
     }
 
-    /// Whether each page is in memory, or None where nothing is mapped.
+    /// Returns whether each page is in memory, or None where nothing is mapped.
     pub fn residence(&self) -> Option<Vec<bool>> {
         let mut pages = vec![0u8; self.len / PAGE];
         // SAFETY: the vector has a byte for each page.

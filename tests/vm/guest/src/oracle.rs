@@ -145,7 +145,7 @@ mod tests {
     const LEN: usize = PAGE + 640;
     const AT: (usize, usize) = (128, 77);
 
-    /// Whether the oracle sees that the bytes `from..from + len` come from `shift` further on.
+    /// Returns whether the oracle sees that bytes `from..from + len` come from `shift` further on.
     fn sees(from: isize, len: usize, shift: isize) -> bool {
         let dst = Region::anonymous(3 * PAGE).unwrap();
         let src = Region::anonymous(3 * PAGE).unwrap();

@@ -60,13 +60,13 @@ impl Probe {
         Ok(self)
     }
 
-    /// How often this thread was there since it was armed.
+    /// Returns how often this thread was there since it was armed.
     pub fn count(&self) -> Outcome<u64> {
         // SAFETY: no arguments.
         self.count_of(unsafe { libc::gettid() })
     }
 
-    /// How often that thread was there; it may be gone.
+    /// Returns how often that thread was there; it may be gone.
     pub fn count_of(&self, thread: i32) -> Outcome<u64> {
         let text = fs::read_to_string(self.event.join("hist")).context(self.event.display())?;
         Ok(hits(&text, thread))

@@ -37,7 +37,7 @@ impl Failing {
         written.or_else(|_| self.0.write_all_at(text.as_bytes(), 0)).context("fail-nth")
     }
 
-    /// Whether it has struck; none will from now on. If it strikes the question, it had not.
+    /// Disarms the fault and returns whether it has struck. If it strikes this call, it had not.
     fn struck(&self) -> Outcome<bool> {
         let mut text = [0; 16];
         let struck = match self.0.read_at(&mut text, 0) {

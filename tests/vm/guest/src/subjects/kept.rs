@@ -45,7 +45,7 @@ fn with_whole_lines(lines: usize) -> Outcome<(Region, usize)> {
     Ok((region, line))
 }
 
-/// Where the first whole line of a region begins.
+/// Returns where the first whole line of a region begins.
 pub(super) fn first_line(region: &Region) -> usize {
     (LINE - region.address(0) as usize % LINE) % LINE
 }

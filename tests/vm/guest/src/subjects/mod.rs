@@ -99,7 +99,7 @@ pub fn named(name: &str) -> Vec<&'static Test> {
     TESTS.iter().filter(|test| test.name == name || subject_of(test) == Some(name)).collect()
 }
 
-/// Whether the module may count errors meanwhile.
+/// Returns whether the module may count errors meanwhile.
 pub fn wrecks(test: &Test) -> bool {
     ["wreck_", "provider_error_"].iter().any(|prefix| test.name.starts_with(prefix))
         || test.name.contains("_takes_nothing_")

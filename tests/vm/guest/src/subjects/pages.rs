@@ -263,9 +263,9 @@ pub fn page_written_back_under_way_reaches_the_disk() -> Outcome {
     fail!("the copy was over too early each time");
 }
 
-/// Whether the copy was under way when it began to be written back: a guest that the host holds up
-/// is late for that. To write back waits for the transfers (see adma_range_invalidate), so it may be
-/// over in the end.
+/// Returns whether the copy was under way when it began to be written back: a guest that the host
+/// holds up is late for that. To write back waits for the transfers (see adma_range_invalidate), so
+/// it may be over in the end.
 fn reaches_the_disk_under_way(bench: &Bench, path: &str) -> Outcome<bool> {
     const LEN: usize = 64 * PAGE;
     let file = File::options().read(true).write(true).create_new(true).open(path)?;
