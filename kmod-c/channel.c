@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Channels, and what one of them does of a request: from its first transfer to the
- * word that tells user space of its end. A chan_req is over when it is closed and
- * each of its transfers has completed; health.c looks after completions that do not
- * come.
+ * Channels, and the part of a request on one of them (chan_req): from its first
+ * transfer to the word that tells user space of its end. A chan_req is over
+ * when it is closed and each of its transfers has completed; health.c looks
+ * after completions that do not come.
  *
  * A channel that works in order writes the word itself: that is the last
  * transfer, and what has not completed by then was lost. An error proves nothing
@@ -32,7 +32,7 @@ DEFINE_SRCU(adma_srcu);
  */
 #define ADMA_QUIET_MS		500
 
-/* Starts what was submitted. With @poll the driver tells what has completed. */
+/* Starts what was submitted. With @poll the driver reports completions. */
 void adma_channel_issue(struct adma_channel *ch, bool poll)
 {
 	int idx = srcu_read_lock(&adma_srcu);
@@ -60,13 +60,12 @@ void adma_channels_poll(void)
 }
 
 /*
- * Returns what may be relied on with a driver.
- * 1, ordered: transfers of a channel are carried out in order, complete in order,
- * and none is carried out after one that failed until all before it have completed
- * or are lost. So the word behind the data proves the data.
- * 0: in any order, but each transfer completes (with DMA_PREP_INTERRUPT), and not
- * before it is over. We write the word.
- * -EINVAL: not known; ptdma's callbacks report errors as success.
+ * Returns the order of completions that a driver guarantees. 1, ordered: transfers
+ * of a channel are carried out in order, complete in order, and none is carried out
+ * after one that failed until all before it have completed or are lost. So the word
+ * behind the data proves the data. 0: in any order, but each transfer completes
+ * (with DMA_PREP_INTERRUPT), and not before it is over. We write the word. -EINVAL:
+ * not known; ptdma's callbacks report errors as success.
  */
 int adma_order_of(struct dma_device *device)
 {
@@ -78,7 +77,7 @@ int adma_order_of(struct dma_device *device)
 	return strcmp(driver, "idxd") ? -EINVAL : 0;
 }
 
-/* Returns the node of the caller's page, or of the caller if it is not there. */
+/* Returns the node of the caller's page, or the caller's if it is not present. */
 static int adma_node_of(u64 addr)
 {
 	struct page *page;
@@ -92,8 +91,8 @@ static int adma_node_of(u64 addr)
 }
 
 /*
- * Returns @wanted if it is up, or a channel near to the caller's page at @addr;
- * @first decides among equals. -EBUSY: one may come back; -ENODEV: none will.
+ * Returns @wanted if it is up, or a channel near the caller's page at @addr; @first
+ * decides among equals. -EBUSY: one may come back; -ENODEV: none will.
  */
 int adma_channel_pick(u32 wanted, u64 addr, u64 first)
 {
@@ -123,9 +122,9 @@ int adma_channel_pick(u32 wanted, u64 addr, u64 first)
 }
 
 /*
- * Drivers are given a number and no pointer: ioatdma never completes the transfer
- * at the head of a chain that it aborts, and may do so when its ring has come
- * round, long after we have forgotten about it.
+ * Callback parameter: a number, not a pointer. ioatdma does not complete the
+ * transfer at the head of a chain that it aborts, but may do so when its ring
+ * wraps around, long after the chan_req is gone.
  */
 union adma_param {
 	void *ptr;
@@ -152,8 +151,8 @@ static_assert(ADMA_SLOTS * ADMA_WORD_STRIDE <= PAGE_SIZE / 2);
 #define ADMA_TRUSTED_MS		50
 
 /*
- * Attempts to find room in a full ring, 100 us apart. The driver says no more
- * than "not now": it may also be resetting the channel.
+ * Attempts to find room in a full ring, 100 us apart. The driver does not tell
+ * a full ring from a reset in progress.
  */
 #define ADMA_RING_TRIES		50
 
@@ -174,14 +173,14 @@ static bool adma_is_recent(unsigned long when)
 	return time_before(jiffies, when + msecs_to_jiffies(ADMA_TRUSTED_MS));
 }
 
-/* Whether all it has to do is completed, or something was a moment ago. */
+/* Whether everything has completed, or something did a moment ago. */
 static bool adma_channel_moves(struct adma_channel *ch)
 {
 	return !atomic_long_read(&ch->queued) ||
 	       adma_is_recent(READ_ONCE(ch->moved));
 }
 
-/* Units in flight, or about to be. */
+/* Returns the units in flight, or about to be. */
 static u32 adma_chan_req_left(const struct adma_chan_req *cr)
 {
 	return READ_ONCE(cr->sent) - (u32)atomic64_read(&cr->done);
@@ -191,7 +190,7 @@ static u32 adma_chan_req_left(const struct adma_chan_req *cr)
  * Waiting
  */
 
-/* Whether the channel may still carry out such transfers; see ch->wait. */
+/* Returns whether the channel may still carry out such transfers; see ch->wait. */
 static bool adma_in_flight(struct adma_channel *ch, const struct adma_flight *what)
 {
 	struct adma_chan_req *cr;
@@ -218,7 +217,7 @@ static bool adma_in_flight(struct adma_channel *ch, const struct adma_flight *wh
 }
 
 /*
- * Waits until no such transfer is in flight, of which none begins any more; with a
+ * Waits until no such transfer is in flight; the caller lets none begin; with a
  * @timeout of 0 only looks. Returns the jiffies left, 0 or -ERESTARTSYS.
  */
 long adma_wait_for_flight(const struct adma_flight *what, long timeout,
@@ -227,7 +226,7 @@ long adma_wait_for_flight(const struct adma_flight *what, long timeout,
 	long left = max(timeout, 1L);
 	unsigned int i;
 
-	/* Pairs with adma_chan_req_send(): it sees what we have set, or we that. */
+	/* Pairs with adma_chan_req_send(): it sees our change, or we its charge. */
 	smp_mb();
 	for (i = 0; i < adma_nr_channels && left > 0; i++) {
 		struct adma_channel *ch = &adma_channels[i];
@@ -260,7 +259,7 @@ void adma_job_put(struct adma_job *job)
 		job->end(job);
 }
 
-/* Forgets what is in flight: not queued any more, completions come too late. */
+/* Forgets what is in flight: dequeues it and ignores late completions. */
 void adma_chan_req_next_turn(struct adma_chan_req *cr)
 {
 	u64 next = (u64)(adma_chan_req_turn(cr) + 1) << 32;
@@ -272,8 +271,8 @@ void adma_chan_req_next_turn(struct adma_chan_req *cr)
 }
 
 /*
- * Ends a chan_req of which nothing is in flight; @dead: what has not completed is
- * known to be lost. The request may be gone afterwards.
+ * Ends a chan_req with nothing in flight; @dead: what has not completed is
+ * lost. The request may be gone afterwards.
  */
 void adma_chan_req_end(struct adma_chan_req *cr, bool dead)
 {
@@ -291,7 +290,7 @@ void adma_chan_req_end(struct adma_chan_req *cr, bool dead)
 	} else if (cr->sent) {
 		ch->good++;
 		if (!ch->ordered)
-			/* After the data, which the completions were about. */
+			/* Orders the word after the data that has completed. */
 			smp_store_release(word, job->id);
 	}
 	adma_chan_req_next_turn(cr);
@@ -342,7 +341,7 @@ static void adma_chan_req_complete(void *ptr, const struct dmaengine_result *res
 	if (!ch->ordered)
 		atomic_dec(&ch->entries);
 	if (good && ch->ordered && !param.last) {
-		/* In order and well, as nearly always. */
+		/* In order and without an error: the usual case. */
 		adma_chan_req_advance(cr, param.turn, param.units);
 		return;
 	}
@@ -357,7 +356,7 @@ static void adma_chan_req_complete(void *ptr, const struct dmaengine_result *res
 		goto out_unlock;
 	if (!good) {
 		adma_count(ADMA_STAT_ERRORS, 1);
-		/* At once: the submitter trusts no word then. */
+		/* At once: then the submitter trusts no word. */
 		atomic64_or(cr->pieces, &cr->job->failed);
 		ch->erred |= param.last;
 		adma_watch_soon(ch);
@@ -443,8 +442,8 @@ err_leave_queue:
 }
 
 /*
- * Takes a place of a channel; @job has a reference more until the chan_req is over.
- * Returns NULL if none is free, or the user has half of them.
+ * Takes a place on a channel, and a reference to @job until the chan_req is
+ * over. Returns NULL if none is free, or the user has half of them.
  */
 struct adma_chan_req *adma_chan_req_begin(struct adma_channel *ch,
 					  struct adma_job *job)
@@ -475,8 +474,8 @@ struct adma_chan_req *adma_chan_req_begin(struct adma_channel *ch,
 }
 
 /*
- * Counts units that are about to be submitted as in flight; less than 0: they were
- * not. A full barrier.
+ * Counts units that are about to be submitted as in flight; less than 0: takes that
+ * back. A full barrier.
  */
 void adma_chan_req_charge(struct adma_chan_req *cr, s32 units)
 {
@@ -503,7 +502,7 @@ int adma_chan_req_send(struct adma_chan_req *cr, dma_addr_t dst, dma_addr_t src,
 	s32 units = adma_units(len);
 	int ret, tries = 0;
 
-	/* Bounds how long others wait for what is queued before them. */
+	/* Bounds how long others wait for what is queued ahead of them. */
 	while (atomic_long_read(&ch->queued) * ADMA_UNIT >= READ_ONCE(adma_depth)) {
 		ret = adma_channel_retry(ch, tries++);
 		if (ret)

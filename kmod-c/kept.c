@@ -13,17 +13,17 @@
 #include "compat.h"
 #include "range.h"
 
-/* What was not used for ADMA_AGES rounds of ADMA_AGE_MS is retired. */
+/* A range that is unused for ADMA_AGES rounds of ADMA_AGE_MS is retired. */
 #define ADMA_AGE_MS	1000
 #define ADMA_AGES	5
 
 /*
- * How often a range is looked for again whose mapping changes while it is pinned:
- * to unshare a page that the child of a fork has is such a change.
+ * Attempts to pin a range whose mapping changes meanwhile; unsharing a page
+ * after a fork is such a change.
  */
 #define ADMA_TRIES	8
 
-/* How long a copy that finds no room waits for its own file's works. */
+/* How long a copy without room waits for its own file's work items. */
 #define ADMA_ROOM_MS	20
 
 /*
@@ -43,8 +43,8 @@ static void adma_age_later(void)
 }
 
 /*
- * A range that is found is not looked at by get_user_pages(), and so passes the
- * thread's protection keys by: where a process has keys, nothing is kept.
+ * A hit skips get_user_pages() and with it the check of the thread's protection
+ * keys: where a process uses keys, nothing is kept.
  */
 static bool adma_keeps(const struct adma_mem *mem)
 {
@@ -72,7 +72,7 @@ static struct adma_range *adma_range_lookup(struct adma_mem *mem, u64 index,
 	return range;
 }
 
-/* Returns the range of bytes that are pinned and mapped, with a reference, or NULL. */
+/* Returns the pinned and mapped range of these bytes, with a reference, or NULL. */
 static struct adma_range *adma_range_find(struct adma_mem *mem, u64 addr, size_t len,
 					  bool write, unsigned int device)
 {
@@ -81,7 +81,7 @@ static struct adma_range *adma_range_find(struct adma_mem *mem, u64 addr, size_t
 
 	if (!adma_keeps(mem))
 		return NULL;
-	/* What was pinned for writing also serves readers. */
+	/* A range pinned for writing also serves readers. */
 	for (for_write = 1; for_write >= write; for_write--) {
 		range = adma_range_lookup(mem, adma_range_of(addr), for_write);
 		if (range && adma_range_ready(range, addr, len, device)) {
@@ -122,15 +122,15 @@ static struct adma_range *adma_range_of_table(struct adma_mem *mem, u64 index,
 		return range;
 	}
 	adma_age_later();
-	/* Before it could be found the file may have been closed. */
+	/* The file may have been closed before the range could be found. */
 	if (!READ_ONCE(mem->keep_pages))
 		adma_range_retire(range);
 	return range;
 }
 
 /*
- * Whether it may be retired: nothing uses it, nor has for @ages rounds. Otherwise
- * it is a round older. The caller sees to it that its memory stays.
+ * Returns whether a range may be retired: unused, for @ages rounds. Otherwise
+ * ages it by a round. Caller keeps its memory alive.
  */
 static bool adma_range_is_old(struct adma_range *range, unsigned int ages)
 {
@@ -143,14 +143,14 @@ static bool adma_range_is_old(struct adma_range *range, unsigned int ages)
 	return age >= ages;
 }
 
-/* Counts ranges: one may have few pages, or none yet. */
+/* Returns whether too much is kept, in ranges: one may have few pages. */
 static bool adma_keeps_too_much(const struct adma_mem *mem)
 {
 	return atomic_read(&mem->kept) * ADMA_RANGE_PAGES >
 	       READ_ONCE(mem->keep_pages);
 }
 
-/* Which ranges to evict; NULL: of any. */
+/* Which ranges to evict; a NULL field matches any. */
 struct adma_eviction {
 	const struct adma_mem *mem;
 	const struct user_struct *user;
@@ -159,7 +159,7 @@ struct adma_eviction {
 	unsigned long pages;	/* still to be found */
 };
 
-/* Caller holds the lock of the list, so the range stays. */
+/* Caller holds the lock of the list, which keeps the range alive. */
 static enum lru_status adma_evict_one(struct list_head *item,
 				      struct list_lru_one *list,
 #ifndef ADMA_HAS_ISOLATE_WITHOUT_LOCK
@@ -178,7 +178,7 @@ static enum lru_status adma_evict_one(struct list_head *item,
 	    xa_cmpxchg(&mem->table, adma_key(range->index, range->write), range,
 		       NULL, 0) != range)
 		return LRU_SKIP;
-	/* As adma_range_retire(), but for that lock. */
+	/* Like adma_range_retire(), with that lock held. */
 	list_lru_isolate(list, item);
 	what->pages -= min_t(unsigned long, what->pages,
 			     bitmap_weight(range->pinned, ADMA_RANGE_PAGES) ?: 1);
@@ -198,7 +198,7 @@ static void adma_evict(struct adma_eviction *what)
 }
 
 /*
- * Waits up to @ms for requests that are over, and as long for what they used to be
+ * Waits up to @ms for finished requests, and as long for their ranges to be
  * unpinned. A word comes before the interrupt that ends its request.
  */
 void adma_mem_settle(struct adma_mem *mem, unsigned int ms)
@@ -256,7 +256,7 @@ static struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr,
 		if (!ret)
 			return range;
 		if ((ret == -ENOMEM || ret == -EAGAIN) && tries < 2) {
-			/* Its other pages may be in the way. */
+			/* Its other pages may be what exceeds the limit. */
 			adma_range_retire(range);
 			adma_range_put(range);
 			adma_make_room(mem, pages, ret == -ENOMEM);
@@ -272,11 +272,11 @@ static struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr,
 }
 
 /*
- * Pins and maps bytes of the caller's process. Their ranges, those that are kept or
- * others for the caller alone, are added to @range with a reference each, the pages
- * that are pinned for it to @pinned. May wait for a page for as long as its provider
- * likes. Returns -EBUSY if the mapping changes all the time, or another error;
- * ranges that were added stay.
+ * Pins and maps bytes of the caller's process. Their ranges, those that are
+ * kept or others for the caller alone, are added to @range with a reference
+ * each, the pages that are pinned for it to @pinned. May wait for a page
+ * without limit. Returns -EBUSY if the mapping keeps changing, or another
+ * error; ranges that were added stay.
  */
 int adma_ranges_get(struct adma_mem *mem, u64 addr, u64 len, bool write,
 		    unsigned int device, struct adma_range **range,
@@ -314,7 +314,7 @@ void adma_ranges_retire(struct adma_mem *mem)
 	struct adma_range *range;
 	unsigned long index;
 
-	/* With the lock: a thread that adds one later sees it, adma_range_of_table(). */
+	/* With the lock: a later adma_range_of_table() sees keep_pages 0. */
 	xa_lock(&mem->table);
 	WRITE_ONCE(mem->keep_pages, 0);
 	xa_unlock(&mem->table);
@@ -324,7 +324,7 @@ void adma_ranges_retire(struct adma_mem *mem)
 	rcu_read_unlock();
 }
 
-/* Pinned memory cannot be moved or swapped: what is not used goes by itself. */
+/* Pinned memory cannot be moved or swapped: unused ranges are retired by age. */
 static void adma_age(struct work_struct *work)
 {
 	struct adma_eviction what = { .ages = ADMA_AGES, .pages = ULONG_MAX };

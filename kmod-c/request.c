@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Requests: submission, end, and waiting for it.
+ * Requests: submission, completion, and waiting for it.
  *
- * First all pages of a request are pinned, which may take as long as their
- * providers like; then its pieces are cut into transfers and sent to channels,
+ * First all pages of a request are pinned, which may block without limit (FUSE,
+ * userfaultfd); then its pieces are cut into transfers and sent to channels,
  * where nothing faults any more. So no place of a channel is held, nor is an
  * export in use, while a page is waited for.
  */
@@ -14,13 +14,13 @@
 
 #include "file.h"
 
-/* How often pages are pinned that have changed by the time that all are. */
+/* Attempts to pin all pages before one of them changes. */
 #define ADMA_PIN_TRIES	8
 
-/* How long a submission that finds no slot waits for requests of its own file. */
+/* How long a submission without a free slot waits for its file's requests. */
 #define ADMA_CATCH_UP_MS	20
 
-/* One side of a piece, as far as it has got. */
+/* Progress on one side of a piece. */
 struct adma_side {
 	u64 addr;			/* of the next byte */
 	struct adma_range **range;	/* of all its bytes, in order */
@@ -28,7 +28,7 @@ struct adma_side {
 };
 
 /*
- * What one slot of a file has in flight; then the next one.
+ * One slot of a file: the request it has in flight, then the next one.
  *
  *	adma_request_take()      last chan_req ends       adma_ended()
  *	-------------------> busy -----------------> failed ----------> free
@@ -89,7 +89,7 @@ static void adma_request_end(struct work_struct *work)
 	adma_mem_put(&file->mem);
 }
 
-/* Unpinning may sleep, and the last part may end in an interrupt. */
+/* Unpinning may sleep, but the last chan_req may end in an interrupt. */
 static void adma_job_end(struct adma_job *job)
 {
 	struct adma_request *req = container_of(job, struct adma_request, job);
@@ -98,7 +98,7 @@ static void adma_job_end(struct adma_job *job)
 	queue_work(adma_workqueue, &req->end);
 }
 
-/* Returns the request of a slot, made when it is first asked for. */
+/* Returns the request of a slot, allocated when first asked for. */
 static struct adma_request *adma_request_of(struct adma_file *file,
 					    unsigned int slot)
 {
@@ -189,8 +189,8 @@ __poll_t adma_requests_poll(struct adma_file *file, u64 sequence)
 }
 
 /*
- * Returns whether a request is over: 0, -EAGAIN, or -EINVAL for an unknown number.
- * Its failed pieces are told once.
+ * Returns whether a request is over: 0, -EAGAIN, or -EINVAL for an unknown
+ * number. Its failed pieces are reported once.
  */
 static int adma_ended(struct adma_file *file, struct adma_wait *arg)
 {
@@ -228,12 +228,12 @@ int adma_wait(struct adma_file *file, struct adma_wait *arg)
  * Checking and pinning
  */
 
-/* An address of the caller's, or an offset; into what, is seen later. */
+/* Checks an address, or an offset whose upper bound is checked later. */
 static bool adma_place_ok(u64 *addr, u64 len, unsigned int align, bool offset)
 {
 	if (offset)
 		return *addr <= ADMA_MAX_LEN;
-	/* What the processor does not look at is not part of the address. */
+	/* Tag bits, which the CPU ignores, are not part of the address. */
 	*addr = untagged_addr(*addr);
 	return IS_ALIGNED(*addr, align) && access_ok(u64_to_user_ptr(*addr), len);
 }
@@ -268,7 +268,7 @@ static int adma_pieces_read(const struct adma_submit *arg,
 	return 0;
 }
 
-/* Makes room for that many ranges; it stays with the slot. */
+/* Reserves room for @want ranges, which stays with the slot. */
 static int adma_request_reserve(struct adma_request *req, unsigned int want)
 {
 	struct adma_range **range;
@@ -285,7 +285,7 @@ static int adma_request_reserve(struct adma_request *req, unsigned int want)
 	return 0;
 }
 
-/* Chooses a channel for a piece, and pins what is the caller's of it. */
+/* Chooses a channel for a piece, and pins the caller's memory in it. */
 static int adma_piece_pin(struct adma_request *req, unsigned int nr, u8 *channel)
 {
 	const struct adma_piece *piece = &req->piece[nr];
@@ -311,7 +311,7 @@ static int adma_piece_pin(struct adma_request *req, unsigned int nr, u8 *channel
 	return ret;
 }
 
-/* Returns how many pieces are pinned, and none of them has changed since. */
+/* Returns how many pieces are pinned and unchanged since. */
 static unsigned int adma_pieces_pin(struct adma_request *req, unsigned int count,
 				    u8 *channels, int *ret)
 {
@@ -414,7 +414,7 @@ static int adma_side_init(struct adma_request *req, struct adma_side *side,
 	return 0;
 }
 
-/* Returns where the byte is that many behind the next, for the device. */
+/* Returns the DMA address of the byte @behind the next one. */
 static dma_addr_t adma_side_dma(const struct adma_side *side, size_t behind,
 				unsigned int device)
 {
@@ -437,7 +437,7 @@ static bool adma_side_stale(const struct adma_side *side, size_t len)
 	return false;
 }
 
-/* A range that the transfer touches has died, or the export was taken back. */
+/* Whether a range of the transfer has died, or the export was taken back. */
 static bool adma_xfer_stale(struct adma_job *job)
 {
 	struct adma_request *req = container_of(job, struct adma_request, job);
@@ -447,7 +447,7 @@ static bool adma_xfer_stale(struct adma_job *job)
 	       adma_side_stale(&req->src, req->xfer_len);
 }
 
-/* Submits what lies together in physical memory, on both sides. */
+/* Submits what is physically contiguous on both sides. */
 static int adma_xfer_send(struct adma_request *req, struct adma_chan_req *cr, u64 left)
 {
 	struct adma_side *dst = &req->dst, *src = &req->src;
@@ -466,7 +466,7 @@ static int adma_xfer_send(struct adma_request *req, struct adma_chan_req *cr, u6
 }
 
 /*
- * Submits a piece; waits for nothing but the channel. What was submitted of one
+ * Submits a piece; waits only for the channel. The submitted part of a piece
  * that fails ends with the request.
  */
 static int adma_piece_start(struct adma_request *req, unsigned int nr, u8 channel)
@@ -498,7 +498,7 @@ static int adma_piece_start(struct adma_request *req, unsigned int nr, u8 channe
 		cond_resched();
 	}
 	srcu_read_unlock(&adma_srcu, idx);
-	/* To pin an export anew is the business of its owner. */
+	/* Only its owner can pin an export anew. */
 	if (ret == -ESTALE)
 		return req->buf ? -EFAULT : -EBUSY;
 	if (!ret)
@@ -506,7 +506,7 @@ static int adma_piece_start(struct adma_request *req, unsigned int nr, u8 channe
 	return ret;
 }
 
-/* Returns the channels whose words tell its end; 0 if one's does not. */
+/* Returns the channels whose words tell its end; 0 if one has no such word. */
 static u32 adma_request_close(struct adma_request *req)
 {
 	bool proven = true;
@@ -572,8 +572,8 @@ int adma_submit(struct file *filp, const struct file_operations *port,
 			break;
 	}
 	/*
-	 * Nothing was taken, so nothing will wait for what was begun of it. A
-	 * killed caller leaves it to the close of the file.
+	 * Nothing was accepted, so no caller will wait for what was begun of
+	 * it. If this one is killed, closing the file waits.
 	 */
 	if (!arg->accepted) {
 		wait.id = arg->id;
