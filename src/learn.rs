@@ -1,11 +1,11 @@
-//! What measuring inside the copies has shown: for which of them the engine beats libc.
+//! Learns, by measuring inside the copies, for which of them the engine beats libc.
 //!
 //! Copies of every kind are shared from the first one on. Whether that was right is measured in two
 //! ways.
 //!
 //! *Pairs.* The caller copies the first bytes of a copy alone, by libc. That is libc's speed for
-//! this very copy, whether it is hot or cold, fresh or crowded. The rest is shared, and the ratio
-//! of the two speeds is the gain. It is known after one copy, and costs next to nothing.
+//! this very copy, be it hot or cold, into fresh memory or on busy CPUs. The rest is shared, and
+//! the ratio of the two speeds is the gain. It is known after one copy, and costs next to nothing.
 //!
 //! *Series.* First bytes can mislead: where copies are shared again and again, the first bytes stay
 //! in the caller's cache because the rest does not go there. So now and then a few copies go the
@@ -36,16 +36,16 @@ use marks::Marks;
 pub use stores::Copier;
 use stores::{LastCopy, Stores};
 
-/// Size below which no copy is considered. One half as large would gain a fifth at best, and that only
-/// back to back and out of memory.
+/// Size below which no copy is considered. Copies of half this size gain a fifth at best, and only
+/// back to back and from memory.
 pub const FLOOR: usize = 256 << 10;
 
 /// Size classes. From 16 MiB up all copies share one: the cost of a byte no longer depends on how many
 /// there are, and few programs make enough of each size to judge it by itself.
 const SIZES: usize = 7;
 
-/// Size from which caller and workers may use streaming stores. They bypass the cache, so a program that
-/// reads the destination next pays for them; twice the usual second-level cache would have left it anyway.
+/// Size from which caller and workers may use streaming stores. They bypass the cache, so a program
+/// that reads the destination next pays for them; twice an L2 cache would have been evicted anyway.
 pub const STREAM_FROM: usize = 4 << 20;
 /// Like `STREAM_FROM`, without workers: streaming gains earlier, even if the destination is read next.
 pub const STREAM_ALONE_FROM: usize = 1 << 20;
@@ -53,29 +53,28 @@ pub const STREAM_ALONE_FROM: usize = 1 << 20;
 /// Unit of gains: it stands for 1.
 const ONE: u32 = 1024;
 
-/// Gains are clamped to these: a larger one makes no difference, and would take long to forget.
+/// Bounds of a gain: a larger one makes no difference, and would take long to forget.
 const MOST: u32 = 4 * ONE;
 const LEAST: u32 = ONE / 4;
 
-/// Sharing goes on as long as it gains at all, and is resumed only for a little more than that.
+/// Gain above which sharing goes on; it is resumed only for a little more (hysteresis).
 const STAYS: u32 = ONE + ONE / 50;
 const RETURNS: u32 = ONE + ONE / 16;
 
-/// Size from which copies that are shared in vain lose next to nothing, for the caller does all of them:
-/// what they seem to lose is chance, unless the gain is below `LARGE_STAYS`.
+/// Size from which sharing in vain costs next to nothing, because the caller then copies everything
+/// itself: an apparent loss is noise unless the gain is below `LARGE_STAYS`.
 pub const LARGE: usize = 8 << 20;
 const LARGE_STAYS: u32 = ONE - ONE / 8;
 
-/// Size from which copies are measured in pairs. Smaller ones are made in such numbers that series are
-/// enough.
+/// Size from which copies are measured in pairs. Smaller ones are frequent enough for series alone.
 const PAIRS_FROM: usize = 1 << 20;
 /// The first copies of a cell are all measured in pairs, later ones one in `PAIRS_THEN`.
 const PAIRS_FIRST: u32 = 3;
 const PAIRS_THEN: u32 = 8;
-/// Bytes of a pair where statistics are kept: libc copies large parts in another way than small ones.
+/// Bytes of a pair where statistics are kept: libc copies large ranges differently from small ones.
 const SAMPLE: usize = 4 << 20;
-/// The first 32 calls of a cell may be pairs of `SAMPLE` bytes, or timed by libc, later ones one in 32:
-/// that costs time.
+/// Share of later calls that may be pairs of `SAMPLE` bytes, or libc calls that are timed. The
+/// first 32 calls of a cell all may.
 const SAMPLES_THEN: u32 = 32;
 /// Copies into fresh memory are timed from this size up, because their first bytes are whole page
 /// tables: one in each `FRESH_PAIR_EVERY` bytes of the first 32 calls, then one in eight times as many.
@@ -90,7 +89,7 @@ const FAULT_FREE_COST: u32 = 200_000;
 /// Ticks, or copies, that caches and workers need to settle when the way changes.
 pub const SETTLING_TICKS: u64 = 1_000_000;
 const SETTLING_COPIES: u64 = 16;
-/// Settled copies after which a series changes the way; one of them may have been held up.
+/// Settled copies after which a series changes the way; one of them may be an outlier.
 const ENOUGH: u32 = 7;
 
 /// One part in `BUDGET` of the time spent in a cell may go into trying the other way, and five
@@ -115,13 +114,13 @@ pub struct Learner {
     /// Choice of stores by size, and for each size by `Copier`.
     stores: [[Stores; 2]; SIZES],
     recent: Recent,
-    /// Cells by size, of hot copies and what the program does after them. A shared copy leaves source and
-    /// destination in the caches of other CPUs.
+    /// Cells by size, for hot copies including what the program does after them. A shared copy
+    /// leaves source and destination in the caches of other CPUs.
     with_rest: [Cell; SIZES],
-    /// Copies into memory that was never written, of any size. Always shared: what is known of them
-    /// tells what that was worth.
+    /// Copies into memory that was never written, of any size. Always shared; the cell serves the
+    /// report only.
     pub fresh: Cell,
-    /// Pages for them by size.
+    /// Choice of huge pages for fresh memory, by size.
     marks: [Marks; SIZES],
     /// Calls left that do not ask whether memory is fresh.
     unasked: AtomicU32,
@@ -138,14 +137,14 @@ struct Recent {
 }
 const _: () = assert!(size_of::<Recent>() == 64);
 
-/// How a copy is to go: by the engine, after this many bytes by libc to compare it with; or why by
-/// libc: it was as fast (`Learned`), or is to show how fast it is (`Compared`).
+/// Way of a copy. `Ok`: by the engine, after this many bytes by libc for comparison. `Err`: by
+/// libc, because it was as fast (`Learned`) or is being measured (`Compared`).
 pub type Verdict = Result<usize, Fallback>;
 
-/// What is known of copies of one size and pace. All zeros: nothing, and they are shared.
+/// State of copies of one size and pace. All zeros: nothing is known, and they are shared.
 pub struct Cell {
     libc_won: AtomicBool,
-    /// What the chosen way costs: ticks per MiB, a moving average; 0: unknown.
+    /// Cost of the chosen way: ticks per MiB, a moving average; 0: unknown.
     cost: AtomicU32,
     /// Ticks per MiB of the last copy that libc has made; 0: none.
     libc_cost: AtomicU32,
@@ -169,7 +168,7 @@ pub struct Cell {
     /// Ticks spent since the last series, and what that has cost.
     spent: AtomicU64,
     price: AtomicU64,
-    /// Series one after the other that have changed nothing.
+    /// Consecutive series that have changed nothing.
     confirmed: AtomicU32,
 }
 
@@ -178,7 +177,7 @@ unsafe impl Zeroed for Learner {}
 // SAFETY: atomics.
 unsafe impl Zeroed for Cell {}
 
-/// How much faster `b` is than `a`, in parts of `ONE`.
+/// Returns how much faster `b` is than `a`, in parts of `ONE`.
 fn ratio(a: u32, b: u32) -> u32 {
     let ratio = u64::from(a) * u64::from(ONE) / u64::from(b.max(1));
     ratio.clamp(LEAST.into(), MOST.into()) as u32
@@ -203,19 +202,19 @@ fn blend(average: &AtomicU32, sample: u32, weight: u64) {
     average.store(next.max(1) as u32, Relaxed);
 }
 
-/// Returns whether it is time for what is done in the first calls and then in one of `then`.
+/// Returns whether a call is among the first ones, or is one in `then`.
 fn is_turn(calls: u32, then: u32) -> bool {
     calls < PAIRS_FIRST || calls.is_multiple_of(then)
 }
 
 /// Returns whether a copy of a series by turns goes the other way. Half of them do, but not every
-/// second one: where that is the one that finds its source in the cache, hot copies would be compared
-/// with cold ones. (This is the sequence of Thue and Morse.)
+/// second one: where that is the one that finds its source in the cache, hot copies would be
+/// compared with cold ones. (This is the Thue-Morse sequence.)
 fn is_other_turn(calls: u32) -> bool {
     calls.count_ones().is_multiple_of(2)
 }
 
-/// The size class of a call.
+/// Returns the size class of a call.
 pub fn class(len: usize) -> usize {
     ((len / FLOOR).max(1).ilog2() as usize).min(SIZES - 1)
 }
@@ -295,7 +294,7 @@ impl Learner {
         &self.marks[class(len)]
     }
 
-    /// Notes that a large call begins: what came between the last copy and this one is known.
+    /// Notes that a large call begins, which ends the time between the last copy and this one.
     pub fn note_begin(&self, now: u64) {
         if let Some((whole, by, streamed)) = self.recent.copy.take(now) {
             if let Some(streamed) = streamed {
@@ -345,8 +344,8 @@ impl Learner {
         self.recent.copy.set(whole, by, copy_loop, now);
     }
 
-    /// The smallest size for which the engine is used at every pace that was seen: as a fixed
-    /// threshold it would do no harm.
+    /// Returns the smallest size for which the engine is used at every pace seen so far: a fixed
+    /// threshold that would do no harm.
     pub fn threshold(&self) -> Option<usize> {
         let clear = |cells: &[Cell; 2]| {
             cells.iter().any(|cell| cell.calls() > 0) && cells.iter().all(Cell::is_shared)
@@ -379,7 +378,7 @@ impl Cell {
 
     /// Returns which way a copy of `len` bytes goes; `back_to_back`: it follows another one.
     pub fn decide(&self, len: usize, back_to_back: bool) -> Verdict {
-        // A long copy, or one after a pause, does not depend on which way the one before it went.
+        // A long copy, or one after a pause, does not depend on the way of the one before.
         let (calls, tries) = self.turn(len, !back_to_back || self.usual(len) >= SETTLING_TICKS);
         match (self.libc_won.load(Relaxed), tries) {
             (false, true) => Err(Fallback::Compared),
@@ -428,7 +427,7 @@ impl Cell {
         self.libc_cost.store(whole.per_mebibyte(), Relaxed);
     }
 
-    /// Ticks that `bytes` usually take.
+    /// Returns the ticks that `bytes` usually take.
     fn usual(&self, bytes: usize) -> u64 {
         u64::from(self.cost.load(Relaxed)).saturating_mul(bytes as u64) >> 20
     }
@@ -480,7 +479,7 @@ impl Cell {
         let since = u64::from(add(&self.since)) + 1;
         let passed = since.saturating_mul(whole.ticks);
         let settled = !back_to_back || passed >= SETTLING_TICKS || since > SETTLING_COPIES;
-        // What has held the caller up would have done so either way; its workers would not.
+        // Other load delays the caller either way; waiting for workers counts against sharing.
         let waited = Cost { ticks: waited, ..whole }.per_mebibyte() - 1;
         let cost = |most: u32| whole.per_mebibyte().min(most.saturating_add(waited));
         let (usual, trying) = (self.cost.load(Relaxed), self.trying.load(Relaxed));
@@ -530,9 +529,9 @@ impl Cell {
         [&self.settled_costs, &self.tried].into_iter().for_each(|n| n.store(0, Relaxed));
     }
 
-    /// Like `record`, for copies and what the program did after them. That varies, and only ever
-    /// upwards: what counts is how little the usual way takes, so an average falls quickly and rises
-    /// slowly. Large copies can lose as much as others.
+    /// Like `record`, for copies and what the program did after them. That time has outliers in one
+    /// direction only, so the average falls quickly and rises slowly. Large copies can lose as much
+    /// as others.
     fn record_with_rest(&self, verdict: Verdict, whole: Cost) {
         let usual = self.cost.load(Relaxed);
         self.note(verdict, whole, 0, true, false);
@@ -542,7 +541,7 @@ impl Cell {
         }
     }
 
-    /// What a pair has shown: the first bytes by libc, the rest by the engine.
+    /// Notes the result of a pair: the first bytes by libc, the rest by the engine.
     pub fn record_pair(&self, first: Cost, rest: Cost) {
         let gain = ratio(first.per_mebibyte(), rest.per_mebibyte());
         // During the first copy of a process the workers are still being made.

@@ -9,7 +9,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 use memchr::{Memchr, memrchr};
 
-/// The kernel's answer: a value, or the negated errno.
+/// Result of a system call: a value, or the negated errno.
 pub type SysResult = isize;
 
 /// # Safety
@@ -45,9 +45,9 @@ pub(crate) use syscall_by_name as syscall;
 #[derive(Clone, Copy, Debug)]
 pub struct NoFilter(());
 
-/// Proof that no seccomp filter has come since the process started, to be used at once. Calls take it
-/// that every program makes at its start, so that the filter which was there then allows them: those
-/// that stand in adma(7).
+/// Proof that no seccomp filter has come since the process started, to be used at once. Taken by
+/// calls that every program makes at its start and that adma(7) lists, because the filter in force
+/// at that time allows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoNewFilter(());
 
@@ -60,7 +60,7 @@ impl NoFilter {
         (!started_filtered() && seccomp_mode() == 0).then_some(Self(()))
     }
 
-    /// Without a look, for messages: a program asks for those by name, and its filter has to allow
+    /// Skips the check, for messages: a program asks for those by name, so its filter has to allow
     /// what they need.
     pub fn assumed() -> Self {
         Self(())
@@ -68,7 +68,7 @@ impl NoFilter {
 }
 
 impl NoNewFilter {
-    /// At start-up, before anything is copied.
+    /// Notes the seccomp mode at start-up, before anything is copied.
     pub fn note_start() {
         MODE_AT_START.store(seccomp_mode(), Ordering::Relaxed);
     }
@@ -89,13 +89,13 @@ pub fn started_filtered() -> bool {
     MODE_AT_START.load(Ordering::Relaxed) != 0
 }
 
-/// The seccomp mode of this thread: 0 none, 2 filter; negative where unknown.
+/// Returns the seccomp mode of this thread: 0 none, 2 filter; negative where unknown.
 fn seccomp_mode() -> i32 {
     // SAFETY: no memory.
     unsafe { syscall!(SYS_prctl, libc::PR_GET_SECCOMP) as i32 }
 }
 
-/// Time stamp counter: the unit of all learning, turned into nanoseconds only for reports.
+/// Reads the time stamp counter: the unit of all learning, in nanoseconds only for reports.
 #[inline(always)]
 pub fn ticks() -> u64 {
     // SAFETY: every x86-64 has it; user space may read it unless prctl(PR_SET_TSC) forbids,
@@ -107,7 +107,7 @@ pub fn nanoseconds() -> u64 {
     nanoseconds_of(libc::CLOCK_MONOTONIC)
 }
 
-/// The time by another of the system's clocks.
+/// Returns the time by any of the system's clocks.
 pub fn nanoseconds_of(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is writable. The vDSO answers; errno changes only for a bad clock.
@@ -168,8 +168,8 @@ pub fn has_one_thread() -> bool {
     !flag.is_null() && unsafe { (*flag).load(Ordering::Relaxed) } != 0
 }
 
-/// Returns whether a thread of this process has ended, by its number. A lock that it would hold
-/// cannot be taken; by a futex, which every filter allows.
+/// Returns whether a thread of this process has ended, by its number. Tries to lock a PI futex that
+/// names it as the owner; every filter allows futexes.
 pub fn has_ended(tid: i32) -> bool {
     let mut lock = tid as u32; // as if that thread held it
     let operation = libc::FUTEX_TRYLOCK_PI | libc::FUTEX_PRIVATE_FLAG;
@@ -204,7 +204,7 @@ pub fn geteuid() -> i32 {
     unsafe { syscall!(SYS_geteuid) as i32 }
 }
 
-/// A value that the kernel has given the process when it started.
+/// Returns an entry of the auxiliary vector, which the kernel has set at the start of the process.
 pub fn auxiliary(which: u64) -> Option<u64> {
     // SAFETY: reads what the kernel has left there; errno is this thread's.
     unsafe {
@@ -236,8 +236,8 @@ pub fn preemptions(_: NoFilter) -> Option<u64> {
     }
 }
 
-/// Makes pages as if they were written, without changing what they hold. Linux has it since 5.14;
-/// if it fails, copying will fault for them one by one, or fail, as without it.
+/// Populates pages for writing without changing what they hold (Linux 5.14). If it fails, the copy
+/// takes the page faults one by one.
 pub fn make_pages(start: usize, len: usize, _: NoFilter) {
     // SAFETY: changes no byte.
     unsafe { syscall!(SYS_madvise, start, len, libc::MADV_POPULATE_WRITE) };
@@ -257,8 +257,8 @@ pub fn expect_interruptions(_: NoFilter) -> bool {
     unsafe { syscall!(SYS_membarrier, REGISTER_PRIVATE_EXPEDITED_RSEQ) == 0 }
 }
 
-/// Has every thread of this process that is inside a restartable sequence leave it before it executes
-/// another instruction. False: that is not possible.
+/// Aborts the restartable sequence of every thread of this process that is inside one. False: not
+/// possible.
 pub fn interrupt_workers(_: NoFilter) -> bool {
     const PRIVATE_EXPEDITED_RSEQ: usize = 1 << 7;
     loop {
@@ -288,7 +288,7 @@ pub unsafe fn unmap(at: *mut c_void, len: usize) {
     unsafe { syscall!(SYS_munmap, at, len) };
 }
 
-/// Maps a stack of `len` bytes, with a page below it that faults; returns its upper end.
+/// Maps a stack of `len` bytes, with a guard page below; returns its upper end.
 pub fn map_stack(len: usize) -> Option<usize> {
     const GUARD: usize = 4096;
     let at = map(len + GUARD)?;
@@ -297,8 +297,8 @@ pub fn map_stack(len: usize) -> Option<usize> {
     Some(at as usize + GUARD + len)
 }
 
-/// Maps a page that is all zeros again in the child of a fork, however that was made; or null. It
-/// is never unmapped.
+/// Maps a page that the kernel zeroes in the child of every kind of fork; or returns null. It is
+/// never unmapped.
 pub fn page_wiped_on_fork(_: NoFilter) -> *mut c_void {
     const SIZE: usize = 4096;
     let Some(page) = map(SIZE) else { return core::ptr::null_mut() };
@@ -346,9 +346,9 @@ pub unsafe fn call_on_stack(top: usize, function: extern "C" fn()) {
     }
 }
 
-/// Opens a file to append to, made if need be; returns the descriptor. A pipe without a reader is
-/// not waited for, but a later reader may take its time. For reports only, which the user has
-/// asked for, filter or not.
+/// Opens a file to append to, made if need be; returns the descriptor. Does not wait for a reader
+/// of a pipe, though writing may wait for a slow one. Only for reports, which the user has asked
+/// for, filter or not.
 pub fn open_to_append(path: &CStr) -> SysResult {
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
     let at_once = flags | libc::O_NONBLOCK;
@@ -362,15 +362,15 @@ pub fn open_to_append(path: &CStr) -> SysResult {
     }
 }
 
-/// Opens for reading; returns the descriptor. Not inherited over exec. Workers must not: the number
-/// is one of the program's.
+/// Opens for reading; returns the descriptor. Not inherited over exec. Not for workers: the number
+/// would be taken from the program.
 pub fn open(path: &CStr, _: NoNewFilter) -> SysResult {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     // SAFETY: `path` is terminated.
     unsafe { syscall!(SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) }
 }
 
-/// 0, or what went wrong with a file that was written.
+/// Closes a descriptor. Returns 0, or the negated errno of a write that failed late.
 pub fn close(fd: i32) -> SysResult {
     // SAFETY: no memory; whose the number is is the caller's business.
     unsafe { syscall!(SYS_close, fd) }
@@ -399,8 +399,8 @@ pub fn file_of(fd: i32) -> Option<(u64, u64)> {
     stat(fd, |stat| (stat.st_dev, stat.st_ino))
 }
 
-/// What `look` finds in fstat's answer, which is not moved: compilers do that with memcpy, which
-/// is us.
+/// Calls `look` with the result of fstat, which is not returned by value: compilers move it by
+/// memcpy, that is, by us.
 pub fn stat<R>(fd: i32, look: impl FnOnce(&libc::stat) -> R) -> Option<R> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the kernel fills it, and it is read only after it has.
@@ -427,7 +427,7 @@ pub fn new_event() -> SysResult {
     unsafe { syscall!(SYS_eventfd2, 0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) }
 }
 
-/// Adds one to an event; when it is full it is readable already.
+/// Adds one to an event; if the counter is full, the event is readable already.
 pub fn raise_event(fd: i32) {
     let one = 1u64;
     // SAFETY: reads 8 bytes of ours.
@@ -473,8 +473,8 @@ pub fn read_link<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
     buffer.get(..usize::try_from(answer).ok()?)
 }
 
-/// The word of this number, from 1, of /proc/PID/stat; the second is a name that may hold anything,
-/// in parentheses.
+/// Returns word `number`, from 1, of /proc/PID/stat. The second is a name in parentheses that may
+/// hold anything.
 pub fn word_of_stat(stat: &[u8], number: usize) -> Option<i64> {
     let rest = stat.get(memrchr(b')', stat)? + 1..)?;
     let word = rest.split(|&byte| byte == b' ').nth(number - 2)?;

@@ -1,5 +1,4 @@
-//! The table of copies that go on while their callers do something else: cookies, their parts, and
-//! their ends.
+//! The table of asynchronous copies: cookies, their parts, and their ends.
 //!
 //! An entry is the owner of a cookie, or a part of one, or both at once: a single copy is an
 //! owner that is its only part. A part's pieces are claimed and finished as in `queue`. What has
@@ -11,8 +10,8 @@
 //! ```
 //!
 //! An owner counts the parts that are not over, and one more for the caller that is still adding
-//! parts. The thread that brings that to zero ends it: the notice first, for after the next step the
-//! caller may take its memory away; then the phase, which is all that `look` reads. The generation
+//! parts. The thread that brings that to zero ends it: first the notice, whose memory the caller
+//! may free after the next step; then the phase, which is all that `look` reads. The generation
 //! rises whenever an entry gets free, so a cookie is good for one end.
 
 use super::queue::{End, Posted, Slot, headcount};
@@ -23,7 +22,7 @@ use crate::os::sync::{
     AtomicU32, AtomicU64, AtomicUsize, Ordering, Sleepable, Woken, fetch_to_change, take_bit,
 };
 
-/// How many cookies and parts there can be at once.
+/// Most cookies and parts at once.
 pub const ENTRIES: usize = if cfg!(loom) { 2 } else { 4096 };
 const WORDS: usize = ENTRIES.div_ceil(64);
 
@@ -38,7 +37,7 @@ mod phase {
     pub const ONE_GENERATION: u64 = 16;
 }
 
-/// A number in the table, plus one; 0 is none.
+/// Index in the table, plus one; 0: none.
 type EntryLink = AtomicU32;
 
 #[cfg_attr(loom, derive(Default))]
@@ -71,21 +70,21 @@ pub struct Entry {
 #[cfg(not(loom))]
 const COPIED_WORDS: usize = (crate::plan::Cut::MOST + 1).div_ceil(64);
 
-/// The caller's word that tells the end, and what it is to hold then.
+/// Word of the caller that tells the end, and the value it gets then.
 #[derive(Clone, Copy, Debug)]
 pub struct Notice {
     pub word: usize,
     pub value: u64,
 }
 
-/// What to tell about an owner that has just ended.
+/// An owner that has just ended, for the statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
     pub bytes: usize,
     pub begun: u64,
 }
 
-/// What has become of a cookie.
+/// State of a cookie.
 pub enum CookieState<'a> {
     /// Retired, being retired, or never given out.
     Unknown,
@@ -93,7 +92,7 @@ pub enum CookieState<'a> {
     Over(&'a Entry),
 }
 
-/// Where an entry is, and how often it was used: all that a cookie says.
+/// Index and generation of an entry: all that a cookie says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cookie {
     index: usize,
@@ -130,8 +129,8 @@ impl Entry {
         self.request.id.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns whether a bad page of this part only ends a copy loop: `ask` sees to it, until it
-    /// has done so once. For threads that have claimed a piece.
+    /// Returns whether a bad page of this part only ends a copy loop: `ask` is called until it has
+    /// answered yes once. For threads that have claimed a piece.
     pub fn is_guarded(&self, ask: impl FnOnce() -> bool) -> bool {
         if self.guarded.load(Ordering::Relaxed) == 0 && ask() {
             self.guarded.store(1, Ordering::Relaxed);
@@ -163,7 +162,7 @@ impl Entry {
         self.helped.load(Ordering::Relaxed) != 0
     }
 
-    /// No thread will ask for its end.
+    /// Returns whether no thread will ask for its end.
     pub fn is_detached(&self) -> bool {
         self.detached.load(Ordering::Relaxed) != 0
     }
@@ -209,14 +208,14 @@ pub struct Table {
     used: [AtomicU64; WORDS],
     /// One bit for each part with pieces for workers to claim.
     open: [AtomicU64; WORDS],
-    /// How many bits of `open` are set.
+    /// Number of bits set in `open`.
     offered: AtomicUsize,
-    /// Where to look for a free entry first.
+    /// Where the search for a free entry begins.
     hint: AtomicUsize,
 }
 
 impl Table {
-    /// None before the first was taken.
+    /// Returns the entries; none before the first was taken.
     #[inline]
     fn entries(&self) -> &[Entry] {
         #[cfg(not(loom))]
@@ -225,7 +224,7 @@ impl Table {
         return &self.entries;
     }
 
-    /// `None`: there is no memory for them.
+    /// Returns the entries, made if need be. `None`: there is no memory for them.
     #[inline]
     fn entries_to_take(&self) -> Option<&[Entry]> {
         #[cfg(not(loom))]
@@ -242,8 +241,8 @@ impl Table {
         self.entries().get((link.load(Ordering::Relaxed) as usize).wrapping_sub(1))
     }
 
-    /// Fetches what starting a copy will change. After some megabytes of copying nothing of it
-    /// is in a near cache, and one miss after the other takes longer than the rest.
+    /// Prefetches what starting a copy will change. A large copy has evicted all of it, and one
+    /// cache miss after the other would take longer than the rest.
     pub fn prefetch(&self) {
         let word = self.hint.load(Ordering::Relaxed) % WORDS;
         let free = self.used[word].load(Ordering::Relaxed).trailing_ones() as usize % 64;
@@ -309,7 +308,7 @@ impl Table {
         owner.state.atomic().store(active, Ordering::Release);
     }
 
-    /// The number that stands for an owner.
+    /// Returns the cookie of an owner.
     pub fn cookie(&self, owner: &Entry) -> Cookie {
         let state = owner.state.atomic().load(Ordering::Relaxed);
         Cookie { index: self.number(owner), generation: (state / phase::ONE_GENERATION) as u32 }
@@ -342,9 +341,9 @@ impl Table {
         owner.first.store(number as u32 + 1, Ordering::Release);
     }
 
-    /// A worker that is sent away, or may not sleep, counts itself out before it ends; false when
-    /// something is pending: then it is counted in again. A thread that starts a copy now either
-    /// sees one worker less, or is seen here.
+    /// Counts out a worker that is sent away, or may not sleep, before it ends; false if something
+    /// is pending: then it is counted in again. A thread that starts a copy now either sees one
+    /// worker less, or is seen here.
     pub fn count_out(&self, alive: &AtomicU32) -> bool {
         alive.fetch_sub(headcount::ONE, Ordering::AcqRel);
         if !self.has_work() {
@@ -409,7 +408,7 @@ impl Table {
         Some(ended)
     }
 
-    /// What has become of a cookie: one load.
+    /// Returns the state of a cookie: one load.
     #[inline]
     pub fn look(&self, cookie: Cookie) -> CookieState<'_> {
         let Some(entry) = self.entries().get(cookie.index) else { return CookieState::Unknown };
@@ -457,8 +456,8 @@ impl Table {
             && state.compare_exchange(over, retiring, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// The parts of an owner. A thread that does not own it may see those of the next one: then
-    /// claiming them only helps.
+    /// Iterates over the parts of an owner. A thread that does not own it may see those of the next
+    /// one, where a claim only helps.
     pub fn parts<'a>(&'a self, owner: &Entry) -> impl Iterator<Item = &'a Entry> + use<'a> {
         let _ = owner.first.load(Ordering::Acquire);
         let mut at = self.linked(&owner.first);
@@ -469,7 +468,7 @@ impl Table {
         })
     }
 
-    /// The owner of a part, while a piece of it is claimed.
+    /// Returns the owner of a part, while a piece of it is claimed.
     pub fn owner(&self, part: &Entry) -> Option<&Entry> {
         self.linked(&part.owner)
     }
@@ -517,8 +516,8 @@ impl Table {
         self.offered.load(Ordering::Relaxed) > 0
     }
 
-    /// A part with pieces to claim, the first one after number `after`, in a circle: so none
-    /// is passed over for ever.
+    /// Returns a part with pieces to claim, the first after number `after`, round robin: so none
+    /// starves.
     pub fn find_work(&self, after: usize) -> Option<(usize, &Entry)> {
         if !self.has_work() {
             return None;
@@ -543,7 +542,7 @@ impl Table {
         None
     }
 
-    /// For the child of a fork: the parent's cookies are not ours, and its copies not under way here.
+    /// Clears the table in the child of a fork: cookies and copies are the parent's.
     pub fn forget_everything(&self) {
         if self.entries().is_empty() {
             return; // a page that is written is copied for the child

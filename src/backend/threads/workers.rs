@@ -1,7 +1,7 @@
-//! All workers together: how many there may be, for whom they work, and when they have to leave.
+//! The pool of workers: how many there may be, for which user they work, and when they must leave.
 //!
-//! A program that wants to be alone (fork, unshare) or gives up rights (setuid) does not have to
-//! wait until idle workers end by themselves: they leave first, see `dismiss`.
+//! Before a call that wants a single thread (fork, unshare) or gives up rights (setuid), workers
+//! are dismissed instead of left to end when idle, see `dismiss`.
 
 use super::cookies::Table;
 use super::queue::{Queue, Shared, headcount};
@@ -17,15 +17,15 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsiz
 
 pub const MOST_WORKERS: usize = 64;
 
-/// How long a program that wants to be alone is kept waiting for workers to leave, at most. It
-/// takes less than a millisecond where they get a CPU.
+/// Longest time that `dismiss` waits for workers to leave. It takes less than a millisecond where
+/// they get a CPU.
 const LEAVE_NANOS: u64 = 1_000_000_000;
 
-/// See `let_pieces_end`.
+/// Longest time that `let_pieces_end` waits.
 const LET_END_TICKS: u64 = 200_000_000;
 
-/// A caller that has to wait for longer looks again after this long. No worker wakes it: one that
-/// has copied a piece does better to claim the next one than to look for threads that wait.
+/// Nap of a caller between two looks at begun pieces. No worker wakes it: a worker that has copied
+/// a piece claims the next one instead of looking for sleepers.
 pub(super) const NAP_NANOS: u64 = 20_000;
 
 /// How long a thread spins before sleeping: about 20 µs, the price of a wake-up.
@@ -39,46 +39,46 @@ pub(super) static WORKERS: [Worker; MOST_WORKERS] = zeroed();
 /// largest registers is 11 KiB, and some more for the handler and for what it interrupts.
 static STACK_SIZE: AtomicUsize = AtomicUsize::new(OWN_STACK + USUAL_FRAME);
 const OWN_STACK: usize = 8 << 10;
-/// Where the kernel does not say what it needs.
+/// Size of a signal frame where the kernel does not tell it (AT_MINSIGSTKSZ).
 const USUAL_FRAME: usize = 12 << 10;
-/// How many there are, and how many of them are just being made: see `headcount`.
+/// Workers alive, and how many of them are being made: see `headcount`.
 pub(super) static ALIVE: AtomicU32 = AtomicU32::new(0);
 /// Most workers alive at once; set when the engine starts, and again when the CPUs have changed.
 pub(super) static LIMIT: AtomicU32 = AtomicU32::new(0);
 /// How many workers add speed, as measured; see `note_gain`.
 static USEFUL: AtomicU32 = AtomicU32::new(MOST_WORKERS as u32);
-/// Lower bound of `USEFUL`: sixteen threads copied ten times as fast as one (bench/RESULTS-16.md).
+/// Lower bound of `USEFUL`: sixteen threads copied ten times as fast as one (`bench/run copy`).
 const USEFUL_ANYHOW: u32 = 15;
-/// Whether the limit follows the CPUs; which CPUs there were; and when we asked.
+/// Set if the limit follows the CPUs; the CPUs when they were last looked at; and the time of that.
 static FOLLOWS_CPUS: AtomicBool = AtomicBool::new(false);
 static CPUS: AtomicU64 = AtomicU64::new(0);
 static CPUS_ASKED: AtomicU64 = AtomicU64::new(0);
-/// For how long the answer is believed, in ticks: a second or two.
+/// Ticks for which that answer is valid: a second or two.
 const CPUS_BELIEVED_TICKS: u64 = 1 << 32;
 /// How the main thread was scheduled when the workers were made, see `cpus::worker_class`; and when
 /// we asked. The answer is believed for this many ticks: about 10 ms.
 static CLASS: AtomicU64 = AtomicU64::new(0);
 static CLASS_ASKED: AtomicU64 = AtomicU64::new(0);
 const CLASS_BELIEVED_TICKS: u64 = 1 << 25;
-/// Whether there ever was a worker.
+/// Set when the first worker is made.
 #[unsafe(link_section = ".data")] // a page that start-up touches anyhow, and every fork reads
 pub(super) static EVER: AtomicBool = AtomicBool::new(false);
-/// The system refused something we need.
+/// Set when the system refused something that workers need.
 pub static REFUSED: Refusal = Refusal::new();
 /// clone() failed although workers exist: make no more for a while.
 pub(super) static GROW_REFUSED: Refusal = Refusal::new();
 /// Workers of an earlier generation end at once: they have rights the program has given up.
 pub(super) static GENERATION: AtomicU32 = AtomicU32::new(0);
-/// Whether pieces can be taken back from workers; see `can_take_back`.
+/// State of `can_take_back`, one of `take_back`.
 static TAKE_BACK: AtomicU32 = AtomicU32::new(take_back::UNKNOWN);
-/// Under which user number the workers were made; asked only of a program that started as root.
+/// User id under which the workers were made; asked only in a program that started as root.
 static USER: AtomicI32 = AtomicI32::new(NO_MATTER);
 const NO_MATTER: i32 = -1;
-/// When that was last asked for an asynchronous copy; and for how long the answer is
-/// believed then, in ticks: some milliseconds. An idle worker keeps its rights for longer.
+/// Time of the last look for an asynchronous copy, and the ticks for which that answer is valid:
+/// some milliseconds. An idle worker keeps its rights for longer.
 static USER_ASKED: AtomicU64 = AtomicU64::new(0);
-/// When the workers' user was served last; and for how long others leave them to it, in ticks:
-/// some tens of milliseconds.
+/// Time of the last copy of the workers' user, and the ticks for which other users leave the
+/// workers to it: some tens of milliseconds.
 static USER_SERVED: AtomicU64 = AtomicU64::new(0);
 const USER_KEPT_TICKS: u64 = 100_000_000;
 const USER_BELIEVED_TICKS: u64 = 20_000_000;
@@ -89,23 +89,22 @@ mod take_back {
     pub const NEVER: u32 = 2;
 }
 
-/// What is known of a worker; apart from its stack, so that a look at all of them touches
-/// few pages.
+/// State of a worker; apart from its stack, so that a look at all of them touches few pages.
 #[repr(align(64))]
 pub(super) struct Worker {
     /// 0: no such thread. The kernel clears it when the thread has left its stack.
     pub alive: AtomicU32,
-    /// Its number, which stays when it has left.
+    /// Thread id, which stays when the worker has left.
     pub tid: AtomicU32,
     pub generation: AtomicU32,
     pub bytes: AtomicU64,
-    /// The memory policy that it has taken on.
+    /// Memory policy that the worker has adopted.
     pub policy: AtomicU32,
-    /// Address of the shared copy of which it may have a piece; 0: none.
+    /// Address of the shared copy that it may have a piece of; 0: none.
     pub helps: AtomicUsize,
     /// The upper end of its stack; 0: there is none yet. It stays when the worker has left.
     stack: AtomicUsize,
-    /// What makes its pieces come back to a caller that does not wait for it.
+    /// Restartable sequence, by which its piece can be taken back.
     pub sequence: Sequence,
 }
 
@@ -114,7 +113,7 @@ pub(super) struct Worker {
 unsafe impl Zeroed for [Worker; MOST_WORKERS] {}
 
 impl Worker {
-    /// Its stack, mapped if need be. For the thread that is about to make the worker.
+    /// Returns the upper end of its stack, mapped if need be. For the thread that makes the worker.
     pub fn stack(&self) -> Option<usize> {
         let mut top = self.stack.load(Ordering::Relaxed);
         if top == 0 {
@@ -134,7 +133,7 @@ impl Worker {
     }
 }
 
-/// For start-up, before the first copy.
+/// Sets up workers at start-up, before the first copy.
 pub fn init() {
     process::settle_in();
     real_time::settle_in();
@@ -183,13 +182,13 @@ pub(super) fn can_be_interrupted() -> bool {
     TAKE_BACK.load(Ordering::Relaxed) != take_back::NEVER
 }
 
-/// A worker has found that it cannot be interrupted.
+/// Notes that a worker cannot be interrupted.
 pub(super) fn give_up_taking_back() {
     TAKE_BACK.store(take_back::NEVER, Ordering::Relaxed);
 }
 
-/// Has every worker leave the pieces that were taken back. False: they cannot be interrupted (any
-/// more); nothing is taken back from now on, and they have to be waited for.
+/// Aborts the pieces that were taken back. False: workers cannot be interrupted (any more), so they
+/// have to be waited for and nothing is taken back from now on.
 pub(super) fn drive_out() -> bool {
     let interrupted = NoFilter::look().is_some_and(sys::interrupt_workers);
     if interrupted && TAKE_BACK.load(Ordering::Relaxed) == take_back::READY {
@@ -209,7 +208,7 @@ pub(super) fn prepare_to_take_back() {
     if TAKE_BACK.load(Ordering::Relaxed) == take_back::UNKNOWN {
         let possible = NoFilter::look().is_some_and(sys::expect_interruptions);
         let answer = if possible { take_back::READY } else { take_back::NEVER };
-        // Unless a worker has found meanwhile that it cannot be interrupted.
+        // Not if a worker has found meanwhile that it cannot be interrupted.
         let _ = TAKE_BACK.compare_exchange(
             take_back::UNKNOWN,
             answer,
@@ -246,7 +245,7 @@ pub fn workers() -> usize {
     most() as usize
 }
 
-/// Most workers that copy: as many as the user wants, or as there are CPUs for and as add speed.
+/// Returns the most workers that copy: as the user wants, or as CPUs allow and as add speed.
 fn most() -> u32 {
     let limit = LIMIT.load(Ordering::Relaxed);
     match FOLLOWS_CPUS.load(Ordering::Relaxed) {
@@ -255,12 +254,12 @@ fn most() -> u32 {
     }
 }
 
-/// Notes how many times as fast as one thread a long copy was. Where the memory is full, more
-/// threads than half as many again only wait for it; they are sent away.
+/// Notes how many times as fast as one thread a long copy was. Where memory bandwidth is the limit,
+/// threads beyond half as many again only wait for it and are sent away.
 pub fn note_gain(times: usize) {
     let (before, now) = (USEFUL.load(Ordering::Relaxed), useful(times));
     let alive = headcount::alive(ALIVE.load(Ordering::Relaxed));
-    // One copy may have been held up: a quarter of the way, down as well as up.
+    // An outlier moves the average by a quarter of the way at most, down as well as up.
     let now = (3 * before + now).div_ceil(4);
     if now != before {
         USEFUL.store(now, Ordering::Relaxed);
@@ -281,8 +280,8 @@ fn cpus_may_have_changed() -> bool {
     FOLLOWS_CPUS.load(Ordering::Relaxed) && age >= CPUS_BELIEVED_TICKS
 }
 
-/// Looks at affinity and quota again. A caller does it, in its own call: the quota is in files, and a
-/// worker that opened one would take a descriptor number that the program counts on.
+/// Looks at affinity and quota again. Done by a caller, in its own call: the quota is in files, and
+/// a worker must not take a descriptor number from the program.
 fn look_at_cpus() {
     CPUS_ASKED.store(sys::ticks(), Ordering::Relaxed);
     signal_mask::look_at_handlers(); // as rarely: some are set by bare system calls
@@ -292,7 +291,7 @@ fn look_at_cpus() {
     let Some(limits) = NoNewFilter::look().and_then(cpus::Limits::try_now) else { return };
     let workers = (limits.cpus() - 1).min(MOST_WORKERS) as u32;
     let before = LIMIT.swap(workers, Ordering::Relaxed);
-    // New ones are for the CPUs there are now.
+    // New workers are for the CPUs of now.
     if CPUS.swap(limits.which, Ordering::Relaxed) != limits.which || workers < before {
         send_away();
     }
@@ -312,7 +311,7 @@ fn follow_class(now: u64) {
     }
 }
 
-/// For the child of a fork: there are no workers.
+/// Resets the pool in the child of a fork, which has no workers.
 pub fn forget_after_fork() {
     watch::forget_after_fork();
     QUEUE.forget_everything();
@@ -328,7 +327,7 @@ pub fn forget_after_fork() {
     GROW_REFUSED.forget();
 }
 
-/// Bytes copied by a worker.
+/// Returns the bytes copied by a worker.
 pub fn bytes_of_worker(number: usize) -> u64 {
     WORKERS.get(number).map_or(0, |worker| worker.bytes.load(Ordering::Relaxed))
 }
@@ -354,7 +353,7 @@ pub(super) fn lacks_workers() -> bool {
     headcount::alive(ALIVE.load(Ordering::Relaxed)) < limit()
 }
 
-/// Returns how many there may be, with the one that only watches.
+/// Returns the most workers alive, with the one that only watches.
 pub(super) fn limit() -> u32 {
     match most() {
         0 => 0,
@@ -367,9 +366,9 @@ pub fn any_running() -> bool {
     !REFUSED.is_recent() && headcount::any_running(ALIVE.load(Ordering::Acquire))
 }
 
-/// Workers serve the user under whose number they were made. When another user comes, and the first
-/// has not copied for a while, they are sent away, and new ones made when they have gone: a program may change its number by system calls that we do not see. Threads
-/// that have numbers of their own, as file servers do, do not take workers from each other.
+/// Returns whether this thread's user is not the workers' own: it may change by system calls that
+/// we do not see. Workers are sent away only when their user has not copied for a while, so that
+/// threads of several users, as in file servers, do not take them from each other.
 pub fn user_has_changed() -> bool {
     let before = USER.load(Ordering::Relaxed);
     if before == NO_MATTER {
@@ -406,7 +405,7 @@ pub fn user_was_seen_to_change(now: u64) -> bool {
     changed
 }
 
-/// Every worker ends when it has finished its piece; others are made when they are needed.
+/// Has every worker end when it has finished its piece; others are made when they are needed.
 pub fn send_away() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     QUEUE.ring_for_all();
@@ -416,7 +415,7 @@ pub fn send_away() {
 /// Why workers are dismissed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dismissal {
-    /// The program wants to be alone; while it copies it is not, and workers stay.
+    /// The program wants to be alone. Ignored while it copies.
     Alone,
     /// Rights of the process change: no worker may keep the old ones.
     RightsChange,
@@ -424,9 +423,9 @@ pub enum Dismissal {
     ThreadLimit,
 }
 
-/// Sends workers away, and waits until the kernel does not count them as threads any more where that
-/// takes no longer than it takes idle ones to leave. New ones come with the next copy; not for a
-/// while where there is no room for them. False: there was nothing to wait for.
+/// Sends workers away. If they are idle, or at `ThreadLimit`, waits until the kernel does not count
+/// them as threads any more. The next copy makes new ones; not for a while at `ThreadLimit`. False:
+/// there was nothing to wait for.
 pub fn dismiss(why: Dismissal) -> bool {
     if !EVER.load(Ordering::Relaxed) || !process::is_ours() {
         return false;
@@ -447,7 +446,7 @@ pub fn dismiss(why: Dismissal) -> bool {
 
 fn wait_until_they_have_left() {
     let end = sys::nanoseconds() + LEAVE_NANOS;
-    // One that leaves may just have made another.
+    // A worker that leaves may just have made another.
     while let Some(worker) = WORKERS.iter().find(|worker| worker.is_alive()) {
         let now = sys::nanoseconds();
         if now >= end {
@@ -465,7 +464,7 @@ fn wait_until_they_have_left() {
     }
 }
 
-/// Ends the piece of every worker that has one, where they cannot be taken back: as at a bad page.
+/// Ends every worker's piece as a bad page would, where pieces cannot be taken back.
 pub(super) fn interrupt_pieces() {
     if NoFilter::look().is_none() {
         return;
@@ -476,8 +475,8 @@ pub(super) fn interrupt_pieces() {
 }
 
 /// Waits until no worker has a piece, for about a tenth of a second at most. For a thread that is
-/// about to die of a fault: one that a worker has just met in a piece that was taken back from it
-/// must not be what the process dies of.
+/// about to die of a fault: the process must not die instead of a fault that a worker meets in a
+/// piece that was taken back.
 pub fn let_pieces_end() {
     let begun = sys::ticks();
     let is_busy = |worker: &Worker| worker.helps.load(Ordering::Acquire) != 0;
