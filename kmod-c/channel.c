@@ -60,12 +60,13 @@ void adma_channels_poll(void)
 }
 
 /*
- * Returns the order of completions that a driver guarantees. 1, ordered: transfers
- * of a channel are carried out in order, complete in order, and none is carried out
- * after one that failed until all before it have completed or are lost. So the word
- * behind the data proves the data. 0: in any order, but each transfer completes
- * (with DMA_PREP_INTERRUPT), and not before it is over. We write the word. -EINVAL:
- * not known; ptdma's callbacks report errors as success.
+ * Returns the order of completions that a driver guarantees.
+ * 1, ordered: transfers of a channel are carried out in order, complete in order,
+ * and none is carried out after one that failed until all before it have completed
+ * or are lost. So the word behind the data proves the data.
+ * 0: in any order, but each transfer completes (with DMA_PREP_INTERRUPT), and not
+ * before it is over. We write the word.
+ * -EINVAL: not known; ptdma's callbacks report errors as success.
  */
 int adma_order_of(struct dma_device *device)
 {

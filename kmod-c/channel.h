@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * DMA channels, what each of them does of a request, their health, and counters.
- * Nothing here knows of files or pages.
+ * DMA channels, the part of a request on each (chan_req), their health, and
+ * counters. Nothing here knows of files or pages.
  *
  * ch->lock (interrupts off) is the innermost lock. A driver is called inside a
  * read side of adma_srcu, after ch->chan was seen there: a channel is given back
@@ -63,7 +63,7 @@ struct adma_channel {
 	bool leaving;		/* nothing begins on it any more */
 	bool stopped;		/* was given back and reset: nothing moves any more */
 	wait_queue_head_t wait;	/* woken as transfers complete */
-	unsigned long asked;	/* jiffies: its driver was, for completions */
+	unsigned long asked;	/* jiffies: driver last asked for completions */
 	unsigned long moved;	/* jiffies: last completion, or end of a pause */
 	atomic_long_t queued;	/* units in flight */
 	atomic_t entries;	/* transfers in flight; without order only */
@@ -91,7 +91,7 @@ struct adma_words {
 	bool mapped;
 };
 
-/* A request, as channels see it. */
+/* A request, as far as channels know it. */
 struct adma_job {
 	u64 id;			/* value of its words */
 	unsigned int slot;	/* number of its words */
@@ -105,7 +105,7 @@ struct adma_job {
 };
 
 /*
- * What one channel does of a request; then of the next one.
+ * The part of a request on one channel; reused for the next one.
  *
  *	adma_chan_req_begin()       adma_chan_req_close()      adma_chan_req_end()
  *	---------------------> open --------------------> closed -----------------> free
@@ -128,11 +128,11 @@ struct adma_chan_req {
 	unsigned long sent_at;		/* jiffies before the last transfer */
 	bool trusted;			/* no transfer was lost, or we would know */
 	bool closed;			/* its last transfer is submitted */
-	bool word_came;			/* what has not completed by now was lost */
+	bool word_came;			/* what has not completed is lost */
 	bool failed;
 };
 
-/* Which transfers in flight to look for; NULL: any. */
+/* Which transfers in flight to look for; a NULL field matches any. */
 struct adma_flight {
 	const struct adma_channel *ch;
 	const void *owner;
@@ -158,7 +158,7 @@ static inline u32 adma_units(size_t len)
 	return DIV_ROUND_UP(len, ADMA_UNIT);
 }
 
-/* Whether transfers may begin on it. */
+/* Returns whether transfers may begin on it. */
 static inline bool adma_channel_is_up(const struct adma_channel *ch)
 {
 	return READ_ONCE(ch->health) == ADMA_UP && !READ_ONCE(ch->leaving);
@@ -169,7 +169,7 @@ static inline u32 adma_chan_req_turn(const struct adma_chan_req *cr)
 	return (u64)atomic64_read(&cr->done) >> 32;
 }
 
-/* Transfers of no request, to see whether the channel works: see health.c. */
+/* Returns the chan_req of the probe, which belongs to no request: see health.c. */
 static inline struct adma_chan_req *adma_probe_of(struct adma_channel *ch)
 {
 	return &ch->req[0];

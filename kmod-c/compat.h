@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What kernels call differently: see probe.c. */
+/* Differences between kernel versions: see probe.c. */
 #ifndef ADMA_COMPAT_H
 #define ADMA_COMPAT_H
 

@@ -65,7 +65,7 @@ static int adma_info(struct adma_file *file, struct adma_info *arg)
 
 static const struct file_operations adma_port_fops;
 
-/* Which flags each call knows, and whether it is one of a port. */
+/* Known flags of each call, and whether it belongs to a port. */
 static const struct {
 	unsigned int cmd;
 	u32 flags;
@@ -91,8 +91,8 @@ union adma_arg {
 };
 
 /*
- * A structure of this version or a newer one: what a newer caller asks for and
- * we do not know is refused, not passed over.
+ * Reads a structure of this version or a newer one. Unknown requests of a newer
+ * caller are refused, not ignored.
  */
 static int adma_arg_read(union adma_arg *arg, unsigned int nr, void __user *user)
 {
@@ -124,7 +124,7 @@ static int adma_port(struct adma_file *file)
 	return fd;
 }
 
-/* Of /dev/adma and of ports. */
+/* The calls of /dev/adma and of ports. */
 static long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
 {
 	bool port = filp->f_op == &adma_port_fops;
@@ -138,7 +138,7 @@ static long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
 	if (nr >= ARRAY_SIZE(adma_calls))
 		return -ENOTTY;
 	nr = array_index_nospec(nr, ARRAY_SIZE(adma_calls));
-	/* Structures may grow: the size in the number is not looked at. */
+	/* Structures may grow: ignores the size in the number. */
 	cmd = (cmd & ~IOCSIZE_MASK) | (adma_calls[nr].cmd & IOCSIZE_MASK);
 	if (cmd != adma_calls[nr].cmd || adma_calls[nr].port != port)
 		return -ENOTTY;
@@ -164,9 +164,9 @@ static long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
 		ret = adma_unexport(filp, &arg.wait);
 		break;
 	}
-	/* Also with an error: it may name how far it got. */
+	/* Also after an error: the structure may say how far it got. */
 	if (copy_to_user((void __user *)user, &arg, _IOC_SIZE(cmd))) {
-		/* The caller does not know its number. */
+		/* The caller does not learn its number, so the export is undone. */
 		if (cmd == ADMA_IOC_EXPORT && !ret) {
 			arg.wait = (struct adma_wait) { .id = arg.export.id };
 			adma_unexport(filp, &arg.wait);
@@ -176,7 +176,7 @@ static long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
 	return ret;
 }
 
-/* The words of one channel, to look at only. */
+/* Maps the words of one channel, read-only. */
 static int adma_mmap(struct file *filp, struct vm_area_struct *vma)
 {
 	struct adma_file *file = filp->private_data;
@@ -198,7 +198,7 @@ static int adma_mmap(struct file *filp, struct vm_area_struct *vma)
 	return vm_insert_page(vma, vma->vm_start, file->words[channel].page);
 }
 
-/* Readable: nothing is in flight. Error: a failed request was not asked for yet. */
+/* POLLIN: nothing is in flight. POLLERR: a failed request was not asked for yet. */
 static __poll_t adma_poll(struct file *filp, struct poll_table_struct *table)
 {
 	struct adma_file *file = filp->private_data;
@@ -250,7 +250,7 @@ static int __init adma_init(void)
 	adma_workqueue = alloc_workqueue("adma", WQ_UNBOUND, 0);
 	if (!adma_workqueue)
 		return ret;
-	/* Memory may be short because of the pages that these unpin. */
+	/* WQ_MEM_RECLAIM: these unpin the pages that memory may be short of. */
 	adma_reapers = alloc_workqueue("adma_reaper",
 				       WQ_UNBOUND | WQ_MEM_RECLAIM, 0);
 	if (!adma_reapers)

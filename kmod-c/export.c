@@ -12,7 +12,7 @@
 
 #include "file.h"
 
-/* Puts the ranges once no request uses the buffer, nor can any more. */
+/* Puts the ranges once no request uses the buffer, or can any more. */
 static void adma_buf_put_ranges(struct adma_buf *buf)
 {
 	lockdep_assert_held(&buf->file->exports.xa_lock);
@@ -41,7 +41,7 @@ static struct adma_buf *adma_buf_find(struct file *port, u64 id)
 	return buf && buf->id == id && buf->port == port ? buf : NULL;
 }
 
-/* Lets nothing reach the exports of a range that has died. */
+/* Voids the exports of a range that has died. */
 void adma_exports_void(struct adma_mem *mem, struct adma_range *range)
 {
 	struct adma_file *file = adma_file_of(mem);
@@ -61,8 +61,8 @@ void adma_exports_void(struct adma_mem *mem, struct adma_range *range)
 }
 
 /*
- * Takes the exports of a port back, without waiting; without a port those of all,
- * and nothing is exported any more.
+ * Takes back the exports of a port, without waiting; without a port, all of the
+ * file's, and refuses new ones.
  */
 void adma_exports_close(struct adma_file *file, const struct file *port)
 {
@@ -118,7 +118,7 @@ int adma_export(struct file *port, struct adma_export *arg)
 		ret = -ESHUTDOWN;
 	else if (file->nr_exports > ADMA_MAX_EXPORTS)
 		ret = -EAGAIN;
-	/* Before it could be found a range may have died. */
+	/* A range may have died before the export could be found. */
 	for (i = 0; i < buf->nr; i++) {
 		if (READ_ONCE(buf->range[i]->dead))
 			buf->refuse = -EFAULT;
@@ -135,8 +135,8 @@ int adma_export(struct file *port, struct adma_export *arg)
 }
 
 /*
- * Waits for transfers, and not for their submitter, which may have no processor for
- * as long as its control group likes: it sees @refuse before it submits more.
+ * Waits for transfers but not for their submitter, which its cgroup may keep off
+ * the CPU without limit: it sees @refuse before it submits more.
  */
 int adma_unexport(struct file *port, struct adma_wait *arg)
 {

@@ -9,7 +9,7 @@
 
 #include "file.h"
 
-/* How long a close waits for transfers in flight before it leaves them alone. */
+/* How long a close waits for transfers in flight before it detaches from them. */
 #define ADMA_DRAIN_MS	10000
 
 static void adma_file_free(struct kref *kref)
@@ -36,8 +36,8 @@ static void adma_file_free(struct kref *kref)
 }
 
 /*
- * Drops one count of what is active: the open file, and each request. With the last
- * one the file holds the module no more; its memory stays, to which ports may refer.
+ * Drops one count of what is active: the open file, and each request. The last one
+ * releases the module; the memory stays, because ports may refer to it.
  */
 void adma_file_leave(struct adma_file *file)
 {
@@ -51,10 +51,10 @@ void adma_file_leave(struct adma_file *file)
 
 /*
  * The owner waits until no channel reads or writes memory for this file, nor for
- * others that reach its exports. A process to which the file was passed on waits
- * for nothing of its owner's, who may have requests in flight and pages locked for
- * as long as it likes: what is left ends by itself. A channel that is silent for
- * ever keeps its pages, and the module: a leak, not a stray write.
+ * others that reach its exports. Another process that holds the file does not wait
+ * for the owner, which may keep requests in flight and pages locked without limit:
+ * what is left ends by itself. A channel that never answers keeps its pages and the
+ * module: a leak, not a stray write.
  */
 int adma_file_release(struct inode *inode, struct file *filp)
 {

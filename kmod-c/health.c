@@ -23,8 +23,8 @@
 
 /*
  * Errors with fewer than ADMA_FORGIVEN good chan_reqs between them are counted. A
- * few are passed over, after each of the next ones the channel rests for a while,
- * and then it is left out.
+ * few are ignored; after each further one the channel is in quarantine for a while,
+ * and in the end for good.
  */
 #define ADMA_FORGIVEN		64
 #define ADMA_PASSED_OVER	2
@@ -99,7 +99,7 @@ static int adma_probe(struct adma_channel *ch)
 	end = jiffies + adma_timeout();
 	for (;;) {
 		adma_channel_issue(ch, true);
-		/* What was copied, and how it went, comes before the count. */
+		/* Orders the copied bytes and the result before the count. */
 		came = atomic64_read_acquire(&cr->done);
 		if (came == 2 || time_after(jiffies, end))
 			break;
@@ -118,7 +118,7 @@ static int adma_probe(struct adma_channel *ch)
  * channels in quarantine. It alone changes a channel's health.
  */
 
-/* Whether its last transfer was submitted before the one with that cookie. */
+/* Returns whether its last transfer was submitted before that cookie. */
 static bool adma_is_before(struct adma_chan_req *cr, dma_cookie_t cookie)
 {
 	return dma_async_is_complete(cr->cookie, cookie,
@@ -126,7 +126,7 @@ static bool adma_is_before(struct adma_chan_req *cr, dma_cookie_t cookie)
 	       DMA_COMPLETE;
 }
 
-/* Whether nothing completes; or the driver has completed it without a callback. */
+/* Returns whether the channel is silent, or has lost its callbacks. */
 static bool adma_chan_req_silent(struct adma_chan_req *cr)
 {
 	struct adma_channel *ch = cr->ch;
@@ -149,7 +149,7 @@ static bool adma_in_trouble(struct adma_channel *ch)
 	ch->errors += ch->erred;
 	ch->erred = false;
 	list_for_each_entry_safe(cr, next, &ch->reqs, list) {
-		/* Without a word nothing else ends it. */
+		/* Without a word only this ends it. */
 		adma_chan_req_end(cr, false);
 		trouble |= adma_chan_req_silent(cr);
 	}
@@ -199,9 +199,9 @@ static unsigned int adma_examine(struct adma_channel *ch, bool trouble)
 	for (i = 0; ret == -EIO && i < ADMA_PROBES; i++)
 		ret = adma_probe(ch);
 	/*
-	 * While nothing is known pages stay pinned and callers wait: it may still
-	 * write. With no request waiting it is given up before long; after some
-	 * errors ioatdma itself does not look at a channel any more.
+	 * While nothing is known, pages stay pinned and callers wait: it may still
+	 * write. With no request waiting it is given up soon; after some errors
+	 * ioatdma itself does not look at a channel any more.
 	 */
 	if (ret != -ETIMEDOUT)
 		adma_end_suspects(ch);
@@ -214,7 +214,7 @@ static unsigned int adma_examine(struct adma_channel *ch, bool trouble)
 		ch->errors += ret == -EIO ? 4 : 2;
 	if (ch->health == ADMA_DISABLED)
 		return ADMA_REST_MS;
-	/* One that works after a rest is taken back. */
+	/* A channel that works after its quarantine is used again. */
 	rests = ret || (trouble && ch->errors > ADMA_PASSED_OVER);
 	if (rests)
 		adma_count(ADMA_STAT_QUARANTINED, 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Holding the channels: asking for them, and giving them back. */
+/* Taking channels from their drivers, and giving them back. */
 #include <linux/device.h>
 #include <linux/dma-mapping.h>
 #include <linux/module.h>
@@ -7,7 +7,7 @@
 
 #include "range.h"
 
-/* How long transfers in flight may take to end before their driver goes. */
+/* How long transfers in flight may take to end before their driver goes away. */
 #define ADMA_LEAVE_MS		3000
 
 unsigned int adma_align = 1;
@@ -15,7 +15,7 @@ unsigned int adma_align = 1;
 /*
  * Gives a channel back to its driver. What is in flight has ADMA_LEAVE_MS to end.
  * ioatdma resets the channel as it takes it back, so what has not ended then never
- * will, and is over. On a channel without order it keeps its pages.
+ * will, and is over. On a channel without order such a transfer keeps its pages.
  */
 static void adma_channel_leave(struct adma_channel *ch)
 {
@@ -32,14 +32,14 @@ static void adma_channel_leave(struct adma_channel *ch)
 	dma_release_channel(chan);
 	if (ch->ordered)
 		adma_channel_stopped(ch);
-	/* A silent queue of idxd may still write there: rather lose a page. */
+	/* A silent queue of idxd may still write there: leak the page instead. */
 	if (ch->ordered || !atomic_read(&ch->entries))
 		dma_free_coherent(ch->dev, PAGE_SIZE, ch->probe_page,
 				  ch->probe_dma);
 	ch->probe_page = NULL;
 }
 
-/* Gives all channels of a device back. Copies go on over other channels. */
+/* Gives all channels of a device back. Copies go on with other channels. */
 static void adma_device_leave(struct adma_device *device)
 {
 	unsigned int i, number = device - adma_devices;
@@ -62,8 +62,8 @@ static void adma_device_leave(struct adma_device *device)
 }
 
 /*
- * The driver of a device goes: unbind, remove, another one takes it over. Called
- * before the driver's own remove.
+ * The driver of a device goes away: unbind, remove, or another one takes over.
+ * Called before the driver's own remove.
  */
 static int adma_device_event(struct notifier_block *notifier,
 			     unsigned long event, void *dev)
@@ -117,7 +117,7 @@ static int adma_find_dsa(struct device *child, void *found)
 		return 0;
 	device->dsa = child;
 	device->idxd = child->driver;
-	/* The bus must not go before us; our channels hold the module now. */
+	/* The bus must not go away before us; our channels hold the module now. */
 	__module_get(device->idxd->owner);
 	bus_register_notifier(device->idxd->bus, &device->queues);
 	return 1;
@@ -182,7 +182,7 @@ static void adma_channel_exit(struct adma_channel *ch)
 	cancel_delayed_work_sync(&ch->watch);
 	if (ch->chan)
 		dma_release_channel(ch->chan);
-	/* Nothing moves any more, a silent probe included. */
+	/* Nothing is in flight any more, not even a silent probe. */
 	if (ch->probe_page)
 		dma_free_coherent(ch->dev, PAGE_SIZE, ch->probe_page,
 				  ch->probe_dma);
@@ -241,7 +241,7 @@ void adma_channels_release(void)
 	struct adma_device *device;
 	unsigned int i;
 
-	/* First: channels that we release are given back by no notifier. */
+	/* First: no notifier may give back channels that we release here. */
 	for (i = 0; i < adma_nr_devices; i++) {
 		device = &adma_devices[i];
 		if (device->dev->bus)

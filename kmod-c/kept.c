@@ -212,8 +212,8 @@ void adma_mem_settle(struct adma_mem *mem, unsigned int ms)
 }
 
 /*
- * What other files of the user keep is in the way when the limit is the user's;
- * it is reaped in their own time, and until then the caller is refused.
+ * Evicts ranges: of this file, and at the user's limit of the user's other files.
+ * Those are reaped by work of their own, and until then the caller is refused.
  */
 static void adma_make_room(struct adma_mem *mem, unsigned int pages, bool of_user)
 {
@@ -226,7 +226,7 @@ static void adma_make_room(struct adma_mem *mem, unsigned int pages, bool of_use
 		what.mem = NULL;
 		what.user = mem->cred->user;
 		adma_evict(&what);
-		/* A moment for their works, whose end is not waited for. */
+		/* Gives their work items a moment, and does not wait for them. */
 		if (what.pages < left)
 			schedule_timeout_killable(1);
 	}

@@ -33,9 +33,9 @@ MODULE_PARM_DESC(max_pages, "pages pinned for one open file at most (default: en
 #define ADMA_MEMCG_PART	8
 
 /*
- * Returns the pages that the caller may have pinned for one file. Pages in flight
- * cannot be swapped: where they are most of what a control group may have, the next
- * page fault kills.
+ * Returns the pages that one file may pin for the caller. Pages in flight cannot be
+ * swapped: where they are most of a control group's memory, the next page fault
+ * gets the process killed.
  */
 unsigned long adma_page_limit(void)
 {
@@ -53,8 +53,8 @@ unsigned long adma_page_limit(void)
 }
 
 /*
- * Adds @pins (or takes them away) of a folio. Returns the pages that are held
- * because of it, and not without it, or -ENOMEM.
+ * Adds @pins of a folio, or removes them. Returns the change in pages that are
+ * held, or -ENOMEM.
  */
 static long adma_folio_pins(struct adma_mem *mem, struct folio *folio, long pins)
 {
@@ -77,7 +77,7 @@ static long adma_folio_pins(struct adma_mem *mem, struct folio *folio, long pins
 	return !before || !new ? folio_nr_pages(folio) : 0;
 }
 
-/* Charges pages (@sign 1) or gives them back (-1). Returns how many were done. */
+/* Charges pages (@sign 1) or uncharges them (-1). Returns how many. */
 static unsigned int adma_add_pages(struct adma_mem *mem, struct page **pages,
 				   unsigned int nr, int sign)
 {
@@ -135,9 +135,9 @@ void adma_unmap(struct device *dev, dma_addr_t addr, unsigned int pages, bool wr
 }
 
 /*
- * Maps pages that lie together. Returns false if the device does not reach them
- * itself: a bounce buffer costs more than the engine saves. Before 6.10
- * dma_need_sync() says no to everything behind an IOMMU.
+ * Maps contiguous pages. Returns false if the device cannot reach them directly: a
+ * bounce buffer costs more than the engine saves. Before 6.10 dma_need_sync() says
+ * no to everything behind an IOMMU.
  */
 bool adma_map(struct device *dev, struct page *page, unsigned int pages, bool write,
 	      dma_addr_t *addr)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Pinned ranges: pages of user memory that are pinned and mapped together, and
- * given up when the program changes their mapping (see README.md, "What munmap
- * waits for").
+ * Pinned ranges: pages of user memory that are pinned and mapped for DMA together,
+ * and invalidated when the program changes their mapping (see README.md, "What
+ * munmap waits for").
  */
 #include <linux/hugetlb.h>
 #include <linux/magic.h>
@@ -12,12 +12,12 @@
 #include "range.h"
 
 /*
- * How long after its submission a change of the mapping waits for a transfer.
- * ioatdma ends a hung channel sooner; after that the pins alone keep others safe.
+ * How long after its submission a transfer delays a change of the mapping. ioatdma
+ * resets a hung channel sooner; after that only the pins keep others safe.
  */
 #define ADMA_LINGER_MS	3000
 
-/* How long until a page that was locked is tried again. */
+/* Delay before a page that was locked is tried again. */
 #define ADMA_REAP_MS	10
 
 struct adma_device adma_devices[ADMA_MAX_CHANNELS];
@@ -33,7 +33,7 @@ static unsigned long adma_range_start(const struct adma_range *range)
 
 /*
  * F_SEAL_WRITE fails while pages of a memory file are pinned: such ranges are not
- * kept, unless no seal can be added any more. The inode may be on its way out.
+ * kept, unless no seal can be added any more. The inode may be going away.
  */
 static bool adma_page_sealable(struct page *page)
 {
@@ -60,7 +60,7 @@ static bool adma_page_sealable(struct page *page)
 static int adma_range_pin(struct adma_range *range, unsigned int at, int count)
 {
 	unsigned long addr = adma_range_start(range) + at * PAGE_SIZE;
-	/* For long, always: a silent channel may keep any pin for good. */
+	/* Always long-term: a silent channel may keep any pin for good. */
 	unsigned int flags = FOLL_LONGTERM | (range->write ? FOLL_WRITE : 0);
 	struct page **pages = range->pages + at;
 	unsigned long seq;
@@ -108,7 +108,7 @@ err_unpin:
  * Mapping
  */
 
-/* Nothing in flight touches what is mapped for the device. */
+/* Caller guarantees that nothing in flight touches the mapping. */
 static void adma_range_unmap(struct adma_range *range, unsigned int device)
 {
 	struct adma_mapping *map = &range->mapping[device];
@@ -124,7 +124,7 @@ static void adma_range_unmap(struct adma_range *range, unsigned int device)
 	bitmap_zero(map->mapped, ADMA_RANGE_PAGES);
 }
 
-/* Unmaps everything that is mapped for a device that goes. */
+/* Unmaps everything for a device that goes away. */
 void adma_mems_unmap(unsigned int device)
 {
 	struct adma_range *range;
@@ -144,7 +144,7 @@ void adma_mems_unmap(unsigned int device)
 	mutex_unlock(&adma_mems_lock);
 }
 
-/* Maps what is pinned, what lies together in one go. */
+/* Maps what is pinned, contiguous pages in one go. */
 static int adma_range_map(struct adma_range *range, unsigned int at,
 			  unsigned int end, unsigned int device)
 {
@@ -178,14 +178,14 @@ static int adma_range_map(struct adma_range *range, unsigned int at,
 	return 0;
 }
 
-/* Whether pages are to be mapped for it, if they are for @device. */
+/* Returns whether ranges that are mapped for @device are mapped for it too. */
 static bool adma_device_wanted(unsigned int number, unsigned int device)
 {
 	return number == device || (device == ADMA_EVERY_DEVICE &&
 				    !READ_ONCE(adma_devices[number].gone));
 }
 
-/* Whether bytes of a range are pinned and mapped. Takes no lock. */
+/* Returns whether bytes of a range are pinned and mapped. Takes no lock. */
 bool adma_range_ready(struct adma_range *range, u64 addr, size_t len,
 		      unsigned int device)
 {
@@ -203,7 +203,7 @@ bool adma_range_ready(struct adma_range *range, u64 addr, size_t len,
 
 /*
  * Pins and maps what is not, and adds the pages to @pinned. Returns -EBUSY if
- * another thread is at it: it may be waiting for a page that only the caller can
+ * another thread does so: it may be waiting for a page that only the caller can
  * provide (userfaultfd); -ESTALE if the mapping changes.
  */
 int adma_range_fill(struct adma_range *range, u64 addr, size_t len,
@@ -232,7 +232,7 @@ int adma_range_fill(struct adma_range *range, u64 addr, size_t len,
 }
 
 /*
- * The end of a range
+ * Retirement, invalidation and reaping of a range
  */
 
 static void adma_range_free(struct rcu_head *rcu)
@@ -242,9 +242,9 @@ static void adma_range_free(struct rcu_head *rcu)
 }
 
 /*
- * Unmaps, unpins and frees it. Returns false if a page of a file that was written
- * is locked: a file system may keep it so for as long as its server likes. Pages
- * without a file need no lock to be marked dirty.
+ * Unmaps, unpins and frees it. Returns false if a dirtied page of a file is locked:
+ * a network or FUSE file system may keep it so without limit. Pages without a file
+ * need no lock to be marked dirty.
  */
 static bool adma_range_reap(struct adma_range *range)
 {
@@ -281,7 +281,7 @@ static bool adma_range_reap(struct adma_range *range)
 	return true;
 }
 
-/* The work has a reference of its own. */
+/* Takes a reference for the work. */
 static void adma_reap_later(struct adma_mem *mem, unsigned int ms)
 {
 	lockdep_assert_held(&mem->lock);
@@ -290,7 +290,7 @@ static void adma_reap_later(struct adma_mem *mem, unsigned int ms)
 }
 
 /*
- * Unpins ranges that nothing refers to any more. Waits for munmap(): never called
+ * Unpins ranges without references. Waits for munmap(), so it is never called
  * inside the notifier.
  */
 void adma_mem_reap(struct adma_mem *mem)
@@ -315,7 +315,7 @@ void adma_mem_reap(struct adma_mem *mem)
 	wake_up_all(&mem->wait);
 }
 
-/* One work for each file and not for each range: munmap() retires hundreds. */
+/* One work item for each file, not for each range: munmap() retires hundreds. */
 void adma_ranges_reap(struct work_struct *work)
 {
 	struct adma_mem *mem =
@@ -356,7 +356,7 @@ bool adma_range_retire(struct adma_range *range)
 	return true;
 }
 
-/* Unmap, remap, discard, truncate, fork, exit. */
+/* Called for unmap, remap, discard, truncate, fork and exit. */
 static bool adma_range_invalidate(struct mmu_interval_notifier *notifier,
 				  const struct mmu_notifier_range *change,
 				  unsigned long seq)
@@ -374,9 +374,9 @@ static bool adma_range_invalidate(struct mmu_interval_notifier *notifier,
 	bool hit;
 
 	spin_lock(&range->lock);
-	/* A thread that is just pinning pages of it begins again. */
+	/* A thread that is pinning its pages starts over. */
 	mmu_interval_set_seq(notifier, seq);
-	/* Pages that are pinned, and not only their neighbours? */
+	/* Skip changes that only touch neighbours of pinned pages. */
 	hit = find_next_bit(range->pinned, stop, first) < stop;
 	if (hit)
 		WRITE_ONCE(range->dead, true);
@@ -387,12 +387,12 @@ static bool adma_range_invalidate(struct mmu_interval_notifier *notifier,
 		adma_count_for(range->mem, ADMA_STAT_INVALIDATIONS);
 	range->mem->died(range->mem, range);
 	/*
-	 * Whatever has transfers in flight refers to it. Reclaim cannot take a
-	 * pinned page: nothing changes for the program.
+	 * Transfers in flight hold a reference. Reclaim cannot take a pinned page,
+	 * so nothing changes for the program then.
 	 */
 	if (kref_read(&range->kref) && mmu_notifier_range_blockable(change) &&
 	    !(current->flags & PF_MEMALLOC)) {
-		/* What begins later sees that it is dead. */
+		/* Transfers that begin later see that the range is dead. */
 		what.begun_by = jiffies;
 		adma_wait_for_flight(&what, what.max_age, false);
 	}

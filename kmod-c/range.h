@@ -30,20 +30,20 @@
 
 struct adma_range;
 
-/* Instead of a device's number. */
+/* Device number that stands for all devices. */
 #define ADMA_EVERY_DEVICE	UINT_MAX
 
-/* What pages are mapped for; a reference is held until the module goes. */
+/* Device that pages are mapped for; a reference is held until the module goes. */
 struct adma_device {
 	struct device *dev;
 	struct notifier_block notifier;	/* of its bus: its driver goes */
 	struct device *dsa;	/* idxd's, or NULL; only compared */
 	struct device_driver *idxd;	/* its driver, or NULL; the module is held */
 	struct notifier_block queues;	/* of the driver's bus: a queue goes */
-	bool gone;		/* nothing is mapped, nor will be */
+	bool gone;		/* nothing is mapped any more */
 };
 
-/* What we hold of a process's memory, for one open file. */
+/* Pins of a process's memory, for one open file. */
 struct adma_mem {
 	struct kref kref;	/* the file, its requests, ports and ranges */
 	void (*release)(struct kref *kref);
@@ -53,7 +53,7 @@ struct adma_mem {
 	wait_queue_head_t wait;	/* for ranges to be reaped and requests to end */
 	atomic_long_t pages;	/* held by pins */
 	atomic_t kept;		/* ranges in the table */
-	atomic_t ending;	/* requests that are over, but for their work */
+	atomic_t ending;	/* finished requests whose work is pending */
 	atomic_t leaving;	/* ranges to be reaped */
 	unsigned long keep_pages;	/* high-water mark of the table */
 	atomic64_t counts[ADMA_STATS];	/* of ranges */
@@ -69,7 +69,7 @@ struct adma_mem {
 };
 
 /*
- * Pages side by side in one process, aligned, some of them pinned and mapped.
+ * Contiguous pages of one process, aligned; some of them pinned and mapped.
  *
  *	adma_ranges_get()             adma_range_retire()      last put
  *	----------------> kept in the ------------------> used ---------> reaped
@@ -95,7 +95,7 @@ struct adma_range {
 	spinlock_t lock;	/* protects dead, mappings, and adding to pinned */
 	bool dead;
 
-	struct mutex fill;	/* serialises pinning; only of the own process */
+	struct mutex fill;	/* serialises pinning; only by its own process */
 	DECLARE_BITMAP(pinned, ADMA_RANGE_PAGES);
 	struct page *pages[ADMA_RANGE_PAGES];
 	struct adma_mapping {
@@ -134,7 +134,7 @@ static inline unsigned int adma_page_of(u64 addr)
 	return (addr >> PAGE_SHIFT) % ADMA_RANGE_PAGES;
 }
 
-/* Ranges for reading are apart: pages beside a destination are not written. */
+/* Ranges for reading are separate: pages next to a destination stay read-only. */
 static inline unsigned long adma_key(u64 index, bool write)
 {
 	return index * 2 + write;

@@ -340,8 +340,8 @@ static unsigned int adma_pieces_pin(struct adma_request *req, unsigned int count
 }
 
 /*
- * All that may take as long as the caller likes; the export, whose owner may wait
- * for its end, comes last. Returns for how many pieces.
+ * Does all that may block on the caller's memory; the export, whose owner may wait
+ * for its end, comes last. Returns the number of pieces that are ready.
  */
 static unsigned int adma_request_prepare(struct adma_request *req,
 					 const struct adma_submit *arg,
