@@ -95,7 +95,7 @@ fn witness() -> u64 {
     if is_there(known) {
         return known;
     }
-    // Of two threads one keeps its own for no use.
+    // If two threads race, one socket stays open unused.
     let fresh = unix_socket().map_or(0, |socket| ManuallyDrop::new(socket).mark);
     WITNESS.store(fresh, Ordering::Release);
     fresh

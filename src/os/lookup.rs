@@ -1,5 +1,5 @@
-//! Functions of the C library, and a variable: the next definitions after ours, as dlsym(RTLD_NEXT) finds
-//! them. There is no other way in this library.
+//! Looks up functions of the C library, and a variable: the next definitions after ours, as
+//! dlsym(RTLD_NEXT) finds them. All look-ups of this library are made here.
 //!
 //! Start-up walks over the loaded objects once: it notes what other libraries define between ours and
 //! libc, and where libc's table of symbols lies. A name that none of them defines is looked up in
@@ -23,7 +23,7 @@ struct Names<const N: usize> {
 }
 
 impl<const N: usize> Names<N> {
-    /// `text`: N names, each with a zero behind it.
+    /// Builds the table from `text`: N names, each terminated by a zero.
     const fn new(text: &'static str) -> Self {
         let (bytes, mut names, mut name, mut at) = (text.as_bytes(), [(0, 0); N], 0, 0);
         while name < N {
@@ -70,7 +70,7 @@ functions! {
     _dl_find_object program_invocation_name
 }
 
-/// What is known so far.
+/// Results so far.
 static FOUND: [AtomicPtr<c_void>; COUNT] = [const { AtomicPtr::new(null_mut()) }; COUNT];
 #[unsafe(link_section = ".data")] // a page that start-up touches anyhow
 static LIBC: Once<Libc> = Once::new();
@@ -78,9 +78,9 @@ static LIBC: Once<Libc> = Once::new();
 #[derive(Clone)]
 struct Libc {
     extent: Range<usize>,
-    /// `None`: it has none that we know to read.
+    /// Table of symbols of libc; `None`: in no format that we read.
     symbols: Option<SymbolTable>,
-    /// Whether no other library defines a function that we look for.
+    /// Set if no other library defines a function that we look for.
     is_alone: bool,
 }
 
@@ -128,7 +128,7 @@ pub fn found(function: Function) -> *mut c_void {
     found
 }
 
-/// Returns what `found` does, and notes nothing where it can, so as to write to no page. For start-up.
+/// Like `found`, but stores nothing where possible, so as to dirty no page. For start-up.
 pub fn found_at_start(function: Function) -> *mut c_void {
     match LIBC.get() {
         Some(libc) if libc.is_alone => in_libc(function),
@@ -150,7 +150,7 @@ pub fn original(function: Function) -> *mut c_void {
     found(function)
 }
 
-/// Calls a function that was found with up to four words, as many as it takes. `None`: there is none.
+/// Calls a function that was found, with up to four words. `None`: there is none.
 ///
 /// # Safety
 /// The program's own call of the function, which returns a number.
@@ -163,8 +163,8 @@ pub unsafe fn call(found: *mut c_void, arguments: [usize; 4]) -> Option<isize> {
     Some(unsafe { function(first, second, third, fourth) })
 }
 
-/// Functions of the C library that most programs never need of us, with their types. A symbol that
-/// the loader has to find for us would cost every program more than one on the walk.
+/// Functions of the C library that we rarely call, with their types. A symbol that the loader
+/// resolves would cost every program more than one on the walk.
 macro_rules! rare {
     ($(fn $name:ident($($argument:ty),*) -> $answer:ty;)*) => { $(
         /// # Safety
@@ -183,7 +183,7 @@ pub(crate) use rare;
 struct Walk<'a> {
     names: &'a [(u16, u32)],
     found: &'a [AtomicPtr<c_void>],
-    /// Objects before ours, and ours, are passed over.
+    /// Set once the walk has passed our own object.
     behind_us: bool,
     past_libc: bool,
     any: bool,
@@ -191,7 +191,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Looks for the functions from number `first` on that have no place yet.
+    /// Walks over the objects for functions from number `first` on that were not found yet.
     fn over(&mut self, first: usize) {
         self.names = &NAMES.names[first..][..self.found.len()];
         // SAFETY: the callback gets `self` and uses it before this returns.
@@ -250,7 +250,7 @@ fn extent(base: usize, segments: &[libc::Elf64_Phdr]) -> Range<usize> {
     start..end
 }
 
-/// Byte by byte: comparing strings is done by memcmp, that is, by us.
+/// Compares byte by byte, because comparing strings calls memcmp, that is, us.
 ///
 /// # Safety
 /// A terminated string; `name` ends with its first zero.

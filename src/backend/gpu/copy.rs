@@ -12,12 +12,11 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 /// Most bytes of one request: bounds how long signals are held.
 const STRETCH: usize = 256 << 20;
 
-/// In ticks: about 0.2 ms. A copy may lie there this long, beside the time that it takes itself,
-/// before the service thread takes it. And a caller that sleeps wakes up this much earlier, because
-/// timers are not exact.
+/// Ticks, about 0.2 ms, that a posted copy may wait for the service thread, beyond the time that it
+/// takes itself. A caller that sleeps wakes up this much earlier, because timers are not exact.
 const PATIENCE: u64 = 500_000;
 
-/// Sleeping less than this, about 10 us, costs as much as it spares.
+/// Shortest sleep, about 10 us: a shorter one costs as much as it saves.
 const NAP: u64 = 25_000;
 
 /// A copy that is waited for.
@@ -25,25 +24,25 @@ pub(super) struct Waiting {
     pub index: usize,
     pub number: u32,
     pub bytes: usize,
-    /// When it was posted, and after how many ticks it is taken back if it was not begun.
+    /// Time of its post, and ticks after which it is taken back if it was not begun.
     pub since: u64,
     pub patience: u64,
     pub naps: bool,
     pub spins: bool,
 }
 
-/// What a thread that waits has done last.
+/// How a waiting thread has spent its last moments.
 #[derive(Clone, Copy)]
 enum Slept {
     NotYet,
     Now,
-    /// And has been awake since this moment.
+    /// Slept, and has been awake since this moment.
     Until(u64),
 }
 
 impl Engine {
-    /// Carries one copy of ranges that `takes` has answered yes for. After a refusal nothing is
-    /// under way, and all of it is to be copied.
+    /// Carries one copy of ranges that `takes` has answered yes for. After a refusal nothing is in
+    /// flight, and all of it is to be copied.
     ///
     /// # Safety
     /// As memcpy.
@@ -94,8 +93,8 @@ impl Engine {
         }
         if done != SlotState::Done {
             let bytes = len - own;
-            // As long again as the card would take is not too long to wait for it; nor is as long as
-            // the CPU would, where that is to be spared.
+            // Waits as long again as the card would take, or as the CPU would where its time is to
+            // be saved.
             let patience = PATIENCE + self.times.expected(bytes);
             let patience = if how.spare_cpus { 10 * patience } else { patience };
             let (naps, spins) = (how.spare_cpus, how.spins);

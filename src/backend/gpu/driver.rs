@@ -10,7 +10,7 @@ use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::mem::transmute;
 use core::ptr::null_mut;
 
-/// What a call returns; 0 is success.
+/// Result of a driver call; 0 is success.
 pub type CuResult = c_int;
 pub type Device = c_int;
 /// An address on the card.
@@ -25,20 +25,20 @@ pub const OUT_OF_MEMORY: CuResult = 2;
 const ALREADY_REGISTERED: CuResult = 712;
 const NOT_PERMITTED: CuResult = 800;
 pub const NOT_SUPPORTED: CuResult = 801;
-/// What a missing function returns: CUDA_ERROR_NOT_INITIALIZED.
+/// Result of a missing function: CUDA_ERROR_NOT_INITIALIZED.
 pub const NOT_INITIALIZED: CuResult = 3;
 
 /// Attributes of a device.
 pub const COPY_ENGINES: c_int = 40;
 
-/// Of cuStreamCreate: no ordering with the program's default stream.
+/// Flag of cuStreamCreate: no ordering with the program's default stream.
 const NON_BLOCKING: c_uint = 1;
-/// Of cuMemHostRegister: for every context, and with an address for the card.
+/// Flags of cuMemHostRegister: for every context, and with an address for the card.
 const PORTABLE_AND_MAPPED: c_uint = 1 | 2;
 
 const LIBRARY: &CStr = c"libcuda.so.1";
 
-/// To, from, bytes, how many; attributes, the copies they begin with, how many; which failed.
+/// Destinations, sources, lengths, count; attributes, where each begins, count; failed index.
 pub type Batch = unsafe extern "C" fn(
     *const Address,
     *const Address,
@@ -51,17 +51,17 @@ pub type Batch = unsafe extern "C" fn(
     Stream,
 ) -> CuResult;
 
-/// Of the copies of a batch.
+/// Attributes of the copies of a batch.
 #[repr(C)]
 pub struct BatchAttributes {
     order: u32,
-    /// Kind and number of where source and destination are; 0: the driver finds out.
+    /// Location of source and destination, as type and id; 0: the driver finds out.
     from: [i32; 2],
     to: [i32; 2],
     flags: u32,
 }
 const _: () = assert!(size_of::<BatchAttributes>() == 24);
-/// The source is read when the stream has come so far.
+/// The source is read in stream order.
 const IN_STREAM_ORDER: u32 = 1;
 
 macro_rules! functions {
@@ -72,7 +72,7 @@ macro_rules! functions {
         }
 
         impl Functions {
-            /// `None`: one is missing.
+            /// Finds all functions. `None`: one is missing.
             ///
             /// # Safety
             /// A handle of dlopen's.
@@ -109,7 +109,7 @@ rare! {
     fn dlsym(*mut c_void, *const c_char) -> *mut c_void;
 }
 
-/// The driver's library, or null.
+/// Returns a handle of the driver's library, or null.
 fn open_library(flags: c_int) -> *mut c_void {
     // SAFETY: a terminated name; what the library does when it is loaded is its own business.
     unsafe { dlopen().map_or(null_mut(), |dlopen| dlopen(LIBRARY.as_ptr(), flags)) }
@@ -190,14 +190,14 @@ fn done(answer: CuResult) -> Result<(), CuResult> {
 /// current in this thread and in no other because of us.
 pub struct Card {
     functions: Functions,
-    /// What `straight` calls, since version 12.8.
+    /// Function that `straight` calls, since version 12.8.
     pub batch: Option<Batch>,
     device: Device,
 }
 
 impl Card {
     pub fn open() -> Result<Self, Unavailable> {
-        // The library stays: it does not like to be closed.
+        // The library is never closed: it does not support that.
         let handle = open_library(libc::RTLD_NOW | libc::RTLD_LOCAL);
         if handle.is_null() {
             return Err(Unavailable::NoDriver);
@@ -278,7 +278,7 @@ impl Card {
         }
     }
 
-    /// Pins memory of the program's. `Ok(false)`: this memory cannot be had.
+    /// Pins memory of the program's. `Ok(false)`: this memory cannot be registered.
     pub fn register(&self, start: usize, len: usize) -> Result<bool, CuResult> {
         // SAFETY: pins pages and changes no byte.
         match unsafe { self.host_register(start as *mut c_void, len, 0) } {
@@ -290,8 +290,8 @@ impl Card {
         }
     }
 
-    /// Copies between registered memory: one engine reads and writes, with nothing between. Only
-    /// the call for batches does that; those for one copy of host memory have the CPU make it.
+    /// Copies between registered memory: one engine reads and writes, without a buffer. Only the
+    /// batch call does that; single copies between host memory are made by the CPU.
     ///
     /// # Safety
     /// Registered memory, until the stream has come so far; `to` is the card's to write.

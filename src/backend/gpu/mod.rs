@@ -1,5 +1,5 @@
-//! A peripheral in loopback: a DMA engine of a GPU reads the source and writes the destination. The
-//! CPU only says so.
+//! A peripheral in loopback: a DMA engine of a GPU reads the source and writes the destination on
+//! behalf of the CPU.
 //!
 //! ```text
 //! hook                         service thread                       card
@@ -19,18 +19,18 @@
 //! been read, and no events are needed; chunks of one copy on different channels keep both
 //! directions busy. That takes a tenth longer, and eight times as many calls.
 //!
-//! The law of the I/OAT engine holds here too: from when the service thread takes a copy until
-//! its words have come, or until it is certain that the card writes no more, nothing leaves
+//! The law of the I/OAT engine holds here too: from when the service thread takes a copy until its
+//! words have come, or until it is certain that the card writes no more, control does not leave
 //! this file and no signal handler may jump. A copy that the service thread has not taken in
 //! reasonable time is taken back.
 //!
-//! Memory of copies is registered, so it cannot fault. What is not registered is libc's, and is
-//! registered when it has come a second time: `registrations`. `watch` sees to it that no copy
-//! begins with a registration that is older than the memory it stands for.
+//! Memory of copies is registered, so it cannot fault. Copies of other memory go to libc, and it is
+//! registered when it is used a second time: `registrations`. `watch` ensures that no copy begins
+//! with a registration that is older than its memory.
 //!
 //! The program may use the same card and the same primary context. Nothing of ours is current in
-//! its threads; the default stream is never used; a child of a fork never calls the driver.
-//! After any error that is not about one range of memory everything is libc's for good.
+//! its threads; the default stream is never used; a child of a fork never calls the driver. After
+//! any error that is not about one range of memory all copies go to libc for good.
 
 mod asynchronous;
 mod copy;
@@ -61,74 +61,74 @@ pub use unavailable::Unavailable;
 use watch::Watch;
 use wishes::{MISSED, Wish};
 
-/// Streams.
+/// Number of streams.
 pub const CHANNELS: usize = 4;
-/// Bytes of each buffer, and most of a chunk where CPUs are to be spared: a chunk costs two calls
-/// of the driver.
+/// Bytes of each buffer, and the largest chunk where CPU time is to be saved: a chunk costs two
+/// driver calls.
 pub const BUFFER: usize = 6 << 20;
-/// Most of a chunk elsewhere: a copy takes as long as reading it, and a chunk more.
+/// Largest chunk elsewhere: a copy takes as long as reading it, plus one chunk.
 const QUICK_CHUNK: usize = 4 << 20;
-/// Copies below this are libc's, unless ADMA_MIN_BYTES says otherwise.
+/// Smallest copy for the card, unless ADMA_MIN_BYTES says otherwise.
 pub const FLOOR: usize = 1 << 20;
-/// Copies that can be under way.
+/// Copies that can be in flight.
 const SLOTS: usize = 64;
 
-/// What is wanted of copies.
+/// Options of copies by this engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Part of each copy the caller does itself; `None`: as much as it has time for.
     pub share: Option<f32>,
-    /// The caller sleeps rather than copies.
+    /// Set if the caller sleeps rather than copies.
     pub spare_cpus: bool,
-    /// It stays awake while it waits.
+    /// Set if the caller stays awake while it waits.
     pub spins: bool,
 }
 
-/// What is fixed when the process starts.
+/// Settings of the process.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Copies from this size on.
+    /// Smallest copy for the card.
     pub floor: usize,
     /// Bytes that may stay registered.
     pub keep: Option<usize>,
-    /// The service thread sleeps as soon as it has nothing to do.
+    /// Set if the service thread sleeps as soon as it has nothing to do.
     pub spare_cpus: bool,
 }
 
-/// The engine's life.
+/// States of the engine.
 mod state {
     /// Not wanted, or in the child of a fork.
     pub const OFF: u32 = 0;
     /// The service thread waits for the first large copy.
     pub const COLD: u32 = 1;
-    /// It opens the driver.
+    /// The service thread is opening the driver.
     pub const STARTING: u32 = 2;
     pub const READY: u32 = 3;
-    /// Something went wrong, or the process ends.
+    /// The engine has failed, or the process ends.
     pub const ENDED: u32 = 4;
 }
 
 pub struct Engine {
     state: AtomicU32,
-    /// The service thread has given everything back.
+    /// Set when the service thread has released everything.
     closed: AtomicU32,
-    /// What went wrong first.
+    /// First failure.
     why: Once<Unavailable>,
-    /// The service thread sleeps on this.
+    /// Word that the service thread sleeps on.
     bell: AtomicU32,
     asleep: AtomicU32,
-    /// One bit for each slot.
+    /// Slots that are taken, one bit each.
     taken: AtomicU64,
     posted: AtomicU64,
     slots: [CopySlot; SLOTS],
-    /// Where the words are: a line for each slot, with a word for each channel.
+    /// Address of the words: a line for each slot, with a word for each channel.
     words: AtomicUsize,
     registrations: Registrations,
     watch: Watch,
-    /// Lines that were asked for in vain, and how often: line << 8 | times.
+    /// Lines without a registration, and how often they were needed: line << 8 | times.
     missed: [AtomicU64; MISSED],
     wishes: [Wish; 16],
-    /// The service thread's stack, from and to.
+    /// Lower and upper end of the service thread's stack.
     stack: [AtomicUsize; 2],
     floor: AtomicUsize,
     keep: AtomicUsize,
@@ -137,10 +137,10 @@ pub struct Engine {
     times: CopyTimes,
     lead: Lead,
     share: CallerShare<128, 2>,
-    /// Of the card, ended by a byte 0, and how many copy engines it has.
+    /// Name of the card, terminated, and its number of copy engines.
     name: Once<[u8; 64]>,
     engines: AtomicU32,
-    /// Copies go by buffers on the card.
+    /// Set if copies go through buffers on the card.
     pub buffers: AtomicBool,
     pub counts: Counts,
 }
@@ -169,7 +169,7 @@ impl Engine {
         !matches!(self.state.load(Acquire), state::COLD | state::STARTING)
     }
 
-    /// The card's name, as far as it is text, and how many copy engines it has.
+    /// Returns the card's name, as far as it is text, and its number of copy engines.
     pub fn card(&self) -> (&str, usize) {
         let name = self.name.get().and_then(|name| CStr::from_bytes_until_nul(name).ok());
         let name = name.and_then(|name| name.to_str().ok()).unwrap_or_default();
@@ -180,7 +180,7 @@ impl Engine {
         self.why.get().copied().unwrap_or(Unavailable::Nothing)
     }
 
-    /// Has the driver opened, because a large copy has come. Does not wait.
+    /// Asks for the driver to be opened, at the first large copy. Does not wait.
     #[cold]
     pub fn want(&self) {
         let (cold, starting) = (state::COLD, state::STARTING);
@@ -194,8 +194,8 @@ impl Engine {
         }
     }
 
-    /// Returns whether the card may carry a copy of these ranges, which do not overlap. What it
-    /// lacks for it is noted.
+    /// Returns whether the card may carry a copy of these ranges, which do not overlap. Notes
+    /// memory that lacks a registration.
     #[inline]
     pub fn takes(&self, dst: usize, src: usize, len: usize) -> bool {
         match self.state.load(Acquire) {
@@ -225,14 +225,14 @@ impl Engine {
         true
     }
 
-    /// The driver copies too, and a copy of the service thread's would wait for itself.
+    /// Returns whether this is the service thread: a copy of the driver's would wait for itself.
     fn is_service_thread(&self) -> bool {
         let here = 0u8;
         let [low, high] = self.stack.each_ref().map(|end| end.load(Relaxed));
         (low..high).contains(&(&raw const here as usize))
     }
 
-    /// The service thread has something to do.
+    /// Wakes the service thread.
     fn ring(&self) {
         if self.asleep.load(SeqCst) != 0 {
             self.bell.fetch_add(1, SeqCst);
@@ -240,7 +240,7 @@ impl Engine {
         }
     }
 
-    /// In the child of a fork: the driver, its context and the thread are the parent's.
+    /// Resets the engine in the child of a fork: driver, context and thread are the parent's.
     pub fn forget_after_fork(&self) {
         if self.state.swap(state::OFF, Relaxed) == state::OFF {
             return;
@@ -255,8 +255,8 @@ impl Engine {
         self.counts.clear();
     }
 
-    /// Memory changes in a way that the kernel does not tell: its registrations are not used any
-    /// more. By the program's thread, before and after its call.
+    /// Invalidates registrations of memory that changes in a way that the kernel does not report.
+    /// Called by the program's thread, before and after its own call.
     pub fn memory_changes(&self, start: usize, len: usize) {
         if self.state.load(Relaxed) == state::READY
             && self.registrations.mark_stale(start & !(PAGE - 1), start.saturating_add(len))
@@ -265,8 +265,8 @@ impl Engine {
         }
     }
 
-    /// The program will register or unregister memory itself: ours is let go first. Waits for it,
-    /// for the driver would refuse.
+    /// Drops our registrations before the program registers or unregisters memory itself, and waits
+    /// for it, because the driver would refuse.
     pub fn let_go(&self, start: usize, len: usize) {
         if self.state.load(Relaxed) != state::READY || !process::is_ours() {
             return;
@@ -282,7 +282,7 @@ impl Engine {
         }
     }
 
-    /// The program uses protection keys, which bind threads and not the card: no more copies.
+    /// Stops the engine: protection keys, which the program uses, bind threads and not the card.
     pub fn end_for_keys(&self) {
         if self.state.load(Relaxed) != state::OFF {
             self.state.store(state::ENDED, Release);
@@ -290,7 +290,7 @@ impl Engine {
     }
 }
 
-/// The answer to a call of a function that the driver does not have.
+/// Result of a call of a function that the driver does not have.
 pub const NO_DRIVER: c_int = driver::NOT_INITIALIZED;
 #[cfg(not(test))]
 pub use driver::passed_on as driver_function;

@@ -1,13 +1,13 @@
-//! Which memory of the program's the card may reach: registrations of a start, an end and a state.
+//! Memory of the program that the card may reach: registrations with a start, an end and a state.
 //!
 //! ```text
 //! empty -> filling -> live -> stale -> empty
 //! ```
 //!
-//! As in the papers' translation caches a small request registers a whole line of 2 MiB, and what was
-//! used least recently goes first. The hook only reads the table, the service thread fills and empties
-//! it, and a thread that learns that memory goes away marks registrations stale: from then on no copy
-//! begins with them. All are looked through, because most programs have a few of them.
+//! As in a translation cache, a small request registers a whole line of 2 MiB, and eviction is LRU.
+//! The hook only reads the table, the service thread fills and empties it, and a thread that learns
+//! that memory goes away marks registrations stale: from then on no copy begins with them. All are
+//! looked through, because most programs have a few of them.
 //!
 //! Addresses are numbers here and are never dereferenced.
 #![forbid(unsafe_code)]
@@ -15,7 +15,7 @@
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
-/// What a small request registers.
+/// Bytes that a small request registers.
 pub const LINE: usize = 2 << 20;
 pub const MOST: usize = 512;
 
@@ -30,7 +30,7 @@ pub struct Registration {
     start: AtomicUsize,
     end: AtomicUsize,
     state: AtomicU32,
-    /// When it was last asked for, in ticks.
+    /// Time of its last use, in ticks.
     used: AtomicU64,
 }
 
@@ -84,7 +84,7 @@ impl Registrations {
         !self.registrations.iter().any(Registration::is_empty)
     }
 
-    /// The live registration that an address lies in.
+    /// Returns the live registration that an address lies in.
     pub fn find(&self, address: usize) -> Option<usize> {
         let holds = |registration: &Registration| {
             registration.is_live() && (registration.start()..registration.end()).contains(&address)
@@ -103,8 +103,8 @@ impl Registrations {
         Ok(())
     }
 
-    /// Memory goes away, or what may be done with it changes. By any thread; true when there
-    /// were registrations in it.
+    /// Marks registrations of memory that goes away, or whose rights change. Called by any thread;
+    /// true if there were any.
     pub fn mark_stale(&self, start: usize, end: usize) -> bool {
         let mut marked = false;
         for registration in self.used() {
@@ -113,8 +113,7 @@ impl Registrations {
                 && registration.start() < end
                 && start < registration.end()
             {
-                // Else the service thread was quicker, and has let it go or begun with it anew:
-                // look again.
+                // If that fails, the service thread has dropped it or reused it: look again.
                 if registration.state.compare_exchange(now, state::STALE, AcqRel, Relaxed).is_err()
                 {
                     return self.mark_stale(start, end);
@@ -132,14 +131,14 @@ impl Registrations {
         })
     }
 
-    /// The lowest address from `at` on, and below `end`, at which a registration begins.
+    /// Returns the lowest address in `at..end` at which a registration begins, or `end`.
     pub fn next_start(&self, at: usize, end: usize) -> usize {
         let there = self.used().filter(|registration| !registration.is_empty());
         let starts = there.map(Registration::start);
         starts.filter(|start| (at..end).contains(start)).min().unwrap_or(end)
     }
 
-    /// A new registration, not to be used yet. For the service thread, as all below.
+    /// Makes a registration that is not to be used yet. For the service thread, as all below.
     pub fn begin(&self, start: usize, end: usize, now: u64) -> Option<usize> {
         let index = self.registrations.iter().position(Registration::is_empty)?;
         let registration = &self.registrations[index];
@@ -151,13 +150,13 @@ impl Registrations {
         Some(index)
     }
 
-    /// From now on copies may use it; false: it went stale while it was filled.
+    /// Lets copies use it; false: it went stale while it was filled.
     pub fn publish(&self, index: usize) -> bool {
         let state = &self.registrations[index].state;
         state.compare_exchange(state::FILLING, state::LIVE, AcqRel, Relaxed).is_ok()
     }
 
-    /// No copy begins with it any more.
+    /// Lets no further copy use it.
     pub fn retire(&self, index: usize) {
         self.registrations[index].state.store(state::STALE, Release);
     }
@@ -167,7 +166,7 @@ impl Registrations {
         self.registrations[index].state.store(state::EMPTY, Release);
     }
 
-    /// In the child of a fork: nothing is registered.
+    /// Clears the table in the child of a fork.
     pub fn forget_everything(&self) {
         self.used().for_each(|registration| registration.state.store(state::EMPTY, Relaxed));
     }

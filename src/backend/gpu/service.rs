@@ -1,5 +1,5 @@
-//! The thread that calls the driver: it opens it, registers memory, submits copies, and looks after
-//! copies that do not end.
+//! The thread that calls the driver: it registers memory, submits copies, and detects copies that
+//! do not end.
 //!
 //! A real thread with thread-local storage, made when the process starts if the card is wanted;
 //! it sleeps until the first large copy. A second one reads the kernel's events: `watch`.
@@ -19,14 +19,14 @@ use alloc::vec::Vec;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-/// How often it looks for lost copies while any are under way.
+/// Interval of the search for lost copies while any are in flight.
 const LOOK_NANOS: u64 = 10_000_000;
 /// How long the service thread looks for the next copy before it sleeps, in ticks: about 40 us.
 const SPIN: u64 = 100_000;
 /// How long exit waits for copies and for the thread.
 const EXIT_NANOS: u64 = 3_000_000_000;
 const STACK: usize = 2 << 20;
-/// In `slow_calls`: no call of `straight` any more.
+/// Value of `slow_calls`: `straight` is not used any more.
 const NEVER: u32 = u32::MAX;
 
 /// Makes the service thread. At start-up, never in the hook.
@@ -41,7 +41,7 @@ pub fn start(settings: &Settings) {
     }
 }
 
-/// An eighth of the machine's memory, and not more than 4 GiB.
+/// Returns an eighth of the machine's memory, 4 GiB at most.
 fn usual_keep() -> usize {
     // SAFETY: asks for a number.
     let pages = unsafe { sysconf().map_or(0, |sysconf| sysconf(libc::_SC_PHYS_PAGES)) };
@@ -92,7 +92,7 @@ rare! {
     fn sysconf(i32) -> isize;
 }
 
-/// Nothing of ours is under way when the driver tears itself down.
+/// Ensures that nothing of ours is in flight when the driver tears itself down.
 extern "C" fn at_exit(_: *mut c_void) {
     if !process::is_ours() || GPU.is_service_thread() {
         return;
@@ -117,12 +117,12 @@ struct Channel {
     buffer: Address,
 }
 
-/// A copy that the card has.
+/// A copy in flight on the card.
 struct Flight {
     index: usize,
     number: u32,
     channels: u32,
-    /// The registrations it uses.
+    /// Registrations that it uses.
     registrations: Vec<usize>,
     since: u64,
     bytes: usize,
@@ -132,19 +132,19 @@ struct Service {
     gpu: &'static Engine,
     card: Card,
     channels: Vec<Channel>,
-    /// Where the card sees the words.
+    /// Address of the words, as the card sees them.
     words: Address,
     flights: Vec<Flight>,
-    /// How many copies have used a registration since it was registered.
+    /// Copies that have used each registration since it was made.
     uses: Vec<u32>,
-    /// Bytes.
+    /// Bytes that are registered.
     registered: usize,
-    /// The channel of the next copy.
+    /// Channel of the next copy.
     turn: usize,
-    /// How many calls of `straight` in a row took the CPU as long as a copy; NEVER: it is not to
-    /// be used.
+    /// Consecutive calls of `straight` that took the CPU as long as a copy; NEVER: it is not to be
+    /// used.
     slow_calls: u32,
-    /// When registrations were last looked through, in nanoseconds.
+    /// Time of the last look through the registrations, in nanoseconds.
     looked: u64,
 }
 
@@ -171,7 +171,7 @@ impl Service {
             service.close();
             return Err(Unavailable::Driver(answer));
         }
-        // Threads of the program's may wait for this one from the first registration on.
+        // From the first registration on, threads of the program may wait for the monitor.
         if let Err(errno) = thread::spawn(256 << 10, monitor) {
             service.close();
             return Err(Unavailable::Thread(errno));
@@ -193,14 +193,14 @@ impl Service {
             self.slow_calls = NEVER;
             self.furnish_buffers()?;
         }
-        // Ours, and never unmapped: others may look at words when the driver has gone.
+        // Our own memory, never unmapped: threads may look at words when the driver has gone.
         let words = sys::map(SLOTS * 64).ok_or(OUT_OF_MEMORY)? as usize;
         self.words = self.card.register_words(words, SLOTS * 64)?;
         self.gpu.words.store(words, Release);
         Ok(())
     }
 
-    /// The buffers on the card, if there are none yet.
+    /// Allocates the buffers on the card, if there are none yet.
     fn furnish_buffers(&mut self) -> Result<(), CuResult> {
         for channel in self.channels.iter_mut().filter(|channel| channel.buffer == 0) {
             channel.buffer = self.card.new_memory(BUFFER)?;
@@ -272,7 +272,7 @@ impl Service {
         }
     }
 
-    /// Lets go of flights that are over, and looks after those that are overdue.
+    /// Retires flights that are over, and checks those that are overdue.
     fn reap(&mut self) {
         let (gpu, now, mut lost) = (self.gpu, sys::ticks(), None);
         let mut flights = core::mem::take(&mut self.flights);
@@ -320,14 +320,14 @@ impl Service {
         Ok(true)
     }
 
-    /// Something went wrong.
+    /// Ends the engine after a failure.
     fn end(&mut self, why: Unavailable) {
         self.gpu.why.set(why);
         self.stop();
     }
 
-    /// No more copies by the card. Those under way are over, one way or the other, when it is certain
-    /// that the card writes no more.
+    /// Stops copies by the card. Those in flight end when it is certain that the card writes no
+    /// more.
     fn stop(&mut self) {
         self.gpu.state.store(state::ENDED, SeqCst);
         for slot in &self.gpu.slots {
@@ -342,7 +342,7 @@ impl Service {
         }
     }
 
-    /// Waits for the copies under way and gives everything back.
+    /// Waits for the copies in flight and releases everything.
     fn close(mut self) {
         self.stop();
         let gpu = self.gpu;

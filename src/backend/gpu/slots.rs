@@ -1,12 +1,12 @@
-//! How a copy is handed from the hook to the service thread: a slot for each copy under way, and a
-//! word for each channel that the card writes when it is over.
+//! Hands a copy from the hook to the service thread: a slot for each copy in flight, and a word for
+//! each channel, which the card writes at the end.
 
 use super::{Engine, SLOTS};
 use crate::os::sync::take_bit;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicUsize};
 
-/// A slot's life: free, posted, then one of the others, then free again.
+/// States of a slot: free, posted, then one of the others, then free again.
 pub mod slot {
     pub const FREE: u32 = 0;
     pub const POSTED: u32 = 1;
@@ -23,7 +23,7 @@ pub mod slot {
 #[repr(align(64))]
 pub struct CopySlot {
     pub state: AtomicU32,
-    /// Which copy it is; the words hold it when it is over.
+    /// Number of the copy; the words hold it when it is over.
     pub number: AtomicU32,
     /// One bit for each channel that writes a word; 0: not known yet.
     pub channels: AtomicU32,
@@ -32,18 +32,18 @@ pub struct CopySlot {
     pub len: AtomicUsize,
 }
 
-/// What a look at a slot shows.
+/// Result of a look at a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotState {
     Posted,
     UnderWay,
     Done,
-    /// To be copied by the CPU: nothing is under way.
+    /// To be copied by the CPU: nothing is in flight.
     Undone,
 }
 
 impl Engine {
-    /// Takes a free slot: the words are those of `threads::queue`.
+    /// Takes a free slot. Terms are those of `threads::queue`.
     pub fn take(&self) -> Option<usize> {
         take_bit(&self.taken, SLOTS as u32)
     }
@@ -99,7 +99,7 @@ impl Engine {
         true
     }
 
-    /// Notes how a copy ended that the service thread has and whose number it has just seen there.
+    /// Notes how a copy of the service thread has ended, whose number it has just seen in the slot.
     /// False: the words have come meanwhile. Then its caller may be gone, and the slot another
     /// copy's, which has not begun; only the service thread makes it RUNNING.
     pub fn finish(&self, index: usize, how: u32) -> bool {

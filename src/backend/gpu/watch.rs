@@ -1,12 +1,12 @@
-//! How we learn that registered memory has gone away: from the kernel, by userfaultfd.
+//! Detects that registered memory has gone away: the kernel reports it by userfaultfd.
 //!
-//! A registration pins pages, not addresses. When the program unmaps a buffer and maps another
-//! at the same address, the card would go on with the old pages. Functions that unmap can be
+//! A registration pins pages, not addresses. When the program unmaps a buffer and maps another at
+//! the same address, the card would still use the old pages. Functions that unmap can be
 //! interposed, but free() unmaps inside the C library, and system calls can be made by hand. So
-//! each registered range is also registered with a userfaultfd, which write-protects nothing
-//! and asks for no page, but for events: munmap, mmap over it, brk and mremap, and
-//! MADV_DONTNEED, MADV_FREE and MADV_REMOVE, by whomever they are called. The kernel makes the
-//! caller of these wait until the event has been read.
+//! each registered range is also registered with a userfaultfd, which write-protects nothing and
+//! asks for no page, but for events: munmap, mmap over it, brk and mremap, and MADV_DONTNEED,
+//! MADV_FREE and MADV_REMOVE, whichever code calls them. The kernel makes the caller of these wait
+//! until the event has been read.
 //!
 //! ```text
 //! the program's thread, in the kernel            our thread, `run`         `is_settled`
@@ -18,12 +18,12 @@
 //!                                                turn even                 yes
 //! ```
 //!
-//! `changing` is the kernel's; while it is not 0 the ioctl that lifts a write protection answers
-//! EAGAIN, so a call for a page of our own tells. It becomes 0 again only after the event was read,
-//! which is after `turn` has become odd. So a thread that finds nothing changing, and then an even
-//! turn, finds everything stale marked whose pages went before it asked.
+//! `changing` is a count of the kernel's. While it is not 0, the ioctl that lifts write protection
+//! returns EAGAIN, so a call for a page of our own shows it. It becomes 0 again only after the
+//! event was read, which is after `turn` has become odd. So if a thread finds nothing changing, and
+//! then an even turn, everything whose pages went before is marked stale.
 //!
-//! Not covered: pages of files and of shared memory, which can be cut off without an event
+//! Not covered: pages of files and of shared memory, which can go away without an event
 //! (truncation, shmdt). Such memory is never registered; see `anonymous`. Nor are changes of
 //! protection: mprotect is interposed.
 
@@ -65,22 +65,22 @@ pub struct Watch {
     /// The descriptor plus one; 0: not open.
     fd: AtomicI32,
     turn: AtomicU64,
-    /// A page of ours that is registered and otherwise of no use.
+    /// Page of ours that is registered only for `is_settled`.
     page: AtomicUsize,
 }
 
-/// What is known about changes.
+/// Result of `is_settled`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Settled {
     Yes,
-    /// A thread is just unmapping.
+    /// A thread is unmapping memory.
     NotYet,
     /// Nothing can be known any more: the descriptor is not ours.
     Never,
 }
 
 impl Watch {
-    /// Returns an errno where the kernel refuses.
+    /// Opens the userfaultfd. Returns an errno where the kernel refuses.
     pub fn open(&self, _: sys::NoFilter) -> Result<(), i32> {
         let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK | abi::USER_MODE_ONLY) as usize;
         // SAFETY: no memory.
@@ -118,13 +118,13 @@ impl Watch {
         unsafe { sys::syscall(libc::SYS_ioctl, [fd as usize, request, at, 0, 0, 0]) }
     }
 
-    /// From now on changes of a range are told. False: the kernel cannot.
+    /// Reports changes of a range from now on. False: the kernel cannot.
     pub fn add(&self, start: usize, end: usize) -> bool {
         let mut range = [start as u64, (end - start) as u64, abi::MODE_WP, 0];
         self.call(abi::REGISTER, &mut range) == 0
     }
 
-    /// It does not matter any more.
+    /// Stops reporting changes of a range.
     pub fn remove(&self, start: usize, end: usize) {
         self.call(abi::UNREGISTER, &mut [start as u64, (end - start) as u64]);
     }
@@ -139,9 +139,9 @@ impl Watch {
         }
     }
 
-    /// Reads events as long as there is something to read from, and has registrations marked.
-    /// `tell` is called when there were any. Allocates nothing and waits for no thread: threads of
-    /// the program's wait for this one, with whatever locks they hold.
+    /// Reads events until the descriptor is gone, and marks registrations stale. `tell` is called
+    /// when there were any. Allocates nothing and waits for no thread: threads of the program's
+    /// wait for this one, with whatever locks they hold.
     pub fn run(&self, registrations: &Registrations, tell: impl Fn()) {
         let fd = self.fd.load(Relaxed) - 1;
         loop {
@@ -189,14 +189,14 @@ impl Watch {
         }
     }
 
-    /// In the child of a fork: the descriptor tells of the parent's memory.
+    /// Resets the watch in the child of a fork: the descriptor reports the parent's memory.
     pub fn forget_after_fork(&self) {
         self.fd.store(0, Relaxed);
     }
 }
 
-/// The mapping at an address, if it is private memory of no file, to be read and written: the
-/// kind of which every change is told.
+/// Returns the mapping at an address, if it is private, anonymous, readable and writable: the kind
+/// of which every change is reported.
 pub fn anonymous(address: usize) -> Option<Range<usize>> {
     let mut maps = vec![0; 64 << 10];
     let len = loop {

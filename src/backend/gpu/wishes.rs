@@ -1,4 +1,4 @@
-//! Which memory is worth registering: what copies have asked for in vain.
+//! Memory that is worth registering: what copies have missed.
 
 use super::Engine;
 use super::registrations::LINE;
@@ -6,7 +6,7 @@ use crate::os::sys;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
-/// Memory that copies ask for and that is not registered.
+/// Range that copies have missed.
 pub struct Wish {
     /// 0: free. 1: being written. 2: for the service thread.
     pub state: AtomicU32,
@@ -14,12 +14,12 @@ pub struct Wish {
     pub len: AtomicUsize,
 }
 
-/// How many lines are remembered that were asked for in vain.
+/// Number of missed lines that are remembered.
 pub const MISSED: usize = 1024;
 
 impl Engine {
-    /// Memory is registered when it is missed for the second time; if that was refused, or was
-    /// not worth it, for the 8th, the 64th, and every 64th time after that.
+    /// Notes a miss. The second one has the memory registered; if that was refused, or did not pay,
+    /// the 8th, the 64th and every 64th one after that.
     #[cold]
     pub fn miss(&self, at: usize, start: usize, len: usize) {
         let line = (at / LINE) as u64;
@@ -45,7 +45,7 @@ impl Engine {
         &self.missed[(line ^ (line / MISSED)) % MISSED]
     }
 
-    /// A registration has paid: when this memory comes again it is registered as soon as before.
+    /// Forgets misses of memory whose registration has paid: it is registered as early as before.
     pub fn forgive_misses(&self, start: usize, end: usize) {
         for line in start / LINE..=(end - 1) / LINE {
             self.misses_of(line).store(0, Relaxed);

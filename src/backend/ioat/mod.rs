@@ -1,11 +1,11 @@
 //! DMA channels, of I/OAT or a DSA: one copy from submission to the last byte, by the caller and the engine.
 //!
-//! Law of this file, cited as "the engine's law": while a request is under way the engine
-//! writes the program's memory, whatever the program does. So nothing leaves this file
-//! between a submission and the end of its request: we do not return, and no signal handler
-//! may jump, so signals are held: all of them, for a handler of any signal may. The caller's own
-//! part is copied by loops that survive a bad page, with our handler of faults in front of the
-//! program's; what is little is copied before anything is under way.
+//! Law of this file, cited as "the engine's law": while a request is in flight the engine writes
+//! the program's memory, whatever the program does. So control does not leave this file between a
+//! submission and the end of its request: we do not return, and all signals are held, because a
+//! handler of any of them may jump. The caller's own part is copied by loops that survive a bad
+//! page, with our handler of faults in front of the program's; what is little is copied before
+//! anything is under way.
 
 mod across;
 mod asynchronous;
@@ -41,14 +41,14 @@ use helper::Helper;
 use piece_lists::{PieceLists, TakenList, Turn};
 use words::Words;
 
-/// How copies are to be carried.
+/// Options of copies by this engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Channels one copy may use; `None`: all. With one, copies take turns on them.
+    /// Channels one copy may use; `None`: all. With one, copies use the channels in turn.
     pub channels: Option<usize>,
     /// Part of each copy the caller does itself; `None`: as much as it has time for.
     pub share: Option<f32>,
-    /// The caller stays awake while it waits.
+    /// Set if the caller stays awake while it waits.
     pub spins: bool,
 }
 
@@ -72,17 +72,17 @@ const STATUS_NANOS: u64 = 1_000_000_000;
 
 pub struct Engine {
     pub helper: Helper,
-    /// 0: not started.
+    /// Number of channels; 0: not started.
     channels: AtomicU32,
     usable: AtomicU32,
     src_align: AtomicUsize,
     features: AtomicU32,
-    /// Why the last start failed: an errno.
+    /// Errno of the last start that failed.
     why_not: AtomicI32,
-    /// Where each channel's words can be seen; 0: nowhere.
+    /// Address of each channel's words; 0: not mapped.
     words: [AtomicUsize; abi::MAX_CHANNELS],
     lists: PieceLists,
-    /// Pages that may stay pinned, and one; 0: as many as the helper likes.
+    /// Pages that may stay pinned, plus one; 0: as the helper is configured.
     keeps: AtomicU64,
     limit: Limit,
     share: CallerShare<192, 4>,
@@ -100,8 +100,8 @@ impl Engine {
         crate::os::mapped::zeroed()
     }
 
-    /// Opens the helper. By one thread at a time, with signals held: a handler that jumped
-    /// out would leak the descriptor. False: there is no engine to be had.
+    /// Opens the helper. Called by one thread at a time, with signals held: a handler that jumped
+    /// out would leak the descriptor. False: there is no engine.
     pub fn start(&self, allowed: sys::NoNewFilter) -> bool {
         let info = match self.helper.open(allowed) {
             Ok(info) => info,
@@ -115,8 +115,8 @@ impl Engine {
                 words.store(self.helper.words(channel), Relaxed);
             }
         }
-        // Half of what the file may have under way: there may be several callers. A page that
-        // two pieces share is pinned twice.
+        // Half of what the file may have in flight: there may be several callers. A page that two
+        // pieces share is pinned twice.
         let pages = (info.max_pages / 2).saturating_sub(abi::MAX_PIECES as u64);
         let most = (info.max_bytes / 2).min(pages.saturating_mul(PAGE as u64)).min(CHUNK as u64);
         self.limit.set(most as usize);
@@ -136,24 +136,23 @@ impl Engine {
         self.helper.keep(pages);
     }
 
-    /// Before a fork. The kernel copies pinned pages for the child at once and leaves them
-    /// writable, so other threads write to them while it goes on to other pages: the child could
-    /// find a heap of which one page is older than the next. The helper forgets what is forked
-    /// anyway.
+    /// Unpins everything before a fork. The kernel copies pinned pages for the child at once and
+    /// leaves them writable, so other threads write to them while it copies the next: the child's
+    /// heap could be torn between pages. The helper forgets what is forked anyway.
     pub fn let_go(&self) {
         if self.channels() > 0 {
             self.helper.keep(0);
         }
     }
 
-    /// The fork is over.
+    /// Keeps pages pinned again after the fork.
     pub fn keep_again(&self) {
         if self.channels() > 0 {
             self.helper.keep(self.keeps.load(Relaxed).checked_sub(1).unwrap_or(u64::MAX));
         }
     }
 
-    /// What became of the pages that stay pinned, in lines; `None`: not known.
+    /// Returns the counters of kept ranges; `None`: not known.
     pub fn kept(&self) -> Option<[(&'static str, u64); 4]> {
         let info = self.helper.counts()?;
         Some([
@@ -164,12 +163,12 @@ impl Engine {
         ])
     }
 
-    /// Channels of the helper; 0 while the engine is not up.
+    /// Returns the channels of the helper; 0 while the engine is not up.
     pub fn channels(&self) -> usize {
         self.channels.load(Relaxed) as usize
     }
 
-    /// Channels that were not put aside when the engine was started.
+    /// Returns the channels that were not in quarantine when the engine was started.
     pub fn usable(&self) -> usize {
         self.usable.load(Relaxed) as usize
     }
@@ -185,8 +184,8 @@ impl Engine {
         dst.wrapping_sub(src) & (self.src_align.load(Relaxed).max(1) - 1) == 0
     }
 
-    /// In the child of a fork: the file and its requests are the parent's, and the words are
-    /// not mapped here.
+    /// Resets the engine in the child of a fork: the file and its requests are the parent's, and
+    /// the words are not mapped here.
     pub fn forget_after_fork(&self) {
         self.helper.forget_after_fork();
         self.words.iter().for_each(|words| words.store(0, Relaxed));
@@ -222,8 +221,8 @@ impl Engine {
         }
     }
 
-    /// The channels of a copy to or from `at`. They follow from the place, by the lines of pages
-    /// that the helper keeps: what was mapped for a channel's device serves the next copy too.
+    /// Returns the channels of a copy to or from `at`. They depend on the range of pages that the
+    /// helper keeps: what was mapped for a channel's device serves the next copy too.
     fn turn_for(&self, at: usize, how: &Options) -> Turn {
         let all = self.channels().max(1);
         let used = how.channels.unwrap_or(all).clamp(1, all);
@@ -231,8 +230,8 @@ impl Engine {
         Turn { first: at / LINE, used, all, any }
     }
 
-    /// One request, from submission to the last byte. The caller's own part is the beginning,
-    /// which the program reads first, and the edges that are not aligned.
+    /// Copies by one request, from submission to the last byte. The caller's own part is the
+    /// beginning, which the program reads first, and the edges that are not aligned.
     unsafe fn copy_stretch(
         &self,
         whole: Stretch,
@@ -264,7 +263,7 @@ impl Engine {
         }
         let begun_at = sys::ticks();
         let guarded = !little && self.hear_faults();
-        // Before a list is taken: a handler that jumped out would leave it taken for ever.
+        // Before a list is taken: a handler that jumped out would leak it.
         let held = self.hold_signals(guarded)?;
         let list = self.lists.take().ok_or(Refused::Busy)?;
         let mut request = list.fill(cut, dst + body, src + body, turn);
@@ -289,7 +288,7 @@ impl Engine {
         let (taken, begun) = accepted(&request, cut);
         let failed = self.wait(&request, begun, submitted, how) & low_bits(taken);
         let over = sys::ticks();
-        // The engine's law ends. Whatever faults from here on may jump, so all is tidied up.
+        // The engine's law ends. Faults from here on may jump, so everything has been released.
         self.account(&list, &request, taken, failed, len);
         drop(list);
         drop(held);
@@ -334,8 +333,8 @@ impl Engine {
         }
     }
 
-    /// What an errno means of a request of which nothing is under way. `Ok`: a page is bad, so the
-    /// caller is to copy.
+    /// Returns what an errno means for a request with nothing in flight. `Ok`: a page is bad, so
+    /// the caller is to copy.
     fn refused(&self, errno: i32) -> Result<(), Refused> {
         Err(match errno {
             libc::EFAULT => {
@@ -347,12 +346,12 @@ impl Engine {
             // A child that shares our memory may have closed the descriptor for itself, and one
             // that has a copy of it did not open it.
             _ if !process::is_ours() => Refused::NotOurs,
-            // 0 is the answer of some other file that has got our number.
+            // 0 is the answer of another file that has got our number.
             _ => Refused::System,
         })
     }
 
-    /// Bytes at the beginning that the caller does itself.
+    /// Returns the bytes at the beginning that the caller copies itself.
     fn own_part(&self, len: usize, share: Option<f32>) -> usize {
         match share {
             Some(share) => ((len as f64 * f64::from(share)) as usize).min(len),
@@ -360,8 +359,8 @@ impl Engine {
         }
     }
 
-    /// Puts our handler of faults in front of the program's. Before the request, so that signals
-    /// are held and released once. False: a bad page is not to be met while the engine writes.
+    /// Installs our fault handler in front of the program's. Before the request, so that signals
+    /// are held and released once. False: no page may fault while the engine writes.
     fn hear_faults(&self) -> bool {
         self.counts.others.fetch_add(2, Relaxed);
         signals::install_handlers().is_ok()
@@ -395,7 +394,7 @@ impl Engine {
         failed
     }
 
-    /// Looks at the words. False: they have not come in reasonable time.
+    /// Polls the words. False: they have not come in reasonable time.
     fn watch(&self, words: &Words<'_>, expected: u64, since: u64, spins: bool) -> bool {
         if spins {
             let lost_after = LOST_AFTER.saturating_add(expected.saturating_mul(8));
@@ -410,8 +409,8 @@ impl Engine {
         words.come_within(expected.max(workers::SPIN_TICKS))
     }
 
-    /// Asks the kernel until it says that the request is over. There is no giving up: see
-    /// the engine's law. SIGKILL ends it inside the kernel.
+    /// Asks the kernel until it says that the request is over. Never gives up: see the engine's
+    /// law. SIGKILL ends it inside the kernel.
     fn ask(&self, id: u64, words: Option<&Words<'_>>) -> u64 {
         loop {
             let size = size_of::<abi::Wait>() as u32;
@@ -420,7 +419,7 @@ impl Engine {
             match self.helper.wait(&mut wait) {
                 0 => return wait.failed,
                 libc::EINTR | libc::ETIMEDOUT | libc::EAGAIN => {}
-                // Another thread has closed the descriptor: only the words can tell now.
+                // Another thread has closed the descriptor: only the words can tell.
                 _ => sys::sleep(1_000_000),
             }
             if words.is_some_and(|words| words.missing().is_none()) {
@@ -429,7 +428,7 @@ impl Engine {
         }
     }
 
-    /// The words that tell the end of a request; `None`: only the kernel can.
+    /// Returns the words that tell the end of a request; `None`: only the kernel can.
     fn words_of(&self, request: &abi::Submit) -> Option<Words<'_>> {
         let slot = request.slot as usize;
         let words = Words {
@@ -467,8 +466,8 @@ impl Engine {
     }
 }
 
-/// Copies parts of the program's memory while the engine writes others. False: to be copied when
-/// the engine has ended, because a page is bad.
+/// Copies parts of the program's memory while the engine writes others. False: a page is bad, so
+/// they are copied when the engine is done.
 ///
 /// # Safety
 /// As memcpy; our handler of faults is in front of the program's, and hears of them.

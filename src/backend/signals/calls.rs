@@ -11,8 +11,8 @@ use crate::os::signal_mask::{self, Action, SignalsHeld, signal_set};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// The original, which all others come down to. Constructors of other libraries may call before our
-/// start-up: that is still the moment to look for it.
+/// Calls the original sigaction, on which all others are built. Constructors of other libraries may
+/// call before our start-up: that is still the moment to look for it.
 ///
 /// # Safety
 /// As sigaction.
@@ -23,7 +23,7 @@ unsafe fn original(signal: c_int, new: *const libc::sigaction, old: *mut libc::s
     answer.map_or_else(|| fail(libc::ENOSYS), |answer| answer as c_int)
 }
 
-/// sigaction(2).
+/// Replaces sigaction(2).
 ///
 /// # Safety
 /// As sigaction.
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn sigaction(
     answer
 }
 
-/// For a signal that is none of ours: notes whether it has a handler, see `signal_mask`.
+/// Passes on a call for another signal, and notes whether that has a handler, see `signal_mask`.
 unsafe fn pass_on_and_note(
     signal: c_int,
     new: *const libc::sigaction,
@@ -81,7 +81,7 @@ unsafe fn pass_on_and_note(
     answer
 }
 
-/// sigaction for one of our two signals, with memory of our own.
+/// Implements sigaction for one of our two signals, with memory of our own.
 fn set(chain: &SignalChain, new: Option<&libc::sigaction>, old: &mut libc::sigaction) -> c_int {
     let pass_on = |new: Option<&libc::sigaction>, old: *mut libc::sigaction| {
         let new = new.map_or(core::ptr::null(), |new| new);
@@ -89,7 +89,7 @@ fn set(chain: &SignalChain, new: Option<&libc::sigaction>, old: &mut libc::sigac
         unsafe { original(chain.signal, new, old) }
     };
     if !process::is_ours() {
-        // A child with a table of its own. What it inherited may be ours.
+        // A child with a signal table of its own. Its inherited action may be ours.
         let answer = pass_on(new, old);
         if let Some(slot) = chain.slot(old.sa_sigaction) {
             *old = shown(&slot.program());
@@ -135,7 +135,7 @@ fn set(chain: &SignalChain, new: Option<&libc::sigaction>, old: &mut libc::sigac
     answer
 }
 
-/// As the C library shows what the kernel has.
+/// Converts the kernel's action to the C library's form.
 fn shown(action: &Action) -> libc::sigaction {
     let mut shown = none();
     shown.sa_sigaction = action.handler;
@@ -151,7 +151,7 @@ fn none() -> libc::sigaction {
     unsafe { core::mem::zeroed() }
 }
 
-/// The C library's set is longer than the kernel's; the rest of it means nothing.
+/// Converts a kernel set to the C library's, whose longer rest is unused.
 fn set_of(signals: u64) -> libc::sigset_t {
     // SAFETY: all zeros is the empty set, and the first 8 bytes are the kernel's.
     unsafe {
@@ -189,7 +189,7 @@ fn is_valid(signal: c_int) -> bool {
     (1..=64).contains(&signal)
 }
 
-/// signal(3), as BSD has it.
+/// Replaces signal(3), with BSD semantics.
 ///
 /// # Safety
 /// As signal.
@@ -203,7 +203,7 @@ pub unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
     exchange(signal, handler, if interrupts { 0 } else { libc::SA_RESTART }, own)
 }
 
-/// sysv_signal(3).
+/// Replaces sysv_signal(3).
 ///
 /// # Safety
 /// As sysv_signal.
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn sysv_signal(signal: c_int, handler: usize) -> usize {
     exchange(signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER | SA_INTERRUPT, 0)
 }
 
-/// sigset(3).
+/// Replaces sigset(3).
 ///
 /// # Safety
 /// As sigset.
@@ -245,7 +245,7 @@ pub unsafe extern "C" fn sigset(signal: c_int, handler: usize) -> usize {
     if before & own != 0 { SIG_HOLD } else { handler_before }
 }
 
-/// sigignore(3).
+/// Replaces sigignore(3).
 ///
 /// # Safety
 /// As sigignore.
@@ -253,7 +253,7 @@ pub unsafe extern "C" fn sigignore(signal: c_int) -> c_int {
     if exchange(signal, libc::SIG_IGN, 0, 0) == libc::SIG_ERR { -1 } else { 0 }
 }
 
-/// siginterrupt(3).
+/// Replaces siginterrupt(3).
 ///
 /// # Safety
 /// As siginterrupt.

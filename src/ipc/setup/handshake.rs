@@ -107,11 +107,11 @@ pub mod side {
     pub const HOST: u32 = 2;
 }
 
-/// What the greetings have led to.
+/// Result of the greetings.
 pub struct Established {
     pub settings: Settings,
     pub region: MappedRegion,
-    /// Which of the region's sides we are.
+    /// Index of our side in the region.
     pub side: usize,
     /// The doorbell socket.
     pub socket: Fd,
@@ -120,7 +120,7 @@ pub struct Established {
     pub process: Option<Fd>,
     /// `None`: no block, no address, no count is believed, and messages go through the region.
     pub proven: Option<Box<Proven>>,
-    /// Which engine, and why, in one line.
+    /// Engine of the connection, and why, in one line.
     pub story: String,
 }
 
@@ -135,7 +135,7 @@ pub fn check_user(socket: i32) -> Result<()> {
 /// The kernel's default for users without a number.
 const OVERFLOW_UID: u32 = 65534;
 
-/// Users without a number in our user namespace all look like one: that one is never ours.
+/// Returns whether a user is ours; never for the one that stands for all unmapped users.
 fn is_own_user(uid: u32) -> bool {
     let first_words = |path: &CStr| {
         let (mut room, allowed) = ([0; 64], sys::NoFilter::assumed());
@@ -339,7 +339,7 @@ async fn greet(mut talk: Talk, settings: Settings, wanted: u32) -> Result<Establ
     if settings.engines == Engines::Helper && !helper {
         story += "; not both sides have the kernel helper";
     }
-    // What the helper carries has other pieces.
+    // Messages that the helper carries are cut differently.
     let shares = !helper && (mine.has(flag::WORKERS) || theirs.has(flag::WORKERS));
     let proven = reached.ok().zip(page).map(|((reached, _), page)| {
         Box::new(Proven {
@@ -371,7 +371,7 @@ fn helper_works(across: Option<&Across>, pin: u64, reached: &ReachResult) -> boo
     tried.is_some_and(|(across, (reached, _))| across.probe(pin, reached).is_ok())
 }
 
-/// The peer's page and secret, or why there is no way to them.
+/// Page and secret of the peer, or why they cannot be reached.
 type ReachResult = core::result::Result<(Reached, Secret), String>;
 
 /// Returns the line that tells how messages will be copied. `calls`: our side and the peer's.
@@ -404,7 +404,7 @@ fn story(
 struct Talk {
     socket: i32,
     wants: Arc<Lock<(i32, i16)>>,
-    /// Something has come.
+    /// Set when something has come.
     heard: bool,
 }
 

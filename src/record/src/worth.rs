@@ -1,11 +1,11 @@
-//! What sharing was worth: what the run would have taken without us, between which bounds, or why
-//! that is not known; and what could not be helped and why.
+//! Time saved: an estimate of what the run would have taken without us, with bounds, or why that is
+//! not known; and which copies were left to libc and why.
 //!
-//! Without us each shared call would have taken its bytes times libc's cost, of which `samples` has
-//! a table for each kind and size. The bounds are those of the mean (Student's, of winsorised
-//! samples), and a margin for what samples cannot show: a part of a call may cost less or more than
-//! the whole, and what follows a copy finds other caches. Calls about which samples tell nothing have
-//! wide bounds of their own, which matter little where such calls are a small part of the run.
+//! Without us each shared call would have taken its bytes times libc's cost, which `samples` holds
+//! by kind and size. The bounds are those of the mean (Student's, of winsorised samples), and a
+//! margin for what samples cannot show: a part of a call may cost less or more than the whole, and
+//! what follows a copy finds other caches. Calls about which samples tell nothing have wide bounds
+//! of their own, which matter little where such calls are a small part of the run.
 #![forbid(unsafe_code)]
 
 use crate::live::Recorder;
@@ -14,27 +14,27 @@ use crate::units::{Bytes, Time};
 use core::fmt::{Display, Formatter, Result, Write};
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Reasons for less than this part of the bytes are not told, and no more reasons than this.
+/// Smallest part of the bytes for which a reason is reported, and the most reasons that are.
 const LEAST_PART: f64 = 0.01;
 const MOST_REASONS: usize = 3;
 
-/// With fewer samples a row does not count as known; from this many of whole calls up only those count.
+/// Fewest samples of a row that count; from this many of whole calls up only those count.
 const LEAST_SAMPLES: usize = 3;
 const ENOUGH_WHOLE: usize = 4;
 /// Relative deviation that samples are taken to have until they show their own, as if this many had
 /// shown it.
 const ASSUMED_DEVIATION: f64 = 0.15;
 const ASSUMED_SAMPLES: f64 = 2.0;
-/// How much of the variance of calls is known where a part of each was timed.
+/// Part of the variance between calls that is known where a part of each was timed.
 const TIMED_PART: f64 = 0.75;
-/// What samples of parts and of whole calls may be off by, and what is not copying: usually, and
-/// where programs or threads competed.
+/// Systematic error of samples of parts and of whole calls, and of what is not copying: usually,
+/// and where programs or threads competed.
 const PART_MARGIN: f64 = 0.14;
 const WHOLE_MARGIN: f64 = 0.1;
 const REST_MARGIN: f64 = 0.05;
 const REST_MARGIN_IN_DOUBT: f64 = 0.1;
-/// Calls of about a CPU's own cache, by size class: that keeps some of their bytes after shared ones, for
-/// as long as libc is timed, so libc alone may be slower than its samples by this part.
+/// Size classes of about a CPU's own cache, which keeps some bytes of a shared call while libc is
+/// timed: libc alone may be slower than its samples by this part.
 const OWN_CACHE: core::ops::Range<usize> = 2..4;
 const OWN_CACHE_MARGIN: f64 = 0.25;
 /// First pages of fresh memory are often ones that were just freed, and in the cache: later ones may
@@ -43,15 +43,15 @@ const FRESH_MARGIN: f64 = 0.1;
 /// Small pages take longer to be freed than huge ones, after the call: this part of what libc takes to
 /// write them.
 const FREEING: f64 = 0.07;
-/// Bounds are no nearer than this part of the time without us: runs of one program differ by as much.
+/// Least distance of the bounds, as a part of the time without us: runs of a program differ by it.
 const LEAST_MARGIN: f64 = 0.17;
 /// Without samples libc is taken to be at most twice as fast as the shared calls, and at most three
 /// times as slow.
 const UNKNOWN: (f64, f64) = (0.5, 3.0);
-/// Greater parts of the time of shared calls than these make samples worthless.
+/// Largest parts of the time of shared calls for which samples are still valid.
 const MOST_OVERLAPPED: f64 = 0.1;
 const MOST_PREEMPTED: f64 = 0.2;
-/// Bounds further apart than this part of the time without us are no answer.
+/// Largest distance of the bounds, as a part of the time without us, that is an answer.
 const MOST_WIDTH: f64 = 0.44;
 
 /// Seconds saved, and their bounds. Negative: lost.
@@ -68,8 +68,8 @@ impl Interval {
         self.high - self.low > MOST_WIDTH * (wall + self.seconds)
     }
 
-    /// Seconds saved, for a column of numbers without bounds. `None`: nothing was shared, or no sample
-    /// has told anything, so that zero is only the middle between the bounds.
+    /// Returns the seconds saved, for a column of numbers without bounds. `None`: nothing was
+    /// shared, or no sample has told anything, so that zero is only the middle between the bounds.
     pub fn estimate(&self) -> Option<f64> {
         (self.seconds != 0.0).then_some(self.seconds)
     }
@@ -103,12 +103,12 @@ pub struct Saved {
     pub interval: core::result::Result<Interval, Unknown>,
     /// Which part of the time of shared calls was compared with libc's.
     pub known: f64,
-    /// Anything was carried by an engine.
+    /// Set if an engine has carried anything.
     pub shared: bool,
     wall: f64,
 }
 
-/// `wall`: how long the process has run, in seconds.
+/// Estimates the time saved; `wall`: how long the process has run, in seconds.
 pub fn saved(recorder: &Recorder, nanoseconds_per_tick: f64, wall: f64) -> Saved {
     let samples = &recorder.samples;
     let mut sum = Sum::default();
@@ -152,7 +152,7 @@ pub fn saved(recorder: &Recorder, nanoseconds_per_tick: f64, wall: f64) -> Saved
     }
 }
 
-/// Of all rows, in ticks.
+/// Sums over all rows, in ticks.
 #[derive(Default)]
 struct Sum {
     /// Of shared calls, of those whose row has no sample, and of those whose row has enough.
@@ -218,8 +218,8 @@ impl Sum {
     }
 }
 
-/// The mean of samples of which the outermost fifths were drawn in, and the square of how far the true
-/// mean may be from it, with a probability of 95 percent.
+/// Returns the winsorised mean (outermost fifths), and the square of the half width of its 95
+/// percent confidence interval.
 fn mean_and_variance(samples: &mut [f64]) -> (f64, f64) {
     /// Student's factor by degrees of freedom.
     const STUDENT: [f64; 11] = [12.7, 12.7, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23];
@@ -229,7 +229,7 @@ fn mean_and_variance(samples: &mut [f64]) -> (f64, f64) {
     let values = || samples.iter().map(|value| value.clamp(low, high));
     let mean = values().sum::<f64>() / count as f64;
     let squares = values().map(|value| (value - mean) * (value - mean)).sum::<f64>();
-    // Of the samples as they were: those that were drawn in deviate less than they did.
+    // From the original samples: winsorised ones deviate less.
     let (all, left) = (count as f64, (count - 2 * drawn) as f64);
     let squares = squares * (all / left) * (all / left);
     let assumed = mean * ASSUMED_DEVIATION;
@@ -240,7 +240,7 @@ fn mean_and_variance(samples: &mut [f64]) -> (f64, f64) {
     (mean, factor * factor * variance / all)
 }
 
-/// The square root, which is not there without the standard library.
+/// Returns the square root, which `core` lacks.
 fn root(square: f64) -> f64 {
     if square <= 0.0 {
         return 0.0;
@@ -260,10 +260,10 @@ impl Saved {
     }
 }
 
-/// What a run of `wall` seconds would have taken: the one sentence of every report.
+/// The sentence of every report: what a run of `wall` seconds would have taken.
 pub struct Sentence<'a> {
     pub wall: f64,
-    /// Or why that is not known.
+    /// Seconds saved, or why that is not known.
     pub saved: core::result::Result<Interval, &'a dyn Display>,
 }
 
@@ -288,8 +288,8 @@ impl Display for Sentence<'_> {
     }
 }
 
-/// What libc has copied, and why: the greatest parts of all bytes, one line each. Of copies below
-/// `floor` only a profile knows.
+/// Writes what libc has copied, and why: the greatest parts of all bytes, one line each. Only a
+/// profile knows of copies below `floor`.
 pub fn not_helped(recorder: &Recorder, floor: u64, out: &mut dyn Write) -> Result {
     let small = small_bytes(recorder, floor);
     let all = recorder.total().1.saturating_add(small);
@@ -315,7 +315,7 @@ pub fn not_helped(recorder: &Recorder, floor: u64, out: &mut dyn Write) -> Resul
     Ok(())
 }
 
-/// Bytes of copies that were too small to be considered, as far as a profile has counted them.
+/// Returns the bytes of copies below `floor`, as far as a profile has counted them.
 fn small_bytes(recorder: &Recorder, floor: u64) -> u64 {
     let small = recorder.every_size.buckets().filter(|&(_, highest, _)| highest < floor);
     small.fold(0, |sum, (lowest, highest, count)| {

@@ -1,4 +1,4 @@
-//! How the service thread registers memory with the driver, and lets go of it.
+//! Registration of memory with the driver by the service thread, and its end.
 
 use super::Service;
 use crate::backend::gpu::registrations::LINE;
@@ -8,11 +8,11 @@ use crate::plan::PAGE;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Registrations that no copy has asked for go after this many milliseconds.
+/// Milliseconds without use after which a registration is dropped.
 const IDLE_MS: u64 = 10_000;
 
-/// A registration takes about as long as the CPU takes for half a copy of that memory: with this many
-/// copies by the card it has paid.
+/// Copies by the card after which a registration has paid: it takes about as long as the CPU takes
+/// for half a copy.
 const WORTH_IT: u32 = 3;
 
 impl Service {
@@ -46,7 +46,7 @@ impl Service {
         self.drop_registration(index);
     }
 
-    /// A registration that no flight uses, and no copy begins with.
+    /// Drops a registration that no flight uses and no copy begins with.
     pub fn drop_registration(&mut self, index: usize) {
         let registration = self.gpu.registrations.get(index);
         let (start, end) = (registration.start(), registration.end());
@@ -85,7 +85,7 @@ impl Service {
         }
     }
 
-    /// Registers what is not yet registered of whole pages. False: not all of it could be had.
+    /// Registers what is not yet registered of whole pages. False: some of it was refused.
     fn register_missing(&mut self, mut at: usize, end: usize) -> bool {
         while at < end {
             if let Some(index) = self.gpu.registrations.find(at) {
@@ -103,14 +103,14 @@ impl Service {
         true
     }
 
-    /// False: it could not be had.
+    /// Registers one range. False: it was refused.
     fn register(&mut self, start: usize, end: usize) -> bool {
         let (gpu, len) = (self.gpu, end - start);
         if !self.make_room(len) {
             return false;
         }
         let Some(index) = gpu.registrations.begin(start, end, sys::ticks()) else { return false };
-        // From here on changes of the memory make it stale, so only now it is certain what it is.
+        // From here on changes make it stale, so only now its kind is certain.
         let watched = gpu.watch.add(start, end);
         let fits = watch::anonymous(start).is_some_and(|found| found.end >= end);
         let registered = watched
@@ -127,12 +127,12 @@ impl Service {
         self.registered += len;
         gpu.counts.most_bytes.fetch_max(self.registered as u64, Relaxed);
         gpu.counts.registrations.fetch_add(1, Relaxed);
-        // If it went stale meanwhile, `evict_unused` lets it go.
+        // If it went stale meanwhile, `evict_unused` drops it.
         gpu.registrations.publish(index)
     }
 
-    /// Lets go of what was used least recently until this many more bytes may be registered, and
-    /// there is a place for one more.
+    /// Drops the least recently used until this many more bytes may be registered, and there is a
+    /// place for one more.
     fn make_room(&mut self, len: usize) -> bool {
         let keep = self.gpu.keep.load(Relaxed);
         if len > keep {

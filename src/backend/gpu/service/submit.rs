@@ -1,5 +1,5 @@
-//! How the service thread gives a copy to the card: by one engine that reads and writes, or by way of
-//! buffers on the card.
+//! Submission of a copy to the card by the service thread: to one engine that reads and writes, or
+//! through buffers on the card.
 
 use super::{Channel, Flight, NEVER, Service};
 use crate::backend::gpu::driver::{BatchParts, CuResult, INVALID_VALUE, NOT_SUPPORTED};
@@ -11,20 +11,20 @@ use alloc::vec::Vec;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
-/// Chunks are not smaller than this.
+/// Smallest chunk.
 const LEAST_CHUNK: usize = 1 << 20;
 
-/// A copy is cut into this many chunks, unless they would be too small or too large: while the card
-/// reads the first one, nothing can be written yet.
+/// Number of chunks of a copy, unless they would be too small or too large: while the card reads
+/// the first one, nothing can be written.
 const CHUNKS: usize = 12;
 
-/// Calls for at least this many bytes are judged by the CPU time they take.
+/// Size from which calls are judged by the CPU time they take.
 const JUDGED: usize = 2 << 20;
 
-/// No CPU copies more bytes in a nanosecond.
+/// Bytes per nanosecond that no CPU exceeds.
 const QUICKEST_CPU: usize = 32;
 
-/// This many slow calls in a row are no accident.
+/// Consecutive slow calls that are no accident.
 const TOO_MANY: u32 = 8;
 
 impl Service {
@@ -60,7 +60,7 @@ impl Service {
         }
     }
 
-    /// A word on each of these channels, behind what they have to do.
+    /// Writes a word on each of these channels, after what they have to do.
     fn write_words(&self, index: usize, number: u32, channels: u32) -> Result<u32, CuResult> {
         for which in (0..CHANNELS).filter(|which| channels >> which & 1 == 1) {
             let word = self.words + (index * 64 + which * 4) as u64;
@@ -73,15 +73,15 @@ impl Service {
 
     /// Returns how many of `left` bytes from `at` on lie in one registration of the last flight.
     fn within(&self, at: usize, left: usize) -> usize {
-        // Also those that have gone stale since: they stay as they are while they are used.
+        // Also those that have gone stale since: they stay registered while they are used.
         let registrations = self.flights.last().map_or(&[][..], |flight| &flight.registrations);
         let all = registrations.iter().map(|&index| self.gpu.registrations.get(index));
         let found = all.filter(|found| (found.start()..found.end()).contains(&at)).last();
         found.map_or(left, |registration| left.min(registration.end() - at))
     }
 
-    /// The last flight by one engine that reads and writes: one call, one channel. What is not
-    /// possible is not asked again, and nothing of it is under way.
+    /// Submits the last flight to one engine that reads and writes: one call, one channel. After an
+    /// error nothing is in flight, and it is not tried again.
     fn go_straight(&mut self, dst: usize, src: usize, len: usize) -> Result<u32, CuResult> {
         if self.slow_calls == NEVER {
             return Err(NOT_SUPPORTED);
@@ -101,7 +101,7 @@ impl Service {
             self.card.drain([stream].into_iter());
             return Err(answer);
         }
-        // No promise says that the CPU does not make the copy during the call.
+        // The driver does not promise that the CPU stays idle during the call.
         let took = cpu_time().saturating_sub(begun);
         let slow = len >= JUDGED && took as usize > len / QUICKEST_CPU;
         self.slow_calls = if slow { self.slow_calls + 1 } else { 0 };
@@ -130,8 +130,8 @@ impl Service {
         Ok((0..used).fold(0, |all, i| all | 1 << ((first + i) % CHANNELS)))
     }
 
-    /// One chunk of the last flight to the card and back again. The memory of a call of the
-    /// driver's lies in one registration.
+    /// Submits one chunk of the last flight, to the card and back. The memory of each driver call
+    /// lies in one registration.
     fn loop_back(&self, dst: usize, src: usize, len: usize, which: usize) -> Result<(), CuResult> {
         let Channel { stream, buffer } = self.channels[which];
         let mut done = 0;
@@ -158,7 +158,7 @@ impl Service {
         Ok(())
     }
 
-    /// Registrations that all of a range lies in; `None`: not all of it.
+    /// Returns the registrations that a range lies in; `None`: not all of it does.
     fn registrations_of(&self, start: usize, len: usize, found: &mut Vec<usize>) -> Option<()> {
         let (mut at, end) = (start, start + len);
         while at < end {
@@ -185,12 +185,12 @@ impl Service {
     }
 }
 
-/// CPU time of this thread, in nanoseconds.
+/// Returns the CPU time of this thread, in nanoseconds.
 fn cpu_time() -> u64 {
     sys::nanoseconds_of(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// Whole 64 KiB.
+/// Returns the size of a chunk, in whole 64 KiB.
 fn chunk_of(len: usize, most: usize) -> usize {
     (len / CHUNKS).next_multiple_of(64 << 10).clamp(LEAST_CHUNK, most)
 }
