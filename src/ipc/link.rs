@@ -25,20 +25,20 @@ use alloc::boxed::Box;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use once_cell::race::OnceBox;
 
-/// How long to spin, in ticks of some GHz: longer than a small answer takes, shorter than falling
-/// asleep and being woken costs twice. Halved by every long sleep, down to the least, and doubled by
-/// a short one: on a busy machine the peer may not be running.
+/// Bounds of the time to spin, in ticks: longer than a small answer takes, shorter than two sleeps
+/// and wake-ups cost. Halved by every long sleep, down to the least, and doubled by a short one: on
+/// a busy machine the peer may not be running.
 pub const MOST_SPIN: u64 = 60_000;
 pub const LEAST_SPIN: u64 = 2_000;
 
-/// How long to sleep on the word before polling: the peer's death is noticed this late at most.
+/// Time to sleep on the word before polling: the peer's death is noticed this late at most.
 pub const WORD_NANOSECONDS: u64 = 2_000_000;
 
 pub struct Link {
     established: Established,
-    /// The process this belongs to (`handles`).
+    /// Process that this belongs to (`handles`).
     pub owner: u64,
-    /// 0: none yet.
+    /// Handle in the table; 0: none yet.
     pub handle: AtomicU32,
     pub spin_ticks: AtomicU64,
     endpoints: [Lock<Endpoint>; 2],
@@ -46,22 +46,22 @@ pub struct Link {
     pub closing: AtomicBool,
     /// Set if a side cannot copy by calls (a needy connection): every thread that waits helps.
     pub must_help: AtomicBool,
-    /// One of our sleepers polls, the others sleep on the doorbell's word.
+    /// Set while one of our sleepers polls; the others sleep on the doorbell's word.
     polling: AtomicBool,
     believed_at: AtomicU64,
-    /// This process was proven and has changed its rights since.
+    /// Set if this process was proven and has changed its rights since.
     changed: AtomicBool,
     /// Approximate count of writes; every 16th checks that the peer is alive.
     writes: AtomicU32,
-    /// For event loops; made by the first `adma_event_fd`.
+    /// Descriptor for event loops; made by the first `adma_event_fd`.
     events: OnceBox<Events>,
 }
 
-/// A message was not posted.
+/// Failure to post a message.
 pub struct Unposted {
     /// A negated errno.
     pub error: isize,
-    /// A caller that can wait tries again when this changes.
+    /// Word whose change lets a caller that can wait try again.
     pub until: Option<Hint>,
 }
 
@@ -106,7 +106,7 @@ impl Link {
         }
     }
 
-    /// Has all threads that wait, check or arm look after this connection when its peer rings.
+    /// Has all threads that wait, check or arm serve this connection when its peer rings.
     fn watch_in_background(&self) {
         let key = CONNECTION | u64::from(self.handle.load(Ordering::Acquire));
         // Without a descriptor for that, only threads in calls for this connection look after it.
@@ -114,7 +114,7 @@ impl Link {
         self.mine().doorbell.0.announce(how::BYTE);
     }
 
-    /// Leaves messages that no thread waits for to all that wait elsewhere.
+    /// Leaves messages that no thread waits for to threads that wait on other connections.
     pub fn note_in_background(&self) {
         if self.must_help.load(Ordering::Relaxed) {
             background::note(CONNECTION | u64::from(self.handle.load(Ordering::Acquire)));
@@ -161,9 +161,9 @@ impl Link {
         }
     }
 
-    /// Tells threads of this process of a change in a message that is not the caller's own: its waiter
-    /// sleeps and hears nothing of it from the peer. Taking announcements away obliges to wake all
-    /// threads that have made one.
+    /// Tells threads of this process of a change in a message that is not the caller's own: its
+    /// waiter sleeps and hears nothing of it from the peer. All announcers are woken, because
+    /// answering has cleared their announcements.
     pub fn ring_own(&self) {
         if self.mine().doorbell.0.answer() {
             wakeups::wake_all();
@@ -260,8 +260,8 @@ impl Link {
         Unposted { error, until }
     }
 
-    /// Returns whether a buffer of ours can be copied from directly: the peer can fetch what is
-    /// exported by the helper, and what it has mapped.
+    /// Returns whether a buffer of ours can be copied from directly: the peer can fetch what the
+    /// helper exports, and what it has mapped.
     fn is_direct(&self, buffer: &Buffer) -> bool {
         self.proven().is_some_and(|proven| {
             proven.may_call() || self.peer_calls() || buffer.pin != 0 || buffer.block.is_some()
@@ -341,7 +341,7 @@ impl Link {
         !self.polling.swap(true, Ordering::AcqRel)
     }
 
-    /// Has another thread take over, which looks once more.
+    /// Lets another thread poll, which looks once more.
     pub fn leave_polling(&self) {
         self.polling.store(false, Ordering::Release);
         self.mine().doorbell.0.ring();
@@ -350,13 +350,13 @@ impl Link {
         }
     }
 
-    /// Sleeps while the connection is closed: its socket has no more to tell.
+    /// Sleeps while the connection is closed, when its socket reports nothing any more.
     pub fn sleep_shortly(&self, seen: u64) {
         self.mine().doorbell.0.sleep(seen, WORD_NANOSECONDS);
         self.look_for_end();
     }
 
-    /// Takes packets in; nothing more from a peer that has broken the protocol.
+    /// Empties the socket, unless the peer has broken the protocol.
     pub fn drain(&self) {
         if self.take_packets() {
             self.ring_events(); // they may have been meant for that
@@ -376,7 +376,7 @@ impl Link {
 
     // ---- event loops ----------------------------------------------------------------------
 
-    /// Returns what an event loop polls.
+    /// Returns the descriptors for an event loop.
     pub fn events(&self) -> os::Result<&Events> {
         self.events.get_or_try_init(|| Events::new(self.descriptors()).map(Box::new))
     }

@@ -28,11 +28,11 @@ use layout::Layout;
 
 pub use crate::ipc::claims::Role;
 
-/// What became of a post.
+/// Result of a post.
 pub enum AfterPost {
     /// It is over with this count, and nothing of it is remembered.
     Over(usize),
-    /// It has this number. A read that has met nothing: until this changes there is nothing to do,
+    /// It has this number. For an unmatched read there is nothing to do until the hint changes,
     /// because the writer looks for it.
     Waits(u32, Option<Hint>),
 }
@@ -40,13 +40,13 @@ pub enum AfterPost {
 /// Why a message was not posted.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NoRoom {
-    /// The cookie that has this place was not waited for.
+    /// The cookie in this slot was not waited for.
     Uncollected,
-    /// A thread is in a call for the message that has this place, and will let it go.
+    /// A thread is in a call for the message in this slot, and will release it.
     InUse(Hint),
-    /// The peer is a window behind; look at this word.
+    /// The peer is a window behind; wait for this word.
     OtherIsBehind(Hint),
-    /// The message that a read would meet is longer than its buffer.
+    /// The message that matches a read is longer than its buffer.
     TooLong,
     Broken,
 }
@@ -57,7 +57,7 @@ impl From<Broken> for NoRoom {
     }
 }
 
-/// A word whose change is worth another look.
+/// Word of the region whose change makes another look worth while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hint {
     word: *const AtomicU32,
@@ -69,7 +69,7 @@ impl Hint {
         Self { word, seen: word.load(Ordering::Relaxed) }
     }
 
-    /// Asks for the line beside that of the word.
+    /// Prefetches the cache line beside that of the word.
     #[inline]
     pub fn fetch_beside(self) {
         fetch((self.word as usize).wrapping_add(region::LINE));
@@ -84,12 +84,12 @@ impl Hint {
     }
 }
 
-/// What the program hands us.
+/// Buffer of the program.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Buffer {
     pub addr: usize,
     pub len: usize,
-    /// What the kernel helper knows it by; 0: it does not.
+    /// Number of its export by the kernel helper; 0: none.
     pub pin: u64,
     /// Block and offset of the buffer, if it lies in one.
     pub block: Option<BlockAddress>,
@@ -108,20 +108,20 @@ enum State {
 struct OwnPost {
     number: u32,
     state: State,
-    /// The program has a cookie for it; and a thread is in a call with that.
+    /// Set if the program has a cookie for it; and while a thread is in a call with that.
     cookie: bool,
     waited: bool,
     matched: bool,
-    /// The message is longer than the buffer that reads it.
+    /// Set if the message is longer than the buffer of its reader.
     too_long: bool,
-    /// It was given up; chunks of it may be left.
+    /// Set when it was given up; chunks of it may be left.
     cancelled: bool,
-    /// The program has withdrawn it, and the peer's part is still to come.
+    /// Set when the program has withdrawn it, and the peer's part is still to come.
     withdrawn: bool,
-    /// Not known of a read before it is matched. Becomes `STREAMED` where rights are lost.
+    /// Unknown for a read until it is matched. Becomes `STREAMED` when rights are lost.
     kind: u32,
     ours: Buffer,
-    /// All of the message; valid from here on once matched.
+    /// The whole message; this and what follows is valid once matched.
     whole: MessagePiece,
     layout: Layout,
     claimed: usize,
@@ -136,7 +136,7 @@ struct OwnPost {
 #[derive(Default)]
 pub struct Endpoint {
     role: Role,
-    /// `None`: the peer is not proven, and messages are streamed.
+    /// Terms of the handshake; `None`: the peer is not proven, and messages are streamed.
     terms: Option<Terms>,
     requests: Box<[OwnPost]>,
     /// The number of the next post.
@@ -149,10 +149,10 @@ pub struct Endpoint {
     room_tail: u64,
     /// Chunks produced or consumed.
     chunks: u32,
-    /// Threads of this process are to be woken by the next change: one waits for a slot in use, or
+    /// Set if the next change wakes threads of this process: one waits for a slot in use, or
     /// another thread has taken the last chunk of its message.
     pub others_wait: bool,
-    /// A post was refused for want of room, and an event loop may wait for some.
+    /// Set if a post was refused for want of room, for which an event loop may wait.
     wants_room: bool,
     /// Withdrawn messages that still have a number.
     withdrawn: u32,
@@ -213,7 +213,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Negative distances are usual: a writer of eager messages is ahead of its reader.
+    /// Returns whether the window is full. The distance is negative where a writer is ahead.
     fn is_far_ahead(&self) -> bool {
         self.next.wrapping_sub(self.other_done) as i32 >= WINDOW as i32
     }
@@ -237,7 +237,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Notes a post as the next message.
+    /// Stores a post as the next message.
     fn remember(&mut self, ours: Buffer, kind: u32, cookie: bool) -> u32 {
         let (number, room_end) = (self.next, self.room_head);
         let own = self.own(number);
@@ -319,7 +319,7 @@ impl Endpoint {
         }
         // SAFETY: the caller's promise.
         if !cookie && let Some((count, _)) = unsafe { take_eager(lane, number, ours) }? {
-            // Its writer wants to know the length.
+            // Its writer learns the length from this.
             publish(own, number, 0, ours.len, 0);
             return Ok(self.pass(lane, Role::Reader, count));
         }
@@ -341,7 +341,7 @@ impl Endpoint {
         there.then(|| desc.len.load(Ordering::Relaxed))
     }
 
-    /// Looks whether the peer has posted its part. Eager messages are over with that.
+    /// Returns whether the peer has posted its part. Eager messages end with that.
     #[inline]
     fn is_matched(&mut self, lane: &Lane, number: u32) -> Result<bool, Broken> {
         let theirs = self.other_desc(lane, number).number.load(Ordering::Acquire);
@@ -502,8 +502,8 @@ impl Endpoint {
             .filter(move |&number| posted[number as usize % WINDOW])
     }
 
-    /// Takes the result of a message that is over, and frees its slot. With it come the buffer's
-    /// export by the helper, to be taken back, and whether the count rests on the peer's word.
+    /// Takes the result of a message that is over, and frees its slot. Also returns the buffer's
+    /// export by the helper, to be revoked, and whether the count is only the peer's claim.
     pub fn collect(&mut self, number: u32) -> (isize, u64, bool) {
         let reads = self.role == Role::Reader;
         let own = self.own(number);
@@ -517,7 +517,7 @@ impl Endpoint {
         self.requests.iter_mut().map(|own| core::mem::take(&mut own.ours.pin))
     }
 
-    /// Begins a call with a cookie, for one thread at a time; returns the message's whole number, of
+    /// Begins a call with a cookie, for one thread at a time. Returns the message's number, of
     /// which the cookie lacks the highest bit.
     pub fn begin_wait(&mut self, number: u32) -> Option<u32> {
         let own = self.of_cookie(number).filter(|own| !own.waited)?;
@@ -569,7 +569,7 @@ mod tests {
     use super::*;
 
     impl Endpoint {
-        /// As if messages up to this number had gone by.
+        /// Sets the counters as if messages up to this number had passed.
         pub fn begin_at(&mut self, lane: &Lane, number: u32) {
             (self.next, self.done, self.other_done) = (number, number, number);
             lane.done.iter().for_each(|done| done.0.store(number, Ordering::Release));

@@ -1,10 +1,10 @@
-//! The kernel helper between two processes: each side exports its buffers behind a port, whose
-//! descriptor the peer has got, and the DMA engine copies.
+//! The kernel helper between two processes: each side exports its buffers through a port, whose
+//! descriptor it has sent to the peer, and the DMA engine copies.
 //!
 //! The helper lets the peer reach exported buffers only, and only as allowed, and waits for its
 //! transfers before a buffer is ours again.
 //!
-//! Failure is not an error here: what the helper does not carry goes another way.
+//! Failure is not an error here: such messages are copied another way.
 
 use crate::backend::ioat::{There, abi, helper};
 use crate::ipc::claims::Role;
@@ -13,13 +13,13 @@ use crate::ipc::os::Fd;
 use crate::ipc::settings::HelperEngine;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// A connection by the helper.
+/// Connection through the helper.
 pub struct Across {
     helper: HelperEngine,
     /// Our port, which the peer gets.
     port: Fd,
     theirs: Option<Fd>,
-    /// Set when a call failed in a way that will not pass.
+    /// Set when a call failed permanently.
     off: AtomicBool,
 }
 
@@ -31,7 +31,7 @@ impl Across {
         Some(Self { helper, port, theirs: None, off: AtomicBool::new(false) })
     }
 
-    /// Adds the peer's half.
+    /// Adds the peer's port.
     pub fn with(self, theirs: Fd) -> Self {
         Self { theirs: Some(theirs), ..self }
     }
@@ -40,7 +40,7 @@ impl Across {
         self.port.raw()
     }
 
-    /// Returns whether it is worth another try.
+    /// Returns whether the helper is still tried.
     pub fn is_on(&self) -> bool {
         !self.off.load(Relaxed)
     }
@@ -84,7 +84,7 @@ impl Across {
     }
 }
 
-/// An exported buffer of ours. Dropping it takes it back: no transfer is left then.
+/// An exported buffer of ours. Dropping it revokes the export and waits for its transfers.
 pub struct Pinned<'a> {
     pub across: Option<&'a Across>,
     /// Number of the export; 0: none.

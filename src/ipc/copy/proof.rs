@@ -1,15 +1,15 @@
 //! Proof that two processes may reach each other's memory, by the kernel's own rule.
 //!
-//! Each side lays down a page of its own at a random address. It holds a secret and the peer's nonce
-//! of this connection. The peer reads the page by process_vm_readv, for which the kernel demands
+//! Each side maps a page of its own at a random address. It holds a secret and the peer's nonce of
+//! this connection. The peer reads the page by process_vm_readv, for which the kernel demands
 //! PTRACE_MODE_ATTACH (user, capabilities, dumpable, Yama, Landlock and other LSMs, seccomp,
-//! namespaces), and says the secret. A peer that says our secret could trace us, and so could do
-//! anything to us; it is told addresses, gets blocks, and its counts are believed. Where either
+//! namespaces), and sends the secret back. A peer that knows our secret could trace us, and so
+//! could do anything to us; it gets addresses and blocks, and its counts are trusted. Where either
 //! proof fails, nothing of the kind happens: messages are streamed.
 //!
 //! Why a read and not pidfd_getfd(2), which has the same rule: container runtimes forbid that call
-//! and allow process_vm_readv; data is copied by process_vm_readv, so the proof shows just what will
-//! be used; and a descriptor can be a file whose close blocks.
+//! and allow process_vm_readv; data is copied by process_vm_readv, so the proof tests exactly that
+//! right; and a descriptor can be a file whose close blocks.
 //!
 //! A read blocks as long as the peer's page does (userfaultfd, FUSE). So the side that has called
 //! `adma_connect` reads first, by a helper thread and within its limit, and the side that accepts
@@ -33,7 +33,7 @@ pub type Secret = [u64; 2];
 
 const MAGIC: u64 = u64::from_le_bytes(*b"admapage");
 
-/// What lies at the beginning of the page.
+/// Layout of the beginning of the page.
 #[repr(C)]
 struct Contents {
     magic: u64,
@@ -49,8 +49,8 @@ struct Contents {
 /// Bytes of the page that are used; the kernel helper may export them for a trial.
 pub const SIGN: usize = size_of::<Contents>();
 
-/// Where pages lie: no stack and no heap grows there, so a peer that names an address in this range
-/// cannot have us read memory of a third process for it.
+/// Range of the pages' addresses: no stack and no heap grows there, so a peer that names an address
+/// in this range cannot have us read memory of a third process for it.
 const LOWEST: u64 = 0x1000_0000_0000;
 const PAGES: u64 = 1 << 34;
 
@@ -113,7 +113,7 @@ impl core::fmt::Display for Failed {
     }
 }
 
-/// Where a peer says that its page is.
+/// Page that a peer claims to have.
 #[derive(Clone, Copy, Debug)]
 pub struct Claimed {
     pid: i32,
@@ -122,7 +122,7 @@ pub struct Claimed {
 }
 
 impl Claimed {
-    /// `None`: no page can be there, or the process cannot be seen from this pid namespace.
+    /// Checks a claim. `None`: no page can be there, or the process is outside our pid namespace.
     pub fn new(pid: i32, at: u64, nonce: u64) -> Option<Self> {
         let inside = (LOWEST..LOWEST + PAGES * PAGE as u64).contains(&at);
         let right = inside && at.is_multiple_of(PAGE as u64) && pid > 0;
@@ -210,13 +210,13 @@ impl Reached {
         Ok(bytes.checked_sub(WORD).filter(|_| right))
     }
 
-    /// Tries whether the sign can be read, or the mark written.
+    /// Checks that the sign can be read, or the mark written.
     pub fn probe(&self, role: Role) -> Result<(), Failed> {
         // SAFETY: nothing but the sign.
         unsafe { self.copy(role, 0, 0, 0) }.map(drop)
     }
 
-    /// Offsets of sign and mark in the page, and the sign; for a trial of the kernel helper.
+    /// Returns the offsets of sign and mark in the page, and the sign; for a trial of the helper.
     pub fn trial(&self) -> (usize, usize, u64) {
         (offset_of!(Contents, sign), offset_of!(Contents, mark), self.sign)
     }

@@ -9,11 +9,11 @@ use crate::ipc::wake::doorbell::how;
 use crate::os::sys;
 use core::sync::atomic::Ordering;
 
-/// How long the peer is believed to live, and our own rights to be as they were, in ticks: a few
-/// milliseconds. That the peer is the same program is checked by every copy.
+/// Ticks for which a check of the peer's life and of our own rights is valid: a few milliseconds.
+/// That the peer is the same program is checked by every copy.
 const BELIEVED_TICKS: u64 = 10_000_000;
 
-/// What is known of the peer.
+/// States of the peer.
 pub mod other {
     pub const ALIVE: u32 = 0;
     /// It closes; pieces that it has begun may still be copied.
@@ -28,7 +28,7 @@ pub mod other {
 }
 
 impl Link {
-    /// Notes the peer's end if polling `descriptors` has told of one. True: it is there.
+    /// Notes the peer's end if polling `descriptors` has reported one. True: it is alive.
     pub fn note_events(&self, events: [i16; 2]) -> bool {
         // POLLRDHUP: we shut our end down only when we close, the peer never does.
         let half = if self.closing.load(Ordering::Acquire) { 0 } else { libc::POLLRDHUP };
@@ -55,7 +55,7 @@ impl Link {
             self.note_events(events);
             events[1] & libc::POLLIN == 0
         };
-        // Of a process that has ended by now there is nothing to be read.
+        // A process that has ended by now has nothing to read.
         if look()
             && let Some(proven) = self.proven()
             && !self.is_as_proven(proven)
@@ -88,7 +88,7 @@ impl Link {
         self.other.load(Ordering::Relaxed) < other::CHANGED
     }
 
-    /// Returns whether what the peer says that it has copied can be believed.
+    /// Returns whether the counts that the peer reports can be trusted.
     pub fn is_trusted(&self) -> bool {
         self.believe();
         !self.has_changed()
@@ -98,7 +98,7 @@ impl Link {
         self.changed.load(Ordering::Acquire) || self.other.load(Ordering::Relaxed) == other::CHANGED
     }
 
-    /// Looks for the peer's end, and at our own rights, at most every few milliseconds.
+    /// Checks the peer's life and our own rights, at most every few milliseconds.
     pub fn believe(&self) -> bool {
         let since = sys::ticks().wrapping_sub(self.believed_at.load(Ordering::Relaxed));
         if since > BELIEVED_TICKS {
@@ -109,14 +109,14 @@ impl Link {
 
     pub(super) fn note_end(&self, end: u32) {
         if self.other.fetch_max(end, Ordering::AcqRel) < end {
-            // Not all threads hear of it from the kernel.
+            // The kernel does not notify all threads.
             self.ring_own();
         }
     }
 
-    /// Returns the peer's end before a message is posted: an eager write would not notice by itself.
-    /// Looked for before every large message and by every 16th write, because the clock costs more than
-    /// the rest. Messages that the peer has written before its end can still be read.
+    /// Returns the peer's end before a message is posted: an eager write would not notice by
+    /// itself. Checked before every large message and by every 16th write, because the clock costs
+    /// more than the rest. Messages that the peer has written before its end can still be read.
     #[inline]
     pub fn end_before(&self, role: Role, is_large: bool) -> u32 {
         let mut look = is_large;
@@ -152,7 +152,7 @@ impl Link {
         -libc::EPROTO as isize
     }
 
-    /// Returns the error of a message if either side has come to its end.
+    /// Returns the error of a message if either side has ended.
     pub fn end_for(&self) -> Option<isize> {
         let gone = self.end_of_other();
         let over = gone != other::ALIVE || self.closing.load(Ordering::Acquire);

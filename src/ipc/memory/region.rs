@@ -1,9 +1,9 @@
 //! The memory that both processes of a connection share.
 //!
 //! The region's law: the peer may change every byte at any moment, and may be hostile. So
-//! everything here is atomic or raw bytes, never covered by a Rust reference that expects it to hold
-//! still; a field is read once, the value checked, and only that value used. What we have posted
-//! ourselves we remember in our own memory and do not read here.
+//! everything here is atomic or raw bytes, never covered by a Rust reference to plain data; a field
+//! is read once, the value checked, and only that value used. Our own posts are remembered in our
+//! own memory and not read here.
 
 use crate::ipc::claims::Role;
 use crate::ipc::memory::blocks::BlockAddress;
@@ -23,7 +23,7 @@ pub const WINDOW: usize = 256;
 /// 128 KiB, and no less with 512 KiB.)
 pub const EAGER_ROOM: usize = 256 << 10;
 
-/// Eager messages up to this size do not lie in the room but beside their post.
+/// Largest eager message that is stored with its post instead of in the room.
 pub const SHORT: usize = LINE;
 
 /// Size and number of the chunks that streamed messages pass through. Small enough that both sides
@@ -33,26 +33,26 @@ pub const SHORT: usize = LINE;
 pub const CHUNK: usize = 32 << 10;
 pub const CHUNKS: usize = 8;
 
-/// How a message travels, as its writer decided.
+/// Ways of a message, as its writer decided.
 pub mod kind {
-    /// In the region already.
+    /// Copied into the region already.
     pub const EAGER: u32 = 1;
-    /// From buffer to buffer; between proven peers only.
+    /// Copied from buffer to buffer; between proven peers only.
     pub const DIRECT: u32 = 2;
-    /// Through the chunks.
+    /// Sent through the chunks.
     pub const STREAMED: u32 = 3;
 }
 
 pub const LINE: usize = 64;
 
-/// A line of the cache of its own; neighbours come in pairs.
+/// A value in cache lines of its own; lines are prefetched in pairs.
 #[repr(C, align(128))]
 pub struct CachePadded<T>(pub T);
 
 /// Posts of one message. One is complete when its `number` is that of the message plus one.
 #[repr(C)]
 pub struct MessageCell {
-    /// Of the writer, and of the reader.
+    /// Posts of the writer and of the reader.
     descs: [CachePadded<Descriptor>; 2],
     claims: CachePadded<AtomicU64>,
 }
@@ -150,7 +150,7 @@ impl Lane {
     }
 }
 
-/// How far a side is with closing; 0: it does not close.
+/// States of a side that closes; 0: it does not.
 pub mod closed {
     /// Pieces that it has begun may still be copied.
     pub const BEGUN: u32 = 1;
@@ -164,7 +164,7 @@ pub mod closed {
 #[repr(C)]
 pub struct Side {
     pub doorbell: CachePadded<Doorbell>,
-    /// Whether it closes the connection; bits of `closed`.
+    /// Closing state, bits of `closed`.
     pub closed: CachePadded<AtomicU32>,
     /// CPU it last waited on, plus one; 0: not known.
     pub cpu: CachePadded<AtomicU32>,
@@ -204,7 +204,7 @@ impl MappedRegion {
         os::map_shared(memory, SIZE).map(|at| Self(at.cast()))
     }
 
-    /// Allocates the pages that every message needs, so that touching one cannot end the process.
+    /// Allocates the pages that every message needs, so that touching one cannot kill the process.
     pub fn find_pages(&self) -> os::Result<()> {
         let mut start = self.0 as usize;
         for lane in &self.lanes {

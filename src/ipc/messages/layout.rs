@@ -1,4 +1,4 @@
-//! How a message is cut into pieces; both sides compute it alike.
+//! Cuts a message into pieces; both sides compute the same cut.
 #![forbid(unsafe_code)]
 
 use crate::ipc::OFFLOAD;
@@ -10,8 +10,8 @@ use crate::plan::{self, PAGE};
 /// microseconds, and many more pass until it runs.
 pub const SHARED_FROM: usize = 3 << 20;
 
-/// Below this the pieces are short, and the order keeps threads apart. (Sixteen CPUs, 16 MiB:
-/// 260 us; 460 in pieces of 2 MiB.)
+/// Size below which pieces are short and `spread` keeps threads apart. (Sixteen CPUs, 16 MiB: 260
+/// us; 460 in pieces of 2 MiB.)
 pub const SPREAD_BELOW: usize = 32 << 20;
 
 /// The pieces of one message.
@@ -61,7 +61,7 @@ impl Layout {
         plan::spread(index, self.pieces(), self.per_table)
     }
 
-    /// Returns whether one side copies all of it.
+    /// Returns the number of pieces; with one, one side copies all of it.
     pub fn pieces(&self) -> usize {
         1 + (self.count - self.first.min(self.count)).div_ceil(self.piece.max(1))
     }

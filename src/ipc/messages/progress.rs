@@ -1,4 +1,4 @@
-//! What is done next for a posted message: claiming pieces, and chunks through the region.
+//! Progress of a posted message: claiming pieces, and moving chunks through the region.
 //!
 //! The lock is released while a piece is copied: `advance` hands the piece out and `copied` takes
 //! the outcome.
@@ -11,14 +11,14 @@ use crate::ipc::memory::region::{CHUNK, CHUNKS, Lane, kind};
 use crate::ipc::tally::{self, Means};
 use core::sync::atomic::Ordering;
 
-/// What `advance` has found.
+/// Result of `advance`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
     /// The message is over; its result waits to be collected.
     Over,
     /// Copy this, then call `copied`.
     Copy(MessagePiece),
-    /// Something has changed that the peer may wait for: a chunk went by.
+    /// A chunk was moved, for which the peer may wait.
     Moved,
     /// Either side has cancelled it, or closes; no process touches the buffers any more.
     Cancelled,
@@ -56,7 +56,7 @@ impl Endpoint {
         let busy = limited && own.claimed > own.finished;
         if !busy && proven.is_some_and(|proven| proven.reaches(own.whole)) {
             if own.claimed == 0 {
-                // A left-over count may look like ours, of a message 65536 before.
+                // The word may hold the count of a message 65536 before, with equal bits.
                 claims::note_finished(own_finished, number, 0);
             }
             let pieces = own.layout.pieces();
@@ -67,7 +67,7 @@ impl Endpoint {
             // A reader can fetch it from a block that it has mapped.
             let shown = own.ours.block.is_some() && role == Role::Writer;
             if !shown {
-                // Neither side can copy it any more; the peer has to know.
+                // Neither side can copy it any more; the peer must learn of that.
                 claims::raise(claims, number, flag::REFUSED);
                 own.heed(flag::REFUSED);
                 return Ok(Step::Moved);
@@ -82,7 +82,7 @@ impl Endpoint {
         if self.terms.is_some() { view } else { Cursors { front: 0, back: 0, ..view } }
     }
 
-    /// Judges how far a message is of which no piece can be claimed; `streams`: moves a chunk.
+    /// Judges the state of a message of which no piece can be claimed; `streams`: moves a chunk.
     pub(super) fn judge(
         &mut self,
         lane: &Lane,
@@ -124,7 +124,7 @@ impl Endpoint {
             return None;
         }
         let (word, pieces) = (lane.claims(number), own.layout.pieces());
-        // A bad word is found by the wait.
+        // The wait will find a bad word.
         let index = claims::claim(word, number, role, own.claimed, pieces).ok()??;
         Some(own.take_piece(index))
     }
@@ -165,7 +165,7 @@ impl Endpoint {
         hint: Hint,
     ) -> Result<Step, Broken> {
         if self.chunks == 0 {
-            // No memory: there is no way left.
+            // Without memory there is no way left.
             lane.find_chunks().map_err(|_| Broken)?;
         }
         let moved = match self.role {

@@ -13,10 +13,10 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads of the process that may be held up at a time.
+/// Most threads that may block at a time.
 const MOST_THREADS: usize = 16;
 
-/// How long an idle thread stays, in nanoseconds.
+/// Nanoseconds after which an idle thread ends.
 const IDLE_NS: u64 = 1_000_000_000;
 
 #[derive(Default)]
@@ -31,7 +31,7 @@ static POOL: Lock<Pool> = Lock::new(Pool { jobs: VecDeque::new(), busy: 0, threa
 /// Rises with every job; idle threads sleep on it.
 static NEWS: AtomicU32 = AtomicU32::new(0);
 
-/// Has a thread do the work, at once. False: there is no thread or no memory for it.
+/// Has a thread do the work at once. False: there is no thread or no memory for it.
 pub fn run(work: impl FnOnce() + Send + 'static) -> bool {
     if check_heap().is_err() {
         return false;

@@ -5,10 +5,10 @@ use crate::os::sys::{self, syscall};
 use crate::plan::PAGE;
 use core::ffi::{CStr, c_void};
 
-/// Its size stays, and so do its seals: pages beyond a changed end would be SIGBUS.
+/// Seals on the size, and on the seals: touching pages beyond a reduced size raises SIGBUS.
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// Since Linux 6.3; a system may demand it.
+/// Flag since Linux 6.3, which a system may demand.
 const MFD_NOEXEC_SEAL: u32 = 8;
 
 /// Makes a memfd of `size` zeros whose size is sealed; `name` is for /proc.
@@ -41,8 +41,8 @@ pub(super) fn seals(fd: i32) -> Result<i32> {
     unsafe { call!(SYS_fcntl, fd, libc::F_GET_SEALS) }.map(|seals: usize| seals as i32)
 }
 
-/// Allocates all pages of a mapping now, so that touching one later cannot end the process. Kernels
-/// before 5.14 lack the call: there the pages are touched one by one.
+/// Allocates all pages of a mapping now, so that touching one later cannot kill the process.
+/// Kernels before 5.14 lack the call: there the pages are touched one by one.
 ///
 /// # Safety
 /// Mapped, to be written, with at least this size.
@@ -64,8 +64,8 @@ pub unsafe fn find_pages(at: usize, size: usize) -> Result<()> {
 }
 
 /// Returns the size of a memfd that a peer has made as `sealed_memory` does, and whether all its
-/// pages are allocated. `None`: its owner could cut pages off, which would be SIGBUS here; or it has
-/// huge pages, of which there may be none left.
+/// pages are allocated. `None`: its owner could truncate it, which would raise SIGBUS here; or it
+/// has huge pages, which may run out.
 pub fn sealed_size(memory: &Fd) -> Option<(usize, bool)> {
     const SIZE_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
     seals(memory.raw()).ok().filter(|seals| seals & SIZE_SEALS == SIZE_SEALS)?;
@@ -77,7 +77,7 @@ pub fn sealed_size(memory: &Fd) -> Option<(usize, bool)> {
     Some((size, whole))
 }
 
-/// Allocates all pages of a memfd now, so that touching one later cannot end the process.
+/// Allocates all pages of a memfd now, so that touching one later cannot kill the process.
 ///
 /// In steps: until Linux 6.12 a signal ends the call and gives back what it has allocated.
 pub fn fill_with_pages(memory: &Fd, size: usize) -> Result<()> {

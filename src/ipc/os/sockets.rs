@@ -12,7 +12,7 @@ pub fn unix_socket() -> Result<Fd> {
     fd(unsafe { call!(SYS_socket, libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC) })
 }
 
-/// Makes a pair that keeps packets whole.
+/// Makes a pair of SOCK_SEQPACKET sockets.
 pub fn unix_pair() -> Result<[Fd; 2]> {
     let mut pair = [0i32; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
@@ -25,7 +25,7 @@ pub fn unix_pair() -> Result<[Fd; 2]> {
 /// An address of a unix socket and its length.
 pub type UnixAddress = (libc::sockaddr_un, usize);
 
-/// `@name` is in the abstract namespace.
+/// Converts a path; `@name` is in the abstract namespace.
 pub fn unix_address(path: &[u8]) -> Result<UnixAddress> {
     let mut address = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
     let room = &mut address.sun_path;
@@ -51,7 +51,7 @@ pub fn bind(socket: &Fd, address: &UnixAddress) -> Result<()> {
     unsafe { call!(SYS_bind, socket.raw(), &raw const address.0, address.1) }.map(drop::<usize>)
 }
 
-/// Our own end of a connection that the peer must see the end of.
+/// Marks our end of a connection, so that closing it shuts it down for the peer.
 fn connected(mut socket: Fd) -> Fd {
     socket.shut_on_drop = true;
     socket
@@ -75,8 +75,8 @@ pub fn connect(address: &UnixAddress, end: u64) -> Result<Fd> {
     }
 }
 
-/// Has the file of a socket that is bound next made mode 0600. (The umask would be the whole
-/// process's.)
+/// Gives the file of a socket that is bound next mode 0600. (The umask belongs to the whole
+/// process.)
 pub fn make_private(socket: &Fd) -> Result<()> {
     // SAFETY: no memory.
     unsafe { call!(SYS_fchmod, socket.raw(), 0o600) }.map(drop::<usize>)
@@ -136,7 +136,7 @@ pub fn remove_file(address: &UnixAddress) {
     unsafe { syscall!(SYS_unlinkat, libc::AT_FDCWD, &raw const address.0.sun_path, 0) };
 }
 
-/// An option of a socket that is plain numbers.
+/// Reads a socket option that is an array of numbers.
 fn numbers_of<const N: usize>(fd: i32, option: i32) -> Result<[i32; N]> {
     let (mut value, mut len) = ([0i32; N], size_of::<[i32; N]>() as u32);
     let (at, room) = (&raw mut value, &raw mut len);
@@ -145,13 +145,13 @@ fn numbers_of<const N: usize>(fd: i32, option: i32) -> Result<[i32; N]> {
     Ok(value)
 }
 
-/// An option of a socket that is a number.
+/// Reads a socket option that is a number.
 pub fn socket_option(fd: i32, option: i32) -> Result<i32> {
     numbers_of(fd, option).map(|[value]| value)
 }
 
-/// A process and its user as the kernel tells them, in numbers of our namespaces; a process that
-/// cannot be seen from here is 0, a user without a number 65534.
+/// Process and user as the kernel reports them, in our namespaces; a process outside our pid
+/// namespace is 0, an unmapped user 65534.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Credentials {
     pub pid: i32,
@@ -172,7 +172,7 @@ fn set_socket_option<T>(fd: i32, option: i32, value: T) -> Result<()> {
     unsafe { call!(SYS_setsockopt, fd, libc::SOL_SOCKET, option, at, len) }.map(drop::<usize>)
 }
 
-/// An option that is on while this lives.
+/// Socket option that is on while this lives.
 pub struct SwitchedOn {
     socket: i32,
     option: i32,
@@ -199,8 +199,8 @@ pub fn is_listener(fd: i32) -> bool {
         && socket_option(fd, libc::SO_DOMAIN) == Ok(libc::AF_UNIX)
 }
 
-/// Shuts a socket down; with `SHUT_RD` polling this end returns at once from then on, and the peer
-/// hears nothing of it. A file that the program has put under the number is left alone.
+/// Shuts a socket down; with `SHUT_RD`, polling this end returns at once from then on, unnoticed by
+/// the peer. A file that the program has put under the number is left alone.
 pub fn shut_down(socket: &Fd, how: i32) {
     if socket.is_there() {
         // SAFETY: no memory.
@@ -208,14 +208,14 @@ pub fn shut_down(socket: &Fd, how: i32) {
     }
 }
 
-/// Lets descriptors be sent to a socket, or not; since Linux 6.16. Clients inherit it from the
+/// Allows or refuses descriptors sent to a socket (Linux 6.16). Clients inherit it from the
 /// listener.
 pub fn take_descriptors(socket: i32, take: bool) {
     const SO_PASSRIGHTS: i32 = 83;
     let _ = set_socket_option(socket, SO_PASSRIGHTS, i32::from(take));
 }
 
-/// Sends a wake-up. A full socket is as good: its reader has something to read.
+/// Sends a wake-up byte. A full socket needs none: its reader has something to read.
 pub fn send_byte(socket: i32) {
     let _ = send(socket, &[1], &[]);
 }
@@ -239,7 +239,7 @@ const SCM_MAX_FD: u32 = 253;
 const CMSG_ROOM: usize =
     unsafe { libc::CMSG_SPACE(4 * SCM_MAX_FD) + libc::CMSG_SPACE(12) } as usize + 4096;
 
-/// Points to what must outlive it.
+/// Returns a header that points to `piece`, which must outlive it.
 fn header(piece: &libc::iovec) -> libc::msghdr {
     // SAFETY: all zeros is a valid message header.
     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
@@ -273,8 +273,8 @@ pub fn send(socket: i32, bytes: &[u8], fds: &[i32]) -> Result<usize> {
     unsafe { call!(SYS_sendmsg, socket, &raw const message, flags) }
 }
 
-/// Empties a doorbell socket, up to a limit where the peer sends without end. An error: a descriptor
-/// has come, which is not of the protocol.
+/// Empties a doorbell socket, up to a limit where the peer sends without end. An error: a
+/// descriptor has come, which the protocol does not allow.
 pub fn drain(socket: i32) -> Result<bool> {
     let mut any = false;
     for _ in 0..1000 {
@@ -289,11 +289,11 @@ pub fn drain(socket: i32) -> Result<bool> {
     Ok(any)
 }
 
-/// What comes with a message beside its bytes.
+/// Ancillary data of a message.
 #[derive(Default)]
 pub struct Beside {
     pub fds: Vec<Received>,
-    /// Some descriptors found no number here (EMFILE).
+    /// Set if some descriptors were lost for want of numbers (EMFILE).
     pub cut: bool,
     /// Sender of the bytes received last, where SO_PASSCRED is on.
     pub sender: Option<Credentials>,

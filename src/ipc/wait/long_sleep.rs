@@ -13,22 +13,22 @@ use crate::ipc::wake::background;
 use crate::ipc::wake::doorbell::how;
 use crate::ipc::wake::wakeups::Wakeups;
 
-/// In nanoseconds. Should a wake-up be lost, it is a delay and not the end.
+/// Longest sleep in nanoseconds: a lost wake-up is a delay, not a hang.
 pub const MOST_SLEEP: u64 = 4_000_000_000;
 
-/// A sleep that is announced; look once more before it begins.
+/// An announced sleep; look once more before it begins.
 pub struct AnnouncedSleep<'a> {
     link: &'a Link,
     wakeups: Wakeups,
 }
 
 impl<'a> AnnouncedSleep<'a> {
-    /// None: another thread polls for this connection.
+    /// Announces a sleep. `None`: another thread polls for this connection.
     pub fn new(link: &'a Link) -> Option<Self> {
         if !link.take_polling() {
             return None;
         }
-        // A thread that posts after the look that follows wakes us.
+        // From here on, a thread that posts wakes us.
         let wakeups = Wakeups::new();
         link.mine().doorbell.0.announce(how::BYTE);
         Some(Self { link, wakeups })

@@ -18,7 +18,7 @@ pub fn has_background(link: &Link) -> bool {
     NEEDY.load(Ordering::Relaxed) > own || GREETINGS.load(Ordering::Relaxed) != 0
 }
 
-/// Looks after connections and greetings that have something to say. True: something was done.
+/// Serves connections and greetings that are ready. True: something was done.
 pub fn serve_background(limited: bool) -> bool {
     let mut keys = [0; AT_ONCE];
     let count = background::ready(&mut keys);
@@ -36,14 +36,14 @@ pub fn serve_background(limited: bool) -> bool {
 }
 
 impl Link {
-    /// Does all there is to do for a connection whose peer has rung.
+    /// Does everything there is to do for a connection whose peer has rung.
     fn serve(&self, limited: bool) -> bool {
         let events = os::poll(self.descriptors(), 0).unwrap_or_default();
         if !self.note_events(events) {
             background::forget(self.socket.raw()); // it would be ready for ever
         }
         self.drain();
-        // Threads that poll the socket may have been meant.
+        // The byte may have been meant for threads that poll the socket.
         self.mine().doorbell.0.ring();
         wakeups::wake_all();
         let mut done = false;
@@ -57,7 +57,7 @@ impl Link {
     }
 
     /// Takes a message one step further, and does what that asks for. `None`: something was done.
-    /// Otherwise what its waiter has to know, with the lock still held.
+    /// Otherwise the result for its waiter, with the lock still held.
     fn go_on<'a>(
         &self,
         role: Role,

@@ -25,8 +25,8 @@ const MOST_HELPERS: usize = 15;
 /// Pieces copied before the caller's signals are let in again: some 10 ms.
 const AT_ONCE: usize = 64;
 
-/// Ticks after which a worker that is waited for, longer than twice the caller's own copying, has no
-/// CPU to run on.
+/// Ticks of waiting, beyond twice the caller's own copying, after which a worker is taken to have
+/// no CPU.
 const PATIENCE: u64 = 1_000_000;
 
 impl Workers {
@@ -69,7 +69,7 @@ impl Link {
         }
     }
 
-    /// Copies a claimed piece, with no lock held; of a large message as many more as there are, with
+    /// Copies a claimed piece, with no lock held; of a large message all that are left, with
     /// workers.
     pub fn copy_with_workers(&self, proven: &Proven, role: Role, number: u32, piece: MessagePiece) {
         let by_calls = proven.may_hang(piece) && piece.pin == 0;

@@ -1,5 +1,5 @@
-//! What goes on for other connections while a thread waits, checks or arms: one epoll set of all
-//! sockets that may need this process, so that only those are looked at that have something to say.
+//! Background work for other connections while a thread waits, checks or arms: one epoll set of all
+//! sockets that may need this process, so that only ready ones are looked at.
 //!
 //! Members are the doorbell sockets of connections that cannot go on alone (streamed messages), and
 //! the sockets of clients that are greeting.
@@ -10,7 +10,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// A key's upper half: a connection's handle, or a greeting's number.
+/// Upper half of a key: it is a connection's handle, or a greeting's number.
 pub const CONNECTION: u64 = 1 << 32;
 pub const GREETING: u64 = 2 << 32;
 
@@ -47,21 +47,21 @@ pub fn forget(fd: i32) {
     }
 }
 
-/// Members that threads of this process have given something to do.
+/// Members that threads of this process have marked as ready.
 static NOTED: Lock<Vec<u64>> = Lock::new(Vec::new());
 static ANY_NOTED: AtomicBool = AtomicBool::new(false);
 
-/// Has any thread look at a member, although its peer has not rung.
+/// Marks a member as ready, although its peer has not rung.
 pub fn note(key: u64) {
     let mut noted = NOTED.lock();
-    // Without memory its own waiter looks after it.
+    // Without memory, only its own waiter serves it.
     if !noted.contains(&key) && noted.try_reserve(1).is_ok() {
         noted.push(key);
         ANY_NOTED.store(true, Ordering::Release);
     }
 }
 
-/// Returns the keys of some members that have something to do.
+/// Returns the keys of some members that are ready.
 pub fn ready(keys: &mut [u64; AT_ONCE]) -> usize {
     if ANY_NOTED.load(Ordering::Acquire) {
         let mut noted = NOTED.lock();

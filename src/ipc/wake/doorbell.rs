@@ -11,17 +11,17 @@
 //! sleep while the word is `seen`
 //! ```
 //!
-//! The threads of the sleeper's own process answer as well, when they have done something for
-//! its message. Answering takes the announcement away and wakes all sleepers of that kind. One that is
-//! left over (its sleeper has seen the change in time) costs one idle wake-up.
+//! The threads of the sleeper's own process answer as well, when they have done something for its
+//! message. Answering clears the announcement and wakes all sleepers of that kind. A stale one (its
+//! sleeper has seen the change in time) costs one idle wake-up.
 
 use crate::os::sync::{AtomicU32, Ordering, Sleepable, Woken, full_fence};
 
-/// How a sleeper wants to be woken.
+/// Ways to wake a sleeper.
 pub mod how {
-    /// By the doorbell's own word: a futex.
+    /// Futex on the doorbell's own word.
     pub const WORD: u32 = 1;
-    /// By a byte on the socket: it polls, for it sleeps long and wants to hear of the end too.
+    /// Byte on the socket, for a long sleep that polls to notice the peer's end too.
     pub const BYTE: u32 = 2;
 }
 
@@ -123,7 +123,7 @@ mod interleavings {
     fn neighbour_and_other_process_wake_all_that_poll() {
         explore(3, || {
             let words = [AtomicU32::new(0), AtomicU32::new(0)];
-            // What pollers sleep on: a byte from the other process, or a wake-up from their own.
+            // Pollers sleep on this: a byte from the other process, or a wake-up from their own.
             let shared = Arc::new((Doorbell::new(), words, Sleepable::new(0)));
             let sleeper = |index: usize| {
                 beside(&shared, move |shared| {

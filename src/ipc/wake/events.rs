@@ -1,4 +1,4 @@
-//! What programs with an event loop poll: `adma_event_fd`.
+//! Descriptor for programs with an event loop: `adma_event_fd`.
 //!
 //! An epoll set of sockets that tell of the peer, and an eventfd that threads of this process ring.
 //! An epoll set can itself be polled, and is readable while one of its members is.
@@ -10,9 +10,9 @@ use core::sync::atomic::{AtomicBool, Ordering};
 pub struct Events {
     epoll: Epoll,
     bell: Fd,
-    /// The program waits for the next change.
+    /// Set while the program waits for the next change.
     armed: AtomicBool,
-    /// There was a change since `arm` was called last.
+    /// Set if there was a change since `arm` was called last.
     changed: AtomicBool,
 }
 
@@ -34,7 +34,7 @@ impl Events {
     }
 
     /// Announces that the program will wait; look for changes after this. Returns whether other
-    /// threads have told of one since the last call: the program may have looked before it.
+    /// threads have reported one since the last call: the program may have looked before it.
     pub fn arm(&self) -> bool {
         os::drain_event(&self.bell);
         self.armed.store(true, Ordering::SeqCst);

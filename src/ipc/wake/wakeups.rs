@@ -8,8 +8,8 @@ use crate::os::sys;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// Approximate count of connections that go on only with our help: a child made without fork
-/// handlers has its parent's, until it has a connection of its own.
+/// Approximate count of needy connections, which progress only with our help: a child made without
+/// fork handlers has its parent's, until it has a connection of its own.
 pub static NEEDY: AtomicU32 = AtomicU32::new(0);
 
 /// Sockets of sleepers, and their number.
@@ -23,14 +23,14 @@ pub fn forget_sleepers() {
     SLEEPERS.renew();
 }
 
-/// Wakes long sleepers: a connection that needs help has a new post, or one sleeper less.
+/// Wakes long sleepers: a needy connection has a new post, or one sleeper less.
 pub fn wake_if_needed() {
     if NEEDY.load(Ordering::Relaxed) != 0 {
         wake_all();
     }
 }
 
-/// Wakes long sleepers after a change that this process has made: the peer does not tell them.
+/// Wakes long sleepers after a change by this process, which the peer does not report.
 pub fn wake_all() {
     full_fence();
     if ASLEEP.load(Ordering::Relaxed) != 0 {
@@ -38,11 +38,11 @@ pub fn wake_all() {
     }
 }
 
-/// Longest sleep where there are threads and no descriptor to be woken by.
+/// Longest sleep, in milliseconds, without a descriptor to be woken by.
 const DEAF_MS: i32 = 10;
 
-/// While this lives, a wake-up makes the first of the pair readable. Sockets, for a byte that is sent
-/// to a number which the program has given to a file of its own is refused.
+/// While this lives, a wake-up makes the first of the pair readable. Sockets, because a byte sent
+/// to a number that the program has reused for a file is refused.
 pub struct Wakeups(Option<[Fd; 2]>);
 
 impl Wakeups {
@@ -50,7 +50,7 @@ impl Wakeups {
         Self(Self::listed())
     }
 
-    /// `None`: there is no other thread, or no memory or descriptor.
+    /// Adds a pair to the list. `None`: there is no other thread, or no memory or descriptor.
     fn listed() -> Option<[Fd; 2]> {
         if sys::has_one_thread() {
             return None;
