@@ -1,5 +1,5 @@
 //! Copies between two address spaces, for proven peers only: `Proven` is the proof, and every
-//! function that reaches or shows memory is one of its methods or demands it.
+//! function that reaches or exposes memory is a method of it or takes it.
 //!
 //! In order of preference:
 //!
@@ -26,7 +26,7 @@ use crate::ipc::tally::{self, Means};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// How a piece ended.
+/// Result of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Whole,
@@ -38,34 +38,34 @@ pub enum Outcome {
     Gone,
 }
 
-/// How proven peers cut messages: both sides must agree.
+/// Terms by which proven peers cut messages: both sides must agree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// Workers of either process copy large messages too.
+    /// Set if workers of either process copy large messages too.
     pub shares: bool,
 }
 
 /// A peer that may reach our memory, and whose memory we may reach.
 pub struct Proven {
-    /// Ours, mapped while the peer may read it.
+    /// Our own page, mapped while the peer may read it.
     pub _page: Page,
     pub reached: Reached,
-    /// Its folder in /proc: it belongs to its user, and has its blocks.
+    /// The peer's folder in /proc, which shows its user and gives access to its blocks.
     pub folder: Option<Fd>,
     pub terms: Terms,
-    /// We may call process_vm_readv and process_vm_writev.
+    /// Set while we may call process_vm_readv and process_vm_writev.
     pub calls: AtomicBool,
-    /// The peer could do that at first.
+    /// Set if the peer could do that at first.
     pub peer_calls: bool,
     pub across: Option<Across>,
-    /// `None`: one of the sides does without blocks (ADMA_IPC_ENGINE).
+    /// Blocks of the peer; `None`: a side does without them (ADMA_IPC_ENGINE).
     pub blocks: Option<PeerBlocks>,
     pub workers: Option<Workers>,
 }
 
-/// Size from which a message in blocks is written past the cache: it would not stay there, and
-/// what is overwritten need not be read first. (`bench/run loops`; two halves of 4 MiB take
-/// 0.8 of the time so, of 16 MiB 0.5 and of 64 MiB 0.63, but of 256 KiB 1.8.)
+/// Size from which a message in blocks is written by streaming stores: it would not stay in the
+/// cache, and what is overwritten need not be read first. (`bench/run loops`; two halves of 4 MiB
+/// take 0.8 of the time so, of 16 MiB 0.5 and of 64 MiB 0.63, but of 256 KiB 1.8.)
 const STREAM: usize = 4 << 20;
 
 /// Size from which workers help with a piece in blocks.
@@ -84,7 +84,7 @@ pub struct MessagePiece {
     pub block: Option<BlockAddress>,
     /// Length of the whole message.
     pub message: usize,
-    /// This side copies all of the message.
+    /// Set if this side copies all of the message.
     pub alone: bool,
 }
 
@@ -94,7 +94,7 @@ impl Proven {
         self.folder.as_ref().is_none_or(|folder| os::owner_of(folder) == Some(uid))
     }
 
-    /// Returns whether there is a way to copy this.
+    /// Returns whether this piece can be copied.
     pub fn reaches(&self, piece: MessagePiece) -> bool {
         self.may_call() || (piece.pin != 0 && self.across.is_some()) || self.maps(piece)
     }
@@ -103,12 +103,12 @@ impl Proven {
         piece.block.is_some_and(|place| self.view(place, 0).is_some())
     }
 
-    /// Returns whether this will be copied by a call that may wait for the peer's pages.
+    /// Returns whether this is copied by a call that may block on the peer's pages.
     pub fn may_hang(&self, piece: MessagePiece) -> bool {
         self.may_call() && !self.maps(piece)
     }
 
-    /// Returns where a part of the peer's block is here.
+    /// Returns our address of a part of the peer's block.
     fn view(&self, place: BlockAddress, len: usize) -> Option<(Arc<Mapping>, usize)> {
         let view = self.blocks.as_ref()?.find(place.file, self.folder.as_ref()?)?;
         let at = view.at(place.offset, len)?;
@@ -170,7 +170,7 @@ impl Proven {
         true
     }
 
-    /// Returns whether this very thread may reach the peer by calls.
+    /// Returns whether the calling thread may reach the peer by calls.
     pub fn shows_sign(&self, role: Role) -> bool {
         self.may_call() && self.reached.probe(role).is_ok()
     }

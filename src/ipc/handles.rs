@@ -1,12 +1,12 @@
 //! Handles, and the process they belong to.
 //!
-//! A handle holds the place of its connection and a generation, so an old one is never mistaken for
-//! a new one. Calls in progress are counted at the place; closing waits for them.
+//! A handle holds the slot of its connection and a generation, so an old one is never mistaken for
+//! a new one. Calls in progress are counted in the slot; closing waits for them.
 //!
-//! After a fork the connections are the parent's. A page that the kernel wipes in the child tells,
-//! without a system call and however the child was made: it holds a number that every connection
-//! remembers. Regions are not inherited; descriptors are closed in the child, except some that
-//! another thread opens or closes in that very moment.
+//! After a fork the connections are the parent's. A page that the kernel wipes in every kind of
+//! child shows that without a system call: it holds a number that every connection remembers.
+//! Regions are not inherited; descriptors are closed in the child, except some that another thread
+//! opens or closes in that very moment.
 
 use crate::ipc::link::Link;
 use crate::ipc::memory::blocks;
@@ -23,12 +23,12 @@ const PLACES: usize = 4096;
 const PLACE_BITS: u32 = PLACES.ilog2();
 const GENERATIONS: u32 = 1 << (30 - PLACE_BITS);
 
-/// Set in every handle, so none is a descriptor's number.
+/// Bit of every handle, so that none equals a descriptor number.
 const MARK: u32 = 1 << 30;
 
 #[repr(align(64))]
 struct HandleSlot {
-    /// 0: free, or being opened or closed.
+    /// Handle; 0: free, or being opened or closed.
     handle: AtomicU32,
     users: AtomicU32,
     generation: AtomicU32,
@@ -45,18 +45,18 @@ static TABLE: [HandleSlot; PLACES] = [const {
     }
 }; PLACES];
 
-/// One more than the highest place that was ever used.
+/// One more than the highest slot that was ever used.
 static USED: AtomicU32 = AtomicU32::new(0);
 
-/// Places that are given out in turn before a generation begins anew: the handle of a closed
-/// connection comes again after 2^24 others at the earliest.
+/// Slots that are used in turn before a generation wraps: the handle of a closed connection is
+/// reused after 2^24 others at the earliest.
 const IN_TURN: usize = 64;
 static TURN: AtomicU32 = AtomicU32::new(0);
 
 /// The page that the kernel wipes; null until there is a connection.
 static OWNER: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 
-/// What that page holds while the first connection of a process is made.
+/// Value of that page while the first connection of a process is made.
 const BEGINNING: u64 = 1;
 
 /// A connection in use: closing waits for the drop.
@@ -118,7 +118,7 @@ pub fn become_owner() -> os::Result<u64> {
         if page.is_null() {
             return Err(libc::ENOMEM);
         }
-        // Another thread may be first; a page is lost then.
+        // Another thread may be first; then our page is leaked.
         let null = core::ptr::null_mut();
         let _ = OWNER.compare_exchange(null, page, Ordering::AcqRel, Ordering::Acquire);
     }
@@ -178,7 +178,7 @@ pub fn close(handle: i32) -> os::Result<()> {
         sys::futex_wait(place.users.as_ptr(), users, left);
     };
     if !alone || !used.end_close(limit) {
-        // For another try: the handle still stands for it.
+        // For another attempt: the handle stays valid.
         place.handle.store(number, Ordering::Release);
         return Err(libc::ETIMEDOUT);
     }
@@ -192,7 +192,7 @@ pub fn close(handle: i32) -> os::Result<()> {
 /// Forgets the parent's connections in the child of a fork.
 pub fn forget_after_fork() {
     accept::forget_after_fork();
-    // Lies on a page that the child of a process without messages need not touch.
+    // Skipped without messages: the child need not touch another page.
     if os::was_used() {
         background::forget_after_fork();
         cpus::forget_after_fork();

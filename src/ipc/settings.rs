@@ -17,7 +17,7 @@ pub struct Workers {
     pub cpus: usize,
     /// Copies (to, from, length) within our address space, with their help.
     pub copy: unsafe fn(usize, usize, usize),
-    /// Returns how many can be had now.
+    /// Returns how many workers there can be now.
     pub count: fn() -> usize,
     /// Notes that there was no CPU for them.
     pub crowded: fn(),
@@ -40,9 +40,9 @@ pub struct Settings {
     pub helper: fn() -> Option<HelperEngine>,
     /// Returns the workers for large messages; `None`: there is one CPU. Starts nothing.
     pub workers: fn() -> Option<Workers>,
-    /// Let a peer trace us where Yama keeps it out.
+    /// Allows a peer to trace us where Yama forbids it.
     pub ptracer: bool,
-    /// Say which engine a connection uses, and why.
+    /// Logs which engine a connection uses, and why.
     pub tell: bool,
 }
 

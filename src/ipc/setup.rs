@@ -11,8 +11,8 @@ use handshake::{Established, Handshake, side};
 /// Longest wait for the lock on a folder, in nanoseconds.
 const LOCK_NS: u64 = 1_000_000_000;
 
-/// Listens at a path or abstract name. A lock on the folder covers the moment in which the file is
-/// there and refuses connections: another listener must not take it for a left-over one, and
+/// Listens at a path or abstract name. A lock on the folder covers the moment in which the file
+/// exists and refuses connections: another listener must not take it for a stale one, and
 /// [`connect`] waits for it.
 pub fn listen(path: &[u8]) -> Result<Fd> {
     let address = os::unix_address(path)?;
@@ -27,14 +27,14 @@ pub fn listen(path: &[u8]) -> Result<Fd> {
         }
         answer => answer?,
     }
-    // Inherited by clients' sockets: closing a descriptor can block, unless it is never taken.
+    // Inherited by clients' sockets: closing a received descriptor can block.
     os::take_descriptors(socket.raw(), false);
     os::listen(&socket)?;
     Ok(socket)
 }
 
 /// Returns whether this is a socket file without a listener. Connecting to any other file is
-/// refused, too, and that one is not ours to remove.
+/// refused too, but that one is not ours to remove.
 fn is_left_over(address: &os::UnixAddress) -> bool {
     let at_once = sys::nanoseconds();
     os::is_socket_file(address) && matches!(os::connect(address, at_once), Err(libc::ECONNREFUSED))
@@ -59,7 +59,7 @@ pub fn attach(socket: i32, settings: Settings) -> Result<Established> {
     if os::socket_option(socket, libc::SO_DOMAIN)? != libc::AF_UNIX {
         return Err(libc::EAFNOSUPPORT);
     }
-    // A pair may come from root, which drops its rights; its other end is looked at by HELLO.
+    // A pair may come from root, which drops its rights; HELLO checks its other end.
     let maker = os::peer_credentials(socket)?;
     if maker.uid != 0 {
         handshake::check_user(socket)?;

@@ -1,11 +1,11 @@
-//! Messages and bytes, for reports; counted only where a report is wanted. `stats` decides where the
-//! counts lie: in a live file or in private memory.
+//! Counts of messages and bytes for reports, where one is wanted. `stats` decides where the counts
+//! lie: in a live file or in private memory.
 
 pub use adma_record::messages::{Means, MessageCounts, Regime};
 
 use crate::os::once::Once;
 
-/// Where this process counts now. True: a message is over, and the first one may make a live file.
+/// Returns the counters in use. True: a message is over, and the first one may make a live file.
 type Counts = fn(bool) -> &'static MessageCounts;
 
 static COUNTS: Once<Counts> = Once::new();

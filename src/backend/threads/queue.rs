@@ -1,4 +1,4 @@
-//! The queue: a caller posts a copy, and threads that have time claim pieces of it.
+//! The queue: a caller posts a copy, and idle threads claim pieces of it.
 //!
 //! ```text
 //! take       the poster gets a free slot            post      its pieces can be claimed
@@ -7,7 +7,7 @@
 //! release    the slot is free again
 //! ```
 //!
-//! `cookies`, `gpu::slots` and `ioat::piece_lists` use these words for their slots too.
+//! `cookies`, `gpu::slots` and `ioat::piece_lists` use these terms for their slots too.
 //!
 //! One 64-bit ticket in each slot holds everything that must change together:
 //!
@@ -18,23 +18,23 @@
 //!
 //! The pieces from `front` to `back` are unclaimed. A claim is one compare-and-swap that takes the
 //! first or the last of them. The caller takes from the front and workers from the back, so that in
-//! a copy made again and again each finds its own part in its own cache. What is to be copied is
-//! read before the swap and believed only when the swap succeeds: the generation shows that the
-//! slot still holds that copy. So a thread that comes late claims nothing and delays no other, and
-//! the poster waits only for pieces that have begun.
+//! a repeated copy each finds its own part in its own cache. The copy's fields are read before the
+//! swap and used only when the swap succeeds: the generation shows that the slot still holds that
+//! copy. So a thread that comes late claims nothing and delays no other, and the poster waits only
+//! for pieces that have begun.
 //!
-//! In the queue (`Shared`) what has become of each piece is a byte of its own, written by the thread
-//! that has claimed it: no two threads write to one byte, and the poster looks at all of them. It
-//! need not even wait for pieces that have begun: if their worker does not run, the poster raises
-//! the generation, interrupts the workers (see `copy_loop::TakeBack`), and copies them itself.
+//! In the queue (`Shared`) the state of each piece is a byte of its own, written by the thread that
+//! has claimed it: no two threads write to one byte, and the poster reads all of them. It need not
+//! even wait for pieces that have begun: if their worker does not run, the poster raises the
+//! generation, interrupts the workers (see `copy_loop::TakeBack`), and copies them itself.
 //!
 //! A comparison is over with its first difference. Its pieces are claimed `IN_ORDER`, from the
 //! front by every thread, and a thread that finds a difference cancels what is unclaimed: `back`
 //! becomes `front`, and only pieces before that were ever begun. Threads that work on a piece behind
 //! it stop soon.
 //!
-//! No caller polls copies that go on while it does something else (`cookies`). Their slots count
-//! the pieces under way in `begun`, and the thread that brings that to zero tells of the end.
+//! No caller polls asynchronous copies (`cookies`). Their slots count the pieces in flight in
+//! `begun`, and the thread that brings that to zero reports the end.
 
 use crate::backend::mode::Mode;
 #[cfg(not(loom))]
@@ -51,11 +51,11 @@ pub struct Posted {
     pub dst: usize,
     pub src: usize,
     pub cut: Cut,
-    /// How the pieces are to be copied. The queue carries it, and looks at `IN_ORDER` only.
+    /// Bits that say how pieces are copied. The queue itself looks at `IN_ORDER` only.
     pub mode: Mode,
 }
 
-/// Where a claim is made.
+/// End of the unclaimed pieces at which a claim is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Front,
@@ -99,7 +99,7 @@ impl Ticket {
     }
 }
 
-/// Room for one copy. Slots are apart in memory: each is written by several CPUs.
+/// Room for one copy. Slots have cache lines of their own: several CPUs write to each.
 #[repr(align(128))]
 #[cfg_attr(loom, derive(Default))]
 pub struct Slot {
@@ -110,8 +110,8 @@ pub struct Slot {
     head: AtomicUsize,
     piece: AtomicUsize,
     mode: AtomicUsize,
-    /// Pieces that could not be copied lie between these: lowest, and one past the highest. Of
-    /// a comparison the first is where the pieces begin that were cancelled.
+    /// Pieces that could not be copied lie between these: lowest, and one past the highest. For a
+    /// comparison, the first is where the cancelled pieces begin.
     failed_from: AtomicUsize,
     failed_to: AtomicUsize,
 }
@@ -133,7 +133,7 @@ impl Slot {
                 .is_ok()
     }
 
-    /// Opens the copy. Only the taker may call this.
+    /// Publishes the copy. Only the taker may call this.
     pub(in crate::backend) fn post(&self, copy: &Posted) {
         let (len, head, piece) = copy.cut.parts();
         self.dst.store(copy.dst, Ordering::Relaxed);
@@ -151,7 +151,7 @@ impl Slot {
         self.ticket.store(ticket, Ordering::Release);
     }
 
-    /// What was posted last. May be torn while another thread posts.
+    /// Returns what was posted last. May be torn while another thread posts.
     pub(in crate::backend) fn posted(&self) -> Posted {
         let cut = Cut::from_parts(
             self.len.load(Ordering::Relaxed),
@@ -166,8 +166,8 @@ impl Slot {
         }
     }
 
-    /// Claims a piece, if one is left: the copy, the piece's number, and whether more are left.
-    /// The claimer must call `finish`.
+    /// Claims a piece, if one is left. Returns the copy, the piece's number, and whether more are
+    /// left. The claimer must call `finish`.
     pub fn claim(&self, end: End) -> Option<(Posted, usize, bool)> {
         let (copy, index, before) = self.claim_and_count(end, Ticket::ONE_BEGUN)?;
         Some((copy, index, before.unclaimed() > 1))
@@ -228,12 +228,12 @@ impl Slot {
         Ticket(self.ticket.load(Ordering::Relaxed)).generation_number()
     }
 
-    /// Pieces that are left to claim.
+    /// Returns the number of pieces left to claim.
     pub fn unclaimed(&self) -> u64 {
         Ticket(self.ticket.load(Ordering::Relaxed)).unclaimed()
     }
 
-    /// The pieces that failed, once nothing is under way: first, and one past the last.
+    /// Returns the range of failed pieces, once nothing is in flight.
     pub fn failed(&self) -> core::ops::Range<usize> {
         self.failed_from.load(Ordering::Relaxed)..self.failed_to.load(Ordering::Relaxed)
     }
@@ -242,7 +242,7 @@ impl Slot {
         self.ticket.load(Ordering::Relaxed) & Ticket::TAKEN != 0
     }
 
-    /// Makes the slot free. Nothing is unclaimed and nothing under way.
+    /// Frees the slot. Nothing is unclaimed or in flight.
     pub(in crate::backend) fn release(&self) {
         let now = Ticket(self.ticket.load(Ordering::Relaxed));
         self.ticket.store(now.generation(), Ordering::Release);
@@ -257,7 +257,7 @@ pub struct ClaimedPiece {
     pub generation: u32,
 }
 
-/// What has become of a piece.
+/// States of a piece.
 pub mod piece_is {
     pub const OPEN: u8 = 0;
     pub const DONE: u8 = 1;
@@ -292,7 +292,7 @@ impl Shared {
         Some(ClaimedPiece { copy, index, generation: ticket.generation_number() })
     }
 
-    /// Notes what has become of a piece that cannot be taken back, as the poster's own.
+    /// Stores the state of a piece that cannot be taken back, as the poster's own.
     pub fn finish(&self, claim: &ClaimedPiece, what: u8) {
         self.pieces[claim.index].store(what, Ordering::Release);
     }
@@ -310,7 +310,7 @@ impl Shared {
     /// is. Everything has been claimed before. False also means: their bytes can be seen.
     pub fn is_busy(&self, from: &mut usize) -> bool {
         let copy = self.slot.posted();
-        // What was cancelled has not begun, and never will.
+        // Cancelled pieces have not begun, and never will.
         let claimed = || Ticket(self.slot.ticket.load(Ordering::Relaxed)).front() as usize;
         let count = if copy.mode.contains(Mode::IN_ORDER) { claimed() } else { copy.cut.count() };
         while *from < count && self.look(*from) != piece_is::OPEN {
@@ -319,10 +319,10 @@ impl Shared {
         *from < count
     }
 
-    /// Of pieces that are claimed `IN_ORDER`: those from number `from` on need not be done.
+    /// Cancels the pieces from number `from` on, where they are claimed `IN_ORDER`.
     pub fn cancel(&self, from: usize, generation: u32) {
-        // A thread that comes too late may lower this for another task. Then the poster does what
-        // was left undone for no reason.
+        // A late thread may lower this for another task. Then the poster does what was skipped
+        // needlessly.
         self.slot.failed_from.fetch_min(from, Ordering::Relaxed);
         self.slot.cancel(generation);
     }
@@ -332,7 +332,7 @@ impl Shared {
         self.slot.failed_from.load(Ordering::Relaxed) <= index
     }
 
-    /// Takes all pieces back that are under way. Workers must be interrupted before the next look at
+    /// Takes back all pieces in flight. Workers must be interrupted before the next look at
     /// `undone`. Everything has been claimed before.
     pub fn take_back(&self) {
         self.slot.ticket.fetch_add(Ticket::ONE_GENERATION, Ordering::AcqRel);
@@ -360,12 +360,12 @@ impl Shared {
         self.slot.unclaimed()
     }
 
-    /// How the copy that is posted is to be made, or the one before.
+    /// Returns the mode of the copy that is posted, or of the one before.
     pub fn mode(&self) -> Mode {
         Mode::from_bits_truncate(self.slot.mode.load(Ordering::Relaxed))
     }
 
-    /// The generation, as a word of its own to be watched.
+    /// Returns the generation, as a word of its own to be watched.
     #[cfg(not(loom))]
     pub fn generation(&self) -> &AtomicU32 {
         // SAFETY: the upper half of a word that lives as long as the answer; both are only ever
@@ -398,11 +398,11 @@ impl Iterator for Undone<'_> {
     }
 }
 
-/// How many copies can be under way at once; the next one stays with libc.
+/// Most copies in flight at once; the next one stays with libc.
 pub const SLOTS: usize = if cfg!(loom) { 2 } else { 32 };
 
-/// How workers are counted, in one word: those that are alive or about to be, and of them
-/// those that are about to be. Whether these come is not known yet.
+/// Counts of workers in one word: those alive or being made, and of them those being made, which
+/// may still fail.
 pub mod headcount {
     pub const ONE: u32 = 1;
     pub const ONE_TO_COME: u32 = 1 << 16;
@@ -411,7 +411,7 @@ pub mod headcount {
         count % ONE_TO_COME
     }
 
-    /// Returns whether at least one of them is there already.
+    /// Returns whether at least one of them is running.
     pub fn any_running(count: u32) -> bool {
         alive(count) > count / ONE_TO_COME
     }
@@ -430,7 +430,7 @@ pub struct Queue {
 unsafe impl Zeroed for Queue {}
 
 impl Queue {
-    /// Fetches what calling a worker will change.
+    /// Prefetches what calling a worker will change.
     pub fn prefetch(&self) {
         fetch_to_change(&raw const self.bell as usize);
         fetch_to_change(&raw const self.sleepers as usize);

@@ -1,18 +1,18 @@
-//! A refusal of the system's is an event, not a state: what was refused is asked for again
-//! after a while, and after longer whiles when it is refused again and again.
+//! Exponential backoff after a refusal of the system, which is an event and not a state: what was
+//! refused is tried again after a while, and later each time it is refused again.
 
 use crate::os::sys;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// In ticks, whose length is not known here: a second, within a factor of two.
+/// Shortest backoff in ticks: a second, within a factor of two.
 const SHORTEST: u64 = 1 << 31;
-/// About a minute, in ticks.
+/// Longest backoff in ticks: about a minute.
 const LONGEST: u64 = SHORTEST << 6;
 
-/// Nothing is asked for until some moment. For how many ticks at least and at most is said by the
-/// type: a value that never refused is all zeros, and takes no room in the file.
+/// Time before which nothing is tried again. Bounds of the backoff in ticks are in the type, so
+/// that a fresh value is all zeros and takes no room in the file.
 pub struct Refusal<const LEAST: u64 = SHORTEST, const MOST: u64 = LONGEST> {
-    /// In ticks; 0: nothing was ever refused.
+    /// End of the backoff in ticks; 0: nothing was ever refused.
     until: AtomicU64,
     pause: AtomicU64,
 }
@@ -34,14 +34,14 @@ impl<const LEAST: u64, const MOST: u64> Refusal<LEAST, MOST> {
         self.note_at(sys::ticks());
     }
 
-    /// Asks again at once, for the child of a fork.
+    /// Ends the backoff, for the child of a fork.
     pub fn forget(&self) {
         self.until.store(0, Ordering::Relaxed);
         self.pause.store(0, Ordering::Relaxed);
     }
 
     fn is_recent_at(&self, now: u64) -> bool {
-        // At most `MOST` ahead: ticks that begin anew, after a suspension, end it.
+        // At most `MOST` ahead: a counter that is reset by a suspension ends it.
         self.until.load(Ordering::Relaxed).wrapping_sub(now) <= MOST
     }
 

@@ -17,7 +17,7 @@ use core::mem::MaybeUninit;
 use core::ops::Range;
 use core::sync::atomic::AtomicU64;
 
-/// How copies are to be carried.
+/// Options of shared copies.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Worker threads, besides the caller; at most `MOST_WORKERS`.
@@ -25,7 +25,7 @@ pub struct Options {
     pub pieces: Pieces,
     /// Part of each copy the caller does alone; `None`: it claims pieces like a worker.
     pub share: Option<f32>,
-    /// The destination was never written.
+    /// Set if the destination was never written.
     pub fresh: bool,
 }
 
@@ -59,13 +59,13 @@ impl Cost {
     }
 }
 
-/// What the caller has measured in a shared copy.
+/// Measurements of the caller in a shared copy.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
-    /// Its own pieces, by the kind of stores they were made with.
+    /// Cost of its own pieces, by the kind of stores.
     pub ordinary: Cost,
     pub streamed: Cost,
-    /// A worker took several times as long for a piece as the caller: something else wants its CPU.
+    /// Set if a worker took several times as long for a piece as the caller: its CPU is contended.
     pub late: bool,
     /// Ticks spent waiting for pieces that others had begun, and doing them again.
     pub waited: u64,
@@ -85,20 +85,19 @@ impl Seen {
     }
 }
 
-/// Signals with a handler are held while a chunk is under way, because a handler that jumped out of
-/// it would leave workers writing. This is the size of a chunk for each thread that copies. The last
-/// chunk may be half as large again. A chunk that takes longer ends early if a signal waits.
+/// Bytes of a chunk for each thread that copies; the last chunk may be half as large again. Signals
+/// with a handler are held during a chunk, because a handler that jumped out would leave workers
+/// writing. A chunk that takes longer ends early if a signal waits.
 const CHUNK_EACH: usize = 8 << 20;
 const LARGEST_CHUNK: usize = 128 << 20;
 
-/// The caller itself calls one worker per `CALL_EACH` bytes. Waking one takes about a microsecond,
-/// and the worker takes many more to arrive.
+/// Bytes of a copy for each worker that the caller itself calls. Waking one takes about a
+/// microsecond, and the worker takes many more to arrive.
 const CALL_EACH: usize = 64 << 10;
 
-/// A caller that has to wait for longer sleeps, for `NAP_NANOS` at a time.
+/// Ticks of waiting after which a caller sleeps, for `NAP_NANOS` at a time.
 const NAP_AFTER_TICKS: u64 = 2_000_000;
-/// Where pieces cannot be taken back, their workers are interrupted after this many naps, again and
-/// again.
+/// Naps between two interruptions of workers whose pieces cannot be taken back.
 const NAPS: u32 = 50;
 
 /// Bytes copied by callers in copies that were shared.
@@ -108,7 +107,7 @@ pub static FAULTS: AtomicU64 = AtomicU64::new(0);
 /// Copies whose begun pieces were taken back from workers that did not run.
 pub static TAKEN_BACK: AtomicU64 = AtomicU64::new(0);
 
-/// For the child of a fork: nothing has been copied yet.
+/// Resets the counters in the child of a fork.
 pub(super) fn forget_counts() {
     for count in [&CALLER_BYTES, &FAULTS, &TAKEN_BACK] {
         count.store(0, Ordering::Relaxed);
@@ -146,8 +145,8 @@ pub unsafe fn share(task: &Task, how: &Options) -> Result<(isize, Seen), Refused
     Ok((answer, seen))
 }
 
-/// Returns how many of the bytes that are left make the next chunk. No small last chunk: a rest of
-/// less than half a chunk goes along with the one before.
+/// Returns how many of the bytes that are left make the next chunk. There is no small last chunk:
+/// less than half a chunk is added to the one before.
 pub(super) fn chunk_of(left: usize, workers: usize) -> usize {
     let chunk = ((workers + 1) * CHUNK_EACH).min(LARGEST_CHUNK);
     if left < chunk + chunk / 2 { left } else { chunk }
@@ -184,7 +183,7 @@ unsafe fn share_chunk(
         mode.set(Mode::FRESH, how.fresh && cut.suits_making_pages(parties));
         QUEUE.post(shared, &Posted { dst: rest.dst, src: rest.src, cut, mode });
         watch::ask_for(&held);
-        // Each worker that arrives calls two more, but a short copy is over before they all have.
+        // Each worker that arrives calls two more, but a short copy ends before they have all come.
         summon((task.len / CALL_EACH).clamp(1, how.workers) as u32);
     }
     // SAFETY: the caller's ranges; our handler stands in front.
@@ -205,7 +204,7 @@ unsafe fn share_chunk(
     }
     let failed = done_alone == Copied::BadPage || posted && shared.has_failed();
     if failed {
-        left = 0..0; // in the order of addresses, and alone
+        left = 0..0; // redone in the order of addresses
     }
     let mut room: UndoneBits = [const { MaybeUninit::uninit() }; _];
     let undone = posted.then(|| shared.undone(&mut room));
@@ -240,8 +239,8 @@ unsafe fn share_chunk(
     Ok((answer, Piece { offset: from, len: to - from }))
 }
 
-/// Takes a slot of the queue. Workers are meant for CPUs that are idle: with a caller on
-/// every second CPU there is no CPU left for a worker of each.
+/// Takes a slot of the queue. Refused where callers occupy half of the CPUs: workers are meant for
+/// idle ones.
 pub(super) fn take_slot(workers: usize) -> Result<&'static Shared, Refused> {
     let shared = QUEUE.take().ok_or(Refused::Busy)?;
     if QUEUE.copies() > workers.div_ceil(2) {
@@ -251,11 +250,11 @@ pub(super) fn take_slot(workers: usize) -> Result<&'static Shared, Refused> {
     Ok(shared)
 }
 
-/// How a caller waits for pieces that others have begun.
+/// Ways to wait for pieces that others have begun.
 pub(super) enum WaitMode<'a> {
-    /// They cannot be taken back: they are system calls.
+    /// Waits to the end: system calls cannot be taken back.
     UntilDone,
-    /// For a while, then they are taken back. Signals are held.
+    /// Waits for a while, then takes them back. Signals are held.
     TakingBack(&'a SignalsHeld),
 }
 
@@ -270,9 +269,9 @@ impl WaitMode<'_> {
     }
 }
 
-/// Works on what was posted as long as any of it is unclaimed and no signal waits, or not at all
-/// unless it `claims`. Then waits for what others have begun: also a worker that is not counted yet
-/// may have. Returns how many bytes it has done itself, and which pieces are left.
+/// If it `claims`, copies pieces as long as any is unclaimed and no signal waits. Then waits for
+/// what others have begun, workers that are not counted yet included. Returns how many bytes it has
+/// done itself, and which pieces are left.
 pub(super) fn work(
     shared: &Shared,
     seen: &mut Seen,
@@ -289,8 +288,8 @@ pub(super) fn work(
     (own, left)
 }
 
-/// Claims what is unclaimed, so that no worker begins it, and does not begin it either. Returns
-/// which pieces that were: workers claim from the other end, so they lie side by side.
+/// Claims what is unclaimed without beginning it, so that no worker does. Returns these pieces,
+/// which are contiguous because workers claim from the other end.
 fn leave_the_rest(shared: &Shared) -> Range<usize> {
     let mut left = 0..0;
     while let Some(claim) = shared.claim(End::Front) {
@@ -300,9 +299,8 @@ fn leave_the_rest(shared: &Shared) -> Range<usize> {
     left
 }
 
-/// Copies pieces as long as there are any and no signal waits. Returns how many bytes that were, and
-/// how long the quickest piece took: the others may have been preempted, which says nothing about
-/// pieces.
+/// Copies pieces as long as there are any and no signal waits. Returns the bytes, and the time of
+/// the quickest piece: slower ones may have been preempted.
 fn claim_pieces(shared: &Shared, seen: &mut Seen, how: &WaitMode) -> (usize, Option<u64>) {
     let (mut own, mut quickest, mut now) = (0, None, sys::ticks());
     while let Some(claim) = shared.claim(End::Front) {
@@ -323,8 +321,8 @@ fn claim_pieces(shared: &Shared, seen: &mut Seen, how: &WaitMode) -> (usize, Opt
     (own, quickest)
 }
 
-/// With a fixed share the rest is for the workers. When no piece has been taken for a while, the
-/// caller takes the rest: no copy depends on another thread being scheduled.
+/// Leaves the rest to workers, with a fixed share. Returns when no piece has been claimed for a
+/// while: no copy depends on another thread being scheduled.
 fn leave_to_others(shared: &Shared) {
     let (mut since, mut left) = (sys::ticks(), shared.unclaimed());
     while left > 0 && sys::ticks().wrapping_sub(since) < 4 * SPIN_TICKS {
@@ -360,7 +358,7 @@ pub(super) fn wait(shared: &Shared, patience: u64, how: &WaitMode) {
     }
 }
 
-/// Sleeps a little; `must_end`: workers that may hang in a page are interrupted now and then.
+/// Sleeps a little; `must_end`: workers that may hang in a page fault are interrupted now and then.
 fn nap(naps: &mut u32, must_end: bool) {
     *naps += 1;
     if must_end && naps.is_multiple_of(NAPS) {

@@ -1,11 +1,11 @@
-//! How many threads gain by one transfer between processes.
+//! Adapts the number of threads to page table locks, for one transfer between processes.
 //!
 //! For every small page the kernel takes the lock of the page table that maps it in the other
-//! process, so threads in one table wait for each other. (On sixteen CPUs 1 MiB by one thread 95 µs,
-//! by two 80, by four 108; 4 MiB, which has two tables, 500, 275, 180, and by seven 210.) Huge pages
-//! have no such lock. Which of both it is shows in what the caller's own bytes cost: two threads
-//! for each table are tried first, more while that costs no more than it did at best, and half
-//! as many once it costs twice that. A step up that failed is tried again after twice as many calls.
+//! process, so threads in one table wait for each other. (On sixteen CPUs 1 MiB by one thread 95
+//! µs, by two 80, by four 108; 4 MiB, which has two tables, 500, 275, 180, and by seven 210.) Huge
+//! pages have no such lock. The cost of the caller's own bytes shows which it is. Two threads for
+//! each table at first, twice as many while it stays near its best, and half as many once it
+//! doubles. A step up that failed is tried again after twice as many calls.
 
 use super::share::Cost;
 use crate::os::mapped::Zeroed;
@@ -19,9 +19,9 @@ const FIRST_STEP: u32 = 8;
 const LAST_STEP: u32 = 1024;
 
 pub struct TableThreads {
-    /// For each table, less `LEAST`.
+    /// Threads for each table, less `LEAST`.
     more: AtomicU32,
-    /// Ticks for a mebibyte of the caller's, at best; rises slowly. 0: none was seen.
+    /// Least ticks per MiB of the caller's bytes; rises slowly. 0: none was seen.
     best: AtomicU32,
     /// Good calls since the last step, and how many the next step up takes, less `FIRST_STEP`.
     good: AtomicU32,

@@ -1,10 +1,10 @@
-//! What is done with a range of memory: it is copied, filled or compared, either whole by libc's
-//! functions or in pieces by loops of our own.
+//! Work on a range of memory: it is copied, filled or compared, either whole by libc's functions or
+//! in pieces by loops of our own.
 //!
 //! The answer of a comparison is its first difference. So its pieces are claimed in order, and a
-//! difference leaves everything behind it unclaimed. When no thread works on it any more, the caller
-//! goes through the pieces that were not found to be the same, in order. A bad page that a worker
-//! has met behind the first difference is never touched again.
+//! difference leaves everything behind it unclaimed. When no thread works on it any more, the
+//! caller goes through the pieces that were not found equal, in order. A bad page that a worker has
+//! met behind the first difference is never touched again.
 
 use crate::backend::copy_loop::{Copied, CopyLoop, TakeBack, compare_until_taken_back};
 use crate::backend::libc as original;
@@ -13,24 +13,23 @@ use crate::functions::Op;
 use crate::os::sys;
 use crate::plan::{Cut, PAGE};
 
-/// Pages of memory that was never written are made this much at a time: then they are still in the
-/// cache when the bytes are written.
+/// Bytes of fresh memory whose pages are made at a time, so that they are still in the cache when
+/// they are written.
 pub const STEP: usize = 64 * PAGE;
-/// A comparison stops after every `LOOK` bytes to see whether another thread has found an earlier
-/// difference.
+/// Bytes after which a comparison checks whether another thread has found an earlier difference.
 pub const LOOK: usize = 8 * PAGE;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     Copy,
-    /// `src` is eight times the byte.
+    /// `src` is the byte, repeated eight times.
     Fill,
-    /// As this function does, which the program has called.
+    /// With the result of this function, which the program has called.
     Compare(Op),
 }
 
 impl Work {
-    /// How it is told in the mode of a piece.
+    /// Returns the bits for the mode of a piece.
     pub fn mode(self) -> Mode {
         match self {
             Work::Copy => Mode::empty(),
@@ -39,7 +38,7 @@ impl Work {
         }
     }
 
-    /// From the mode of a piece, for which it does not matter which function was called.
+    /// Returns the work of a piece's mode, whose comparison does not depend on the function called.
     pub fn of(mode: Mode) -> Self {
         match mode & (Mode::FILL | Mode::COMPARE) {
             Mode::FILL => Work::Fill,
@@ -49,7 +48,7 @@ impl Work {
     }
 }
 
-/// Makes the pages that lie whole in a range that is about to be written.
+/// Makes the pages that lie entirely in a range that is about to be written.
 pub fn make_whole_pages(start: usize, len: usize) {
     let (from, to) = (start.next_multiple_of(PAGE), (start + len) / PAGE * PAGE);
     if from < to
@@ -67,7 +66,7 @@ pub struct Task {
     pub len: usize,
 }
 
-/// Doing a task wants what the program has promised to memcpy, memset or memcmp of these ranges. The answer is memcmp's, and 0 for the other two.
+/// Safety is what the program has promised to memcpy, memset or memcmp; the answer is memcmp's or 0.
 impl Task {
     pub fn fill(dst: usize, value: u8, len: usize) -> Self {
         Self { work: Work::Fill, dst, src: usize::from(value) * (usize::MAX / 0xff), len }
@@ -78,7 +77,7 @@ impl Task {
         Self { dst: self.dst + from, src, len, ..*self }
     }
 
-    /// By libc's function.
+    /// Does it by libc's function.
     ///
     /// # Safety
     /// The program's promise.
@@ -113,8 +112,8 @@ impl Task {
         0
     }
 
-    /// By libc's function, into memory that was never written: its pages are made step by step, unless
-    /// the program has asked for huge ones. These are one fault each, which locks one mapping; making
+    /// Does it by libc's function, into fresh memory: its pages are made step by step, unless the
+    /// program has asked for huge ones. These are one fault each, which locks one mapping; making
     /// pages locks the list of all, and threads that lose their CPU meanwhile hold up others.
     ///
     /// # Safety
@@ -142,13 +141,13 @@ impl Task {
         }
     }
 
-    /// Makes the pages that lie whole in the destination. If that fails, writing to them will show
-    /// why.
+    /// Makes the pages that lie entirely in the destination. If that fails, writing to them will
+    /// show why.
     pub fn make_pages(&self) {
         make_whole_pages(self.dst, self.len);
     }
 
-    /// By a loop of our own, which ends at a bad page if our handler stands in front.
+    /// Does it by a loop of our own, which ends at a bad page if our handler stands in front.
     ///
     /// # Safety
     /// The program's promise, as long as it is not taken back.
@@ -164,7 +163,7 @@ impl Task {
         }
     }
 
-    /// Does a part again that a loop has not finished. A bad page is the program's business now.
+    /// Redoes a part that a loop has not finished. A bad page now faults in the program.
     ///
     /// # Safety
     /// The program's promise; no other thread works on it.

@@ -12,7 +12,7 @@ use crate::os::signal_mask::SignalsHeld;
 use crate::os::sys::{self, NoFilter};
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// Whether a worker watches; that worker sleeps on it.
+/// State of the role; the worker that watches sleeps on it.
 static ROLE: AtomicU32 = AtomicU32::new(role::NONE);
 
 mod role {
@@ -23,10 +23,10 @@ mod role {
     pub const HURRIED: u32 = 3;
 }
 
-/// From one look to the next. A signal that was sent to the process waits for one or two.
+/// Time between two looks. A signal sent to the process waits for one or two.
 const LOOK_NANOS: u64 = 4_000_000;
-/// After this many looks without a holder, about 100 ms, the role is given back: taking it again
-/// costs a caller one more wake-up.
+/// Looks without a holder, about 100 ms, after which the role is given back: taking it again costs
+/// a caller one more wake-up.
 const IDLE_LOOKS: u32 = 25;
 
 fn change(from: u32, to: u32) -> bool {
@@ -52,12 +52,12 @@ pub fn is_wanted() -> bool {
     ROLE.load(Ordering::Acquire) == role::WANTED
 }
 
-/// Workers beside those that copy: one while the role is taken or wanted.
+/// Returns the workers beside those that copy: one while the role is taken or wanted.
 pub fn workers() -> u32 {
     u32::from(ROLE.load(Ordering::Relaxed) != role::NONE)
 }
 
-/// This worker watches as long as there is something to watch.
+/// Watches, in a worker, as long as there is something to watch.
 pub(super) fn keep(me: &Worker) {
     if !change(role::WANTED, role::TAKEN) {
         return;
@@ -84,7 +84,7 @@ pub(super) fn hurry() {
     }
 }
 
-/// In the child of a fork there are no workers.
+/// Resets the role in the child of a fork.
 pub fn forget_after_fork() {
     ROLE.store(role::NONE, Ordering::Relaxed);
 }

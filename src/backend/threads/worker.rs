@@ -27,15 +27,15 @@ use crate::os::{cpus, memory_policy, process};
 use core::arch::{asm, naked_asm};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// An idle worker ends after this. Until then it counts against the program's limits (RLIMIT_NPROC,
-/// pids.max), and keeps the nice value it was made with. Making one anew takes 50 µs.
+/// Time after which an idle worker ends. Until then it counts against the program's limits
+/// (RLIMIT_NPROC, pids.max), and keeps its nice value. Making a new one takes 50 µs.
 const IDLE_NANOS: u64 = 100_000_000;
 
-/// How often an idle worker looks whether the main thread has ended.
+/// Interval at which an idle worker checks whether the main thread has ended.
 const LOOK_AT_MAIN_NANOS: u64 = 10_000_000;
 
-/// Called by workers with every part of a pending copy that they find, where they count the bytes
-/// they copy, and the memory policy that they have. Set before the first is offered.
+/// Called by workers with every part of a pending copy that they find, their counter of bytes, and
+/// their memory policy. Set before the first is offered.
 #[unsafe(link_section = ".data")]
 pub static ATTEND: Once<fn(&'static Entry, &AtomicU64, &AtomicU32)> = Once::new();
 
@@ -48,17 +48,17 @@ fn wake(count: u32) -> bool {
     woken.is_some()
 }
 
-/// Calls more workers: wakes up to `count` of those that sleep, or makes one if none does. Each worker
-/// that comes calls two again, so that many are up soon and the caller pays for one: making one takes
-/// 30 µs.
+/// Calls more workers: wakes up to `count` of those that sleep, or makes one if none does. Each
+/// worker that comes calls two more, so that many are up soon and the caller pays for one: making
+/// one takes 30 µs.
 pub fn summon(count: u32) {
     if !wake(count) && workers::lacks_workers() && cpus::may_make_workers() {
         make(1, GENERATION.load(Ordering::Relaxed));
     }
 }
 
-/// Calls `count` workers that call no others, and makes those that are missing. One that is awake has
-/// heard of the work without being called.
+/// Calls `count` workers that call no others, and makes those that are missing. Workers that are
+/// awake find the work by themselves.
 pub fn summon_all(count: u32) {
     wake(count);
     let alive = headcount::alive(ALIVE.load(Ordering::Relaxed));
@@ -68,8 +68,7 @@ pub fn summon_all(count: u32) {
     }
 }
 
-/// Calls more workers, in a worker. Those it makes are of its own generation: when it is sent away,
-/// so are they.
+/// Calls more workers, in a worker. New ones get its generation, so they are sent away together.
 fn summon_others(count: u32, me: &Worker) {
     if !wake(count) {
         make(count, me.generation.load(Ordering::Relaxed));
@@ -78,7 +77,7 @@ fn summon_others(count: u32, me: &Worker) {
 
 fn make(count: u32, generation: u32) {
     for _ in 0..count {
-        // Refused once, clone is not called again for a while.
+        // After a refusal clone is not called again for a while.
         if workers::lacks_workers() && !workers::REFUSED.is_recent() {
             spawn(generation);
         }
@@ -99,7 +98,7 @@ fn spawn(generation: u32) -> bool {
     if GROW_REFUSED.is_recent() {
         return false;
     }
-    // The new thread is born with all of them blocked.
+    // The new thread starts with all signals blocked.
     let held = SignalsHeld::all();
     let allowed = match held.as_ref().map_or(Err(Refused::System), |_| may_start()) {
         Ok(allowed) => allowed,
@@ -130,7 +129,7 @@ fn spawn(generation: u32) -> bool {
     if !made {
         WORKERS[number].alive.store(0, Ordering::Release);
         ALIVE.fetch_sub(to_come, Ordering::Relaxed);
-        // What the others can do without another one they may.
+        // Existing workers can go on without another one.
         if before == 0 { workers::REFUSED.note() } else { GROW_REFUSED.note() }
     } else {
         ALIVE.fetch_sub(headcount::ONE_TO_COME, Ordering::Relaxed);
@@ -138,8 +137,8 @@ fn spawn(generation: u32) -> bool {
     made
 }
 
-/// Signals are held here, by the caller's `SignalsHeld` or because a worker calls: the new
-/// thread is born with all of them blocked.
+/// Clones a thread. Signals are held, by the caller's `SignalsHeld` or because a worker calls: the
+/// new thread inherits the mask.
 fn clone_thread(number: usize, stack: usize, _: NoNewFilter) -> sys::SysResult {
     let flags = libc::CLONE_VM
         | libc::CLONE_FS
@@ -190,7 +189,7 @@ unsafe extern "C" fn begin() {
     )
 }
 
-/// The life of a worker.
+/// Runs a worker, from its first instruction to its exit.
 extern "C" fn work(number: usize) -> ! {
     let me = &WORKERS[number];
     let mut last = number * 64 % ENTRIES;
@@ -198,14 +197,14 @@ extern "C" fn work(number: usize) -> ! {
     if let Some(allowed) = NoFilter::look() {
         cpus::run_anywhere(allowed);
     }
-    // From the first piece until it sleeps: two calls for each copy would delay every one of
-    // them, and a signal that the program blocks should wait where the program can see it.
+    // Held from the first piece until it sleeps: two system calls per copy would delay every copy,
+    // and a signal that the program blocks should be pending where the program can see it.
     let mut faults_heard = None;
     if !NoFilter::look().is_some_and(|allowed| me.sequence.register(allowed)) {
         workers::give_up_taking_back();
     }
     loop {
-        // No other worker may come for what is pending.
+        // No other worker may come for pending copies.
         while me.is_wanted() || PENDING.has_work() {
             if !take_turn(number, &mut last, &mut faults_heard) {
                 break;
@@ -218,7 +217,7 @@ extern "C" fn work(number: usize) -> ! {
     }
 }
 
-/// Does what there is to do, or waits for it. False: it cannot be waited for.
+/// Does what there is to do, or waits for work. False: the system refuses to let it wait.
 fn take_turn(number: usize, last: &mut usize, faults_heard: &mut Option<FaultsHeard>) -> bool {
     let me = &WORKERS[number];
     let heard = QUEUE.bell();
@@ -230,7 +229,7 @@ fn take_turn(number: usize, last: &mut usize, faults_heard: &mut Option<FaultsHe
         watch::keep(me);
         return true;
     }
-    // After a look at the bell, with which one is sent away.
+    // Checked after reading the bell, which rings when workers are sent away.
     if !me.is_wanted() && !PENDING.has_work() {
         return true;
     }
@@ -287,8 +286,8 @@ fn hear_faults(heard: &mut Option<FaultsHeard>) -> bool {
     heard.is_some()
 }
 
-/// Sleeps until there is work, for `IDLE_NANOS` at most; shorter where the main thread has ended, for
-/// the process lives as long as the last of its threads.
+/// Sleeps until there is work, for `IDLE_NANOS` at most; shorter if the main thread has ended,
+/// because the process lives as long as its last thread.
 fn sleep_idle(heard: u64) -> Woken {
     let mut slept = 0;
     loop {
@@ -301,8 +300,8 @@ fn sleep_idle(heard: u64) -> Woken {
     }
 }
 
-/// The end of a worker. The last thread of a process gives its status: if the main thread has ended
-/// by a bare exit, that is the one it had given.
+/// Ends a worker. The last thread of a process sets its exit status: if the main thread has ended
+/// by a bare exit, the worker repeats that one's status.
 fn leave() -> ! {
     let status = if process::main_has_ended() { process::status_of_main() } else { 0 };
     // SAFETY: ends this thread only; the kernel clears `alive` when the stack is free again.
@@ -317,14 +316,14 @@ fn help(shared: &Shared, me: &Worker) {
         && let Some(claim) = shared.claim(End::Back)
     {
         claim.copy.mode.adopt(&me.policy);
-        // Counted before it is over: then the caller may go on, and report.
+        // Counted before the piece is finished: then the caller may return and report.
         me.bytes.fetch_add(piece::bytes_of(&claim) as u64, Ordering::Relaxed);
         piece::run(shared, &claim, workers::can_be_interrupted().then_some(&me.sequence));
     }
     me.helps.store(0, Ordering::Release);
 }
 
-/// Works on one part of a pending copy, until something else comes up.
+/// Works on one part of a pending copy, until other work comes.
 fn attend_to(part: &'static Entry, me: &Worker) {
     let Some(attend) = ATTEND.get() else { return };
     let heard = QUEUE.bell();
@@ -336,7 +335,7 @@ fn attend_to(part: &'static Entry, me: &Worker) {
     }
 }
 
-/// "adma-N", as tools show it.
+/// Names the thread "adma-N".
 fn set_name(number: usize) {
     let digit = |number: usize| b'0' + (number % 10) as u8;
     let mut name = *b"adma-00\0";

@@ -1,4 +1,4 @@
-//! Giving messages up: at the program's wish, or because a side closes or is gone.
+//! Cancelling messages: at the program's request, or because a side closes or is gone.
 
 use super::{Endpoint, OwnPost, Role, State};
 use crate::ipc::claims::{self, Cursors, flag};
@@ -6,14 +6,14 @@ use crate::ipc::memory::region::{Lane, kind};
 use crate::os::sync::full_fence;
 use core::sync::atomic::Ordering;
 
-/// What has become of a message that the program cancels.
+/// Result of `withdraw`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Withdrawal {
     /// It is over, and its result is to be collected.
     Over,
     /// It is withdrawn, and its slot free or kept for the peer; the export of its buffer.
     Withdrawn(u64),
-    /// Pieces are under way: it is over when they have ended.
+    /// Pieces are in flight: it is over when they have ended.
     Wait,
 }
 
@@ -23,9 +23,9 @@ impl Endpoint {
         claims::raise(lane.claims(number), number, flag::CANCELLED);
     }
 
-    /// Withdraws a message. A post that has met nothing and is this side's latest is taken back as if
-    /// it had never been made: no message is lost. One with later posts behind it keeps its number:
-    /// what the peer posts for that is cancelled.
+    /// Withdraws a message. An unmatched post that is this side's latest is undone: no message is
+    /// lost. One with later posts behind it keeps its number: the peer's post for that is
+    /// cancelled.
     pub fn withdraw(&mut self, lane: &Lane, number: u32) -> Withdrawal {
         if self.is_over(lane, number) {
             return Withdrawal::Over;
@@ -44,7 +44,7 @@ impl Endpoint {
         }
         let desc = self.own_desc(lane, number);
         if number.wrapping_add(1) == self.next {
-            desc.number.store(number, Ordering::SeqCst); // that of the slot's neighbour: none
+            desc.number.store(number, Ordering::SeqCst); // a number that this slot never has: none
             full_fence();
             let theirs = self.other_desc(lane, number).number.load(Ordering::SeqCst);
             if theirs != number.wrapping_add(1) {
@@ -71,7 +71,7 @@ impl Endpoint {
         Withdrawal::Withdrawn(core::mem::take(&mut own.ours.pin))
     }
 
-    /// Gives up a message that the peer has posted its part of. `None`: it has not.
+    /// Cancels a message that the peer has matched. `None`: it has not.
     fn give_up_matched(&mut self, lane: &Lane, number: u32) -> Option<Withdrawal> {
         if self.is_matched(lane, number) == Ok(false) {
             return None;
@@ -80,7 +80,7 @@ impl Endpoint {
         Some(if over { Withdrawal::Over } else { Withdrawal::Wait })
     }
 
-    /// Ends withdrawn messages that the peer has posted its part of by now.
+    /// Ends withdrawn messages that the peer has matched by now.
     #[cold]
     pub(super) fn sweep_withdrawn(&mut self, lane: &Lane) {
         for number in self.unfinished() {
@@ -90,11 +90,11 @@ impl Endpoint {
         }
     }
 
-    /// Returns whether a message is over, without doing anything for it but taking an eager one.
+    /// Returns whether a message is over, without any progress but taking an eager one.
     #[inline]
     pub fn is_over(&mut self, lane: &Lane, number: u32) -> bool {
         let under_way = |own: &OwnPost| own.state == State::Posted;
-        // A bad post is found by the wait.
+        // The wait will find a bad post.
         if under_way(self.own(number))
             && self.is_matched(lane, number) == Ok(true)
             && under_way(self.own(number))
@@ -104,7 +104,7 @@ impl Endpoint {
         self.own(number).state == State::Over
     }
 
-    /// Gives a message up. True: no process touches its buffers any more, and it is over with
+    /// Abandons a message. True: no process touches its buffers any more, and it is over with
     /// `result`. `alone`: the peer is gone and need not be waited for.
     pub fn abandon(&mut self, lane: &Lane, number: u32, alone: bool, result: isize) -> bool {
         if self.own(number).state != State::Posted {

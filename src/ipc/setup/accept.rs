@@ -1,7 +1,7 @@
 //! Clients that have come to a listener and are greeting.
 //!
-//! All of them are looked after together, by every thread that accepts, and in the background of
-//! `adma_check` and `adma_arm`: one that says nothing keeps no other out. A client of another user is
+//! All of them are served together, by every thread that accepts, and in the background of
+//! `adma_check` and `adma_arm`: a silent client does not block others. A client of another user is
 //! closed at once, before anything of it is read. Nothing here blocks but `accept` itself.
 
 use crate::ipc::os::{self, Fd};
@@ -17,7 +17,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// Clients that may be greeting, of all listeners; one more takes the place of the oldest.
+/// Most clients that may be greeting, of all listeners; one more replaces the oldest.
 const MOST: usize = 512;
 
 /// Delay before -EMFILE is returned, so that a server that polls its listener does not spin.
@@ -34,7 +34,7 @@ struct Incoming {
     socket: Fd,
 }
 
-/// Clients by how far they are.
+/// Clients by progress.
 #[derive(Default)]
 struct Backlog {
     greeting: Vec<Incoming>,
@@ -51,7 +51,7 @@ static NUMBER: AtomicU32 = AtomicU32::new(0);
 /// Approximate count of clients that are greeting; not 0: threads look at the background set.
 pub static GREETINGS: AtomicU32 = AtomicU32::new(0);
 
-/// Takes a client out, to be dropped or gone on with while the lock is not held.
+/// Removes a client from the list, to be dropped or continued without the lock.
 fn take(which: impl FnMut(&Incoming) -> bool) -> Option<Incoming> {
     let mut backlog = BACKLOG.lock();
     let index = backlog.greeting.iter().position(which)?;
@@ -73,7 +73,7 @@ pub fn go_on(number: u32) {
     }
 }
 
-/// Takes a greeting as far as it goes. A client that fails is dropped: its error is not the
+/// Continues a greeting as far as possible. A client that fails is dropped: its error is not the
 /// listener's.
 fn advance(mut incoming: Incoming) {
     let listener = incoming.listener;
@@ -127,7 +127,7 @@ fn begin(listener: i32, file: File, settings: Settings) -> os::Result<bool> {
     let end = sys::nanoseconds() + settings.patience;
     let handshake = Handshake::new(socket.raw(), settings, end, side::HOST);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    // In the order of their last step: the first has been silent for longest.
+    // Ordered by their last step: the first has been silent for longest.
     let full = BACKLOG.lock().greeting.len() >= MOST;
     drop(take(|_| full));
     advance(Incoming { listener: file, number, handshake, socket });
@@ -141,7 +141,7 @@ fn file_of(listener: i32) -> os::Result<File> {
     sys::file_of(listener).ok_or(libc::EBADF)
 }
 
-/// Another thread may close the listener, and its number become that of another file.
+/// Checks that the listener's number was not closed and reused by another thread.
 fn check_file(listener: i32, file: File) -> os::Result<()> {
     if sys::file_of(listener) == Some(file) {
         return Ok(());
@@ -162,7 +162,7 @@ pub fn arm(listener: i32, settings: Settings) -> os::Result<bool> {
 }
 
 /// Returns the next client that has greeted. Waits until `end`, a time of `sys::nanoseconds`;
-/// `None`: as the listener's O_NONBLOCK says. `serve` looks after the background set.
+/// `None`: as the listener's O_NONBLOCK says. `serve` serves the background set.
 pub fn accept(
     listener: i32,
     settings: Settings,
@@ -206,7 +206,7 @@ pub fn accept(
     }
 }
 
-/// Returns what an event loop polls for a listener.
+/// Returns the descriptor that an event loop polls for a listener.
 pub fn events(listener: i32) -> os::Result<Arc<Events>> {
     let file = file_of(listener)?;
     let known = |backlog: &Backlog| backlog.polled.iter().find(|one| one.0 == file).cloned();
