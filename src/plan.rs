@@ -21,9 +21,9 @@ pub struct Piece {
     pub len: usize,
 }
 
-/// A copy cut into pieces that begin at destination pages, so that no two channels ever
-/// write the same page (or cache line). The head rides with the first piece, the tail with
-/// the last: a CPU copies an unaligned edge as well as any other byte.
+/// A copy cut into pieces that begin at destination pages, so that no two channels ever write the
+/// same page (or cache line). The head belongs to the first piece, the tail to the last: a CPU
+/// copies unaligned edges like any other bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Cut {
     len: usize,
@@ -38,11 +38,11 @@ impl Cut {
     const LARGEST: usize = 64 * PAGE;
     /// Bytes that one page table maps.
     pub const TABLE: usize = 512 * PAGE;
-    /// Bytes that all channels take together before the first of them is given more.
+    /// Bytes of all channels together before the first of them gets another piece.
     const ROUND: usize = 1024 * PAGE;
 
-    /// Makes about four pieces for each of `parties`, so that the slowest party is waited for
-    /// during a quarter of its part at most; small enough to share, large enough to stream.
+    /// Makes about four pieces for each of `parties`, so that the slowest party delays the end by a
+    /// quarter of its part at most; small enough to share, large enough to stream.
     pub fn new(dst: usize, len: usize, parties: usize) -> Self {
         let even = (len / (4 * parties.max(1))).next_multiple_of(PAGE);
         Self::with_piece(dst, len, even.clamp(Self::SMALLEST, Self::LARGEST))
@@ -83,9 +83,9 @@ impl Cut {
         parties <= 4 || self.piece >= Self::TABLE / 2
     }
 
-    /// Makes one piece for each of `channels` and 4 MiB, in at most `most` pieces: a piece that ends
-    /// within pages that lie together costs a transfer more. Of a long copy each channel gets
-    /// its first piece before all pages are pinned.
+    /// Makes one piece for each of `channels` and 4 MiB, in at most `most` pieces: a piece that
+    /// ends within contiguous pages costs one more transfer. In a long copy each channel gets its
+    /// first piece before all pages are pinned.
     pub fn for_channels(most: usize, dst: usize, len: usize, channels: usize) -> Self {
         let even = len.min(Self::ROUND).div_ceil(channels.max(1));
         let least = len.div_ceil(most).max(Self::SMALLEST);
@@ -124,8 +124,8 @@ impl Cut {
     }
 }
 
-/// Deals `pieces` out to groups of `each` neighbours: the first ones of all groups come first, then
-/// the second ones. Returns which piece has number `index` then.
+/// Interleaves groups of `each` neighbours among `pieces`: the first ones of all groups come first,
+/// then the second ones. Returns the piece at position `index`.
 pub fn spread(mut index: usize, pieces: usize, each: usize) -> usize {
     for part in 0..each {
         let groups = pieces.saturating_sub(part).div_ceil(each);

@@ -1,9 +1,9 @@
 //! Streaming stores for a caller that copies without help.
 //!
 //! libc streams only copies above three quarters of the last-level cache, hundreds of MiB on a
-//! server. Below that, each line of the destination is read before it is overwritten, and pushes
-//! another one out. Streaming spares both, and four pages at a time keep more reads in flight than
-//! one page does.
+//! server. Below that, each line of the destination is read before it is overwritten, and evicts
+//! another one. Streaming avoids both, and four pages at a time keep more reads in flight than one
+//! page does.
 //!
 //! A bad page faults here, in the program's thread and with nothing held, as it does in libc: the
 //! loops, which are written beside those of `copy_loop`, lie outside the range that its `recover` knows.
@@ -15,10 +15,10 @@ use crate::os::cpus::{self, Features};
 use crate::os::sys;
 use crate::plan::PAGE;
 
-/// A piece that is timed: long enough for the clock, and short enough for several in a copy.
+/// Bytes of a timed piece: long enough for the clock, and short enough for several in a copy.
 const TIMED_PIECE: usize = 64 * PAGE;
 
-/// Copies with the stores that were chosen; returns what pieces made by turns have shown.
+/// Copies with the stores that were chosen; returns the measurements of alternating pieces.
 ///
 /// # Safety
 /// As memcpy of these arguments.

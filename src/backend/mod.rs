@@ -1,6 +1,6 @@
-//! The ways to carry a copy. A backend receives values, never the configuration, and
-//! answers with a value: carried, or why not. After a refusal nothing is under way and all
-//! of the copy is left to do.
+//! The ways to carry a copy. A backend receives values, never the configuration, and returns
+//! "carried" or the reason of a refusal. After a refusal nothing is in flight and the whole copy is
+//! left to do.
 
 pub mod alone;
 pub mod asynchronous;
@@ -17,16 +17,16 @@ mod tuning;
 
 use crate::os::{process, sys::NoNewFilter};
 
-/// Why a backend did not carry a copy. The copy is libc's then.
+/// Reasons why a backend did not carry a copy, which then goes to libc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// More copies are under way than help could be had for.
+    /// More copies are in flight than there is help for.
     Busy,
     /// The system refused what the backend needs; it is asked again after a while, if at all.
     System,
-    /// We run in a child that shares the memory of its parent, whose engine this is.
+    /// This is a child that shares the memory of its parent, whose engine this is.
     NotOurs,
-    /// Every channel has failed and was put aside.
+    /// Every channel has failed and is in quarantine.
     NoChannels,
 }
 

@@ -1,4 +1,4 @@
-//! How the pieces of one copy are done: one word that the queue carries, and all of its bits.
+//! Mode of a copy: one word that the queue carries, and all of its bits.
 
 #[cfg(not(loom))]
 use crate::backend::Refused;
@@ -12,7 +12,7 @@ use bitflags::bitflags;
 
 bitflags! {
     pub struct Mode: usize {
-        /// Streaming stores, else ordinary ones.
+        /// Streaming stores instead of ordinary ones.
         const STREAM = 1;
         /// `RIGHTS` are the caller's, where the CPU has protection keys: they belong to the thread,
         /// and a worker must see exactly the memory its caller sees.
@@ -75,7 +75,7 @@ impl Mode {
         if mode.policy() == memory_policy::UNKNOWN { Err(Refused::Busy) } else { Ok(mode) }
     }
 
-    /// Takes on what belongs to the caller, for a worker that has the memory policy in `policy`.
+    /// Adopts what belongs to the caller, in a worker that has the memory policy in `policy`.
     pub fn adopt(self, policy: &core::sync::atomic::AtomicU32) {
         memory_policy::take_on(self.policy(), policy);
         let rights = (self.bits() >> 32) as u32;

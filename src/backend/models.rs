@@ -1,4 +1,4 @@
-//! What loom's models need of this folder: the claiming protocol, with loom's atomics.
+//! Parts of this folder for loom's models: the claiming protocol, with loom's atomics.
 
 pub mod mode;
 mod request;

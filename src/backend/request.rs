@@ -1,23 +1,23 @@
-//! What an engine has noted about a request that goes on while its caller does something else.
+//! State of an asynchronous request of an engine.
 
 use crate::os::sync::{AtomicU32, AtomicU64, AtomicUsize};
 
-/// One request. What the words mean differs by engine.
+/// One request. The meaning of its words differs by engine.
 #[cfg_attr(loom, derive(Default))]
 pub struct Request {
-    /// The address of the backend.
+    /// Address of the backend.
     pub engine: AtomicUsize,
     pub id: AtomicU64,
-    /// Of the words: slot << 32 | channels. All ones: the words tell nothing.
+    /// Slot << 32 | channels of the words. All ones: there are no words.
     pub words: AtomicU64,
-    /// Which pieces have failed; known once `over` is the number of the request.
+    /// Failed pieces; valid once `over` is the number of the request.
     pub failed: AtomicU64,
     pub over: AtomicU64,
-    /// Held by the thread that asks the kernel, which tells of failures only once; given back by that
-    /// thread only, also when the entry has got another request meanwhile. The number of the
-    /// process: what a thread of the parent has taken does not count in the child of a fork.
+    /// Held by the thread that asks the kernel, which reports failures only once; released by that
+    /// thread only, even if the entry has got another request meanwhile. Holds the process id, so
+    /// that the child of a fork ignores what a thread of the parent holds.
     pub asking: AtomicU32,
-    /// How it was cut, how many bytes were taken, and when.
+    /// Cut of the request, bytes taken, and time of submission.
     pub head: AtomicUsize,
     pub piece: AtomicUsize,
     pub taken: AtomicUsize,

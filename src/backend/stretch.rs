@@ -1,10 +1,10 @@
-//! Long copies go to a DMA engine one stretch after the other: signals are held while a request is
-//! under way, and its length bounds for how long.
+//! Splits long copies for a DMA engine into stretches: signals are held while a request is in
+//! flight, and its length bounds for how long.
 
 use super::{Refused, libc as original};
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// One request's part of a copy.
+/// Part of a copy for one request.
 #[derive(Clone, Copy)]
 pub struct Stretch {
     pub dst: usize,
@@ -13,7 +13,7 @@ pub struct Stretch {
 }
 
 impl Stretch {
-    /// From offset `from` to offset `to`, by libc.
+    /// Copies from offset `from` to offset `to` by libc.
     ///
     /// # Safety
     /// As memcpy.
@@ -24,10 +24,9 @@ impl Stretch {
         }
     }
 
-    /// Has the whole copied stretch by stretch: `next` says how long the next one is, given the
-    /// bytes that are left, and `copy` makes it. A copy that is refused at its first stretch is
-    /// refused, and nothing of it is done. After that there is no way back: libc copies the refused
-    /// stretch, which is counted among the caller's bytes.
+    /// Copies the whole stretch by stretch: `next` returns the length of the next one, given the
+    /// bytes that are left, and `copy` makes it. A refusal of the first stretch refuses the copy,
+    /// and nothing is done. Later ones are copied by libc and counted among the caller's bytes.
     ///
     /// # Safety
     /// As memcpy of the whole.

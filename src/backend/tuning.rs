@@ -1,5 +1,5 @@
-//! What a DMA engine's past copies tell about the next one: how long it takes, when a thread that
-//! sleeps through it has to wake up, how large a request may be, and how much the caller does itself.
+//! Estimates from a DMA engine's past copies: how long the next one takes, when a thread that
+//! sleeps has to wake up, how large a request may be, and how much the caller does itself.
 //!
 //! Plain numbers, shared by all threads without locks: a lost update costs a sample.
 #![forbid(unsafe_code)]
@@ -9,11 +9,11 @@ use crate::plan::PAGE;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Ticks that the engine takes for a copy, by its size: one number for each power of two, because
-/// what it takes to begin counts for more in small ones.
+/// the fixed cost weighs more in small ones.
 pub struct CopyTimes([AtomicU64; 64]);
 
 impl CopyTimes {
-    /// Ticks for `bytes`; 0: nothing is known yet.
+    /// Returns the ticks for `bytes`; 0: nothing is known yet.
     pub fn expected(&self, bytes: usize) -> u64 {
         let class = bytes.max(1).ilog2();
         let known = self.0[class as usize].load(Relaxed);
@@ -25,7 +25,7 @@ impl CopyTimes {
         let now = ((u128::from(ticks) << class) / bytes.max(1) as u128) as u64;
         let cell = &self.0[class as usize];
         let before = cell.load(Relaxed);
-        // A copy that was held up counts for no more than two.
+        // Clamps an outlier to twice the average.
         let next = if before == 0 { now } else { (3 * before + now.min(2 * before)).div_ceil(4) };
         cell.store(next.max(1), Relaxed);
     }
@@ -37,7 +37,7 @@ impl CopyTimes {
         }
     }
 
-    /// Halves what is known: callers have overslept for a while, so it may be about a time when the
+    /// Halves the estimate: callers have overslept for a while, so it may date from a time when the
     /// engine was busy.
     pub fn forget_half(&self, bytes: usize) {
         let cell = &self.0[bytes.max(1).ilog2() as usize];
@@ -45,29 +45,29 @@ impl CopyTimes {
     }
 }
 
-/// How long before the expected end a sleeper has to wake up, in ticks: what timers and the way
-/// out of sleep take on this machine.
+/// Ticks before the expected end at which a sleeper has to wake up: the latency of timers and of
+/// waking on this machine.
 #[derive(Default)]
 pub struct Lead {
     ticks: AtomicU64,
-    /// How often in a row it was too short.
+    /// Consecutive times that it was too short.
     too_short: AtomicU32,
 }
 
 impl Lead {
-    /// About 20 us to 0.4 ms.
+    /// Bounds: about 20 us to 0.4 ms.
     const LEAST: u64 = 50_000;
     const MOST: u64 = 1_000_000;
-    /// A caller that waits for less was in time.
+    /// Ticks of waiting below which a caller was in time.
     const IN_TIME: u64 = 12_500;
-    /// Half of all sleepers are a little late: this many in a row must have another reason.
+    /// Consecutive late sleepers that indicate another reason: half of all are a little late.
     const SUSPICIOUS: u32 = 8;
 
     pub fn get(&self) -> u64 {
         self.ticks.load(Relaxed).clamp(Self::LEAST, Self::MOST)
     }
 
-    /// The copy was over before its sleeper woke up. Returns whether that has been so for a while.
+    /// Notes that the copy ended before its sleeper woke up. Returns whether that is so repeatedly.
     pub fn was_too_short(&self) -> bool {
         let now = self.get();
         self.ticks.store(now + now / 16, Relaxed);
@@ -76,13 +76,13 @@ impl Lead {
         times >= Self::SUSPICIOUS
     }
 
-    /// The lead left no time to sleep. It shrinks, so that sleeping is tried again later.
+    /// Notes that the lead left no time to sleep. It shrinks, so that sleeping is tried again.
     pub fn was_too_long_to_sleep(&self) {
         let now = self.get();
         self.ticks.store(now - now / 64, Relaxed);
     }
 
-    /// A caller that slept had to wait for this many ticks.
+    /// Notes that a caller that slept then waited for this many ticks.
     pub fn was_long_enough(&self, waited: u64) {
         self.too_short.store(0, Relaxed);
         if waited > Self::IN_TIME {
@@ -92,7 +92,7 @@ impl Lead {
     }
 }
 
-/// How many bytes one request may have.
+/// Most bytes of one request.
 #[derive(Default)]
 pub struct Limit {
     now: AtomicUsize,
@@ -136,7 +136,7 @@ impl Limit {
     }
 }
 
-/// The caller's part of a copy while an engine does the rest, in 256ths. It is right when both finish
+/// Part of a copy that the caller does while an engine does the rest, in 256ths. Both should finish
 /// together, so it is moved by `STEP` after every copy, between nothing and `MOST`.
 #[derive(Default)]
 pub struct CallerShare<const MOST: u32, const STEP: u32>(AtomicU32);
@@ -157,7 +157,7 @@ impl<const MOST: u32, const STEP: u32> CallerShare<MOST, STEP> {
     }
 }
 
-/// Two clocks read at once, for turning ticks into nanoseconds.
+/// Two clocks read at once, for converting ticks to nanoseconds.
 #[derive(Default)]
 pub struct Clock {
     ticks: AtomicU64,

@@ -1,4 +1,4 @@
-//! What the machine leaves us: CPUs by affinity and quota, and features of the CPU.
+//! CPUs that this process may use, by affinity and quota, and features of the CPU.
 
 use crate::os::lock::TryLock;
 use crate::os::sys::{self, NoFilter, NoNewFilter, syscall};
@@ -11,21 +11,20 @@ use memchr::memrchr;
 use once_cell::race::OnceNonZeroUsize;
 
 bitflags! {
-    /// What the CPU has and the kernel has switched on.
+    /// Features that the CPU has and the kernel has enabled.
     pub struct Features: usize {
         /// Set once the CPU was asked.
         const KNOWN = 1;
         const PROTECTION_KEYS = 1 << 1;
         const AVX512 = 1 << 2;
         const AVX2 = 1 << 3;
-        /// `rep movsb` is the way to copy large blocks: an Intel CPU that says so. Others say so
-        /// too, but are slow where source and destination are aligned differently; libc decides
-        /// alike.
+        /// `rep movsb` is fast for large blocks: an Intel CPU with ERMS. Others have the bit too,
+        /// but are slow where source and destination are aligned differently; libc decides alike.
         const GOOD_MOVSB = 1 << 4;
     }
 }
 
-/// Asked once: the cpuid instruction costs microseconds in a virtual machine.
+/// Returns the features. Asked once: cpuid takes microseconds in a virtual machine.
 pub fn features() -> Features {
     static BITS: OnceNonZeroUsize = OnceNonZeroUsize::new();
     let ask = || {
@@ -41,7 +40,7 @@ pub fn features() -> Features {
     Features::from_bits_truncate(BITS.get_or_init(ask).get())
 }
 
-/// Returns which registers the kernel saves, as XCR0 has it.
+/// Returns the registers that the kernel saves, as in XCR0.
 fn saved_registers() -> u32 {
     if __cpuid_count(1, 0).ecx >> 27 & 1 == 0 {
         return 0; // no xgetbv
@@ -55,14 +54,14 @@ fn saved_registers() -> u32 {
     saved
 }
 
-/// The CPU this thread runs on; it may have moved when this returns.
+/// Returns the CPU of this thread; it may have moved when this returns.
 pub fn current() -> u32 {
     // SAFETY: no arguments. The C library knows it without a system call, or nearly so.
     unsafe { libc::sched_getcpu() as u32 }
 }
 
-/// Bytes of the last level cache; 1 where the CPU does not say. Asked once: in a virtual machine the
-/// host answers.
+/// Returns the bytes of the last-level cache; 1 if the CPU does not tell. Asked once: in a virtual
+/// machine the host answers.
 pub fn last_level_cache() -> usize {
     static BYTES: OnceNonZeroUsize = OnceNonZeroUsize::new();
     let size = |index| {
@@ -75,8 +74,8 @@ pub fn last_level_cache() -> usize {
     BYTES.get_or_init(|| last().unwrap_or(NonZeroUsize::MIN)).get()
 }
 
-/// Room for what the kernel answers. Not on the stack: the first large copy may be made on
-/// a signal stack of two kilobytes. Never waited for, see `Limits::try_now`.
+/// Room for answers of the kernel. Not on the stack: the first large copy may be made on a signal
+/// stack of two kilobytes. Never waited for, see `Limits::try_now`.
 static BUFFERS: TryLock<CpuBuffers> =
     TryLock::new(CpuBuffers { mask: NO_CPU, own: NO_CPU, groups: [0; 4096], path: [0; 1024] });
 
@@ -90,18 +89,18 @@ struct CpuBuffers {
 type Mask = [u64; 128]; // 8192 CPUs, the most a kernel can be built for
 const NO_CPU: Mask = [0; 128];
 
-/// How many CPUs can work at once for this process.
+/// Limits of the CPUs that can work at once for this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub affinity: usize,
-    /// By the control groups; `None`: no limit, or unknown.
+    /// Quota of the control groups; `None`: no limit, or unknown.
     pub quota: Option<f64>,
-    /// Which CPUs, as a number that changes with them.
+    /// Set of CPUs, as a number that changes with it.
     pub which: u64,
 }
 
 impl Limits {
-    /// `None` when another thread is just asking: the hook does not wait.
+    /// Reads the limits. `None` while another thread does: the hook does not wait.
     pub fn try_now(allowed: NoNewFilter) -> Option<Self> {
         let mut buffers = BUFFERS.try_take()?;
         let CpuBuffers { mask, groups, path, .. } = &mut *buffers;
@@ -109,7 +108,7 @@ impl Limits {
         Some(Self { affinity, quota: by_quota(groups, path, allowed), which })
     }
 
-    /// Like `try_now`, and one CPU when that is not known.
+    /// Like `try_now`, but returns one CPU where that is not known.
     pub fn now() -> Self {
         let one = Self { affinity: 1, quota: None, which: 0 };
         NoNewFilter::look().and_then(Self::try_now).unwrap_or(one)
@@ -121,12 +120,11 @@ impl Limits {
     }
 }
 
-/// Frees a new worker from what its maker may be bound to: one CPU, or real-time scheduling; and
-/// makes it as nice as the main thread. A batch thread gets its share of a CPU but does not take it
-/// from the thread that has woken it: where no CPU is idle, starting a copy would else cost the time
-/// of a piece (`bench/run async`).
+/// Resets what a new worker inherits: affinity and real-time scheduling; and gives it the nice
+/// value of the main thread. SCHED_BATCH does not preempt the thread that has woken it: where no
+/// CPU is idle, starting a copy would otherwise cost the time of a piece (`bench/run async`).
 pub fn run_anywhere(allowed: NoFilter) {
-    // Not cleared, for that is a call of memset: the kernel says how much it has filled.
+    // Not cleared, which would be a call of memset: the kernel tells how much it has filled.
     let mut mask = MaybeUninit::<Mask>::uninit();
     let main = sys::getpid();
     let size = affinity_of(main, mask.as_mut_ptr());
@@ -154,15 +152,15 @@ pub fn run_anywhere(allowed: NoFilter) {
 
 const IOPRIO_WHO_PROCESS: usize = 1;
 
-/// The I/O priority of a thread, 0 for this one; 0 where it has none of its own.
+/// Returns the I/O priority of a thread, 0 for this one; 0 where it has none of its own.
 fn io_priority_of(tid: i32, _: NoFilter) -> u16 {
     // SAFETY: no memory.
     let answer = unsafe { syscall!(SYS_ioprio_get, IOPRIO_WHO_PROCESS, tid) };
     u16::try_from(answer).unwrap_or(0)
 }
 
-/// What workers take over from the main thread, as a number that changes with it: nice value, I/O
-/// priority, and whether it is SCHED_IDLE. 0 where the kernel does not say.
+/// Returns what workers take over from the main thread, as one number: nice value, I/O priority,
+/// and whether it is SCHED_IDLE. 0 if the kernel does not tell.
 pub fn worker_class(allowed: NoFilter) -> u64 {
     let main = sys::getpid();
     Class::of(main, allowed).map_or(0, |class| {
@@ -172,7 +170,7 @@ pub fn worker_class(allowed: NoFilter) -> u64 {
     })
 }
 
-/// How the scheduler treats a thread.
+/// Scheduling class of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Class {
     pub policy: i32,
@@ -180,7 +178,7 @@ pub(super) struct Class {
 }
 
 impl Class {
-    /// Of a thread by its number, 0 for this one.
+    /// Reads the class of a thread by its number, 0 for this one.
     fn of(tid: i32, _: NoFilter) -> Option<Self> {
         // SAFETY: no memory.
         let (policy, priority) = unsafe {
@@ -195,8 +193,8 @@ impl Class {
         Some(Self { policy, nice: 20 - priority as i32 })
     }
 
-    /// From a file, with calls that the filter of the start allows; `None` when another thread is
-    /// just asking, `Some(None)` when there is no such file.
+    /// Reads it from a file, with calls that the filter of the start allows; `None` while another
+    /// thread does, `Some(None)` if there is no such file.
     pub fn in_file(path: &CStr, allowed: NoNewFilter) -> Option<Option<Self>> {
         let mut buffers = BUFFERS.try_take()?;
         Some(sys::read_file(path, &mut buffers.groups, allowed).and_then(Self::in_stat))
@@ -218,9 +216,9 @@ impl Class {
     }
 }
 
-/// Returns whether threads that this one makes serve others as well as the main thread's would. A
-/// nice value stays with them, and so does SCHED_IDLE, because it takes rights to leave it; a
-/// SCHED_DEADLINE thread can make none. Under a filter they have to stay what they are born as.
+/// Returns whether workers that this thread makes are as good as the main thread's. They inherit a
+/// nice value and SCHED_IDLE, which take rights to leave; a SCHED_DEADLINE thread can make none.
+/// Under a filter they keep everything that they inherit.
 pub fn may_make_workers() -> bool {
     let (no_filter, no_new_filter) = (NoFilter::look(), NoNewFilter::look());
     let filtered = no_filter.is_none();
@@ -232,7 +230,7 @@ pub fn may_make_workers() -> bool {
         }
         (None, None) => return false, // no thread may be made
     };
-    // What cannot be known is as usual.
+    // An unknown class is taken to be the usual one.
     let suits = classes.is_none_or(|(own, main)| own.makes_as_good_as(main, filtered));
     suits && (!filtered || has_all_cpus())
 }
@@ -245,17 +243,17 @@ fn has_all_cpus() -> bool {
     if size == 0 || affinity_of(0, own) != size {
         return false;
     }
-    // Word by word: to compare them as a whole is a call of bcmp, that is, of us.
+    // Word by word: comparing them as a whole calls bcmp, that is, us.
     mask.iter().zip(own.iter()).take(size / 8).all(|(main, own)| main == own)
 }
 
-/// In the child of a fork no other thread is asking any more.
+/// Releases the buffers in the child of a fork.
 pub fn forget_after_fork() {
     BUFFERS.forget_after_fork();
 }
 
-/// CPUs this process may run on, 1 when the kernel does not say; and which. Its main thread is asked:
-/// the one that copies first may be pinned for reasons of its own.
+/// Returns the number of CPUs this process may run on, 1 if the kernel does not tell, and which.
+/// Asks for the main thread: the one that copies first may be pinned.
 fn by_affinity(mask: &mut Mask) -> (usize, u64) {
     let words = affinity_of(sys::getpid(), mask) / 8;
     let used = mask.iter().take(words);
@@ -264,24 +262,24 @@ fn by_affinity(mask: &mut Mask) -> (usize, u64) {
     (count.max(1), which)
 }
 
-/// Asks which CPUs a thread may use, 0 for this one; returns how many bytes the kernel has
-/// filled, 0 when it does not say.
+/// Reads the affinity mask of a thread, 0 for this one. Returns how many bytes the kernel has
+/// filled, 0 on failure.
 fn affinity_of(tid: i32, mask: *mut Mask) -> usize {
     // SAFETY: the kernel writes at most this many bytes, if it can, and answers how many.
     let answer = unsafe { syscall!(SYS_sched_getaffinity, tid, size_of::<Mask>(), mask) };
     usize::try_from(answer).unwrap_or(0)
 }
 
-/// The least that any control group of this process grants. The first large copy waits for this:
-/// no file is opened that cannot tell anything.
+/// Returns the smallest quota of all control groups of this process. The first large copy waits for
+/// this, so no useless file is opened.
 fn by_quota(groups: &mut [u8], path: &mut [u8], allowed: NoNewFilter) -> Option<f64> {
     let groups = sys::read_file(c"/proc/self/cgroup", groups, allowed)?;
     let mut least: Option<f64> = None;
     for line in groups.split(|&byte| byte == b'\n') {
         let Some((version, group)) = cpu_group(line) else { continue };
         let mut group = group.strip_suffix(b"/").unwrap_or(group);
-        // Every group up to the root can set a limit. In a container the path may name
-        // groups of the host that are not mounted here; those just cannot be read.
+        // Every group up to the root can set a limit. In a container the path may name groups of
+        // the host that are not mounted here and cannot be read.
         loop {
             let mut mounts = version.mounts().into_iter();
             if let Some(Some(quota)) =
@@ -313,7 +311,7 @@ impl Version {
         }
     }
 
-    /// The files that hold quota and period, one behind the other; empty: none.
+    /// Returns the files that hold quota and period, one behind the other; empty: none.
     fn files(self) -> [&'static str; 2] {
         match self {
             Version::One => ["/cpu.cfs_quota_us", "/cpu.cfs_period_us"],
@@ -322,7 +320,7 @@ impl Version {
     }
 }
 
-/// The cpu controller of a /proc/self/cgroup line, and its group.
+/// Parses a line of /proc/self/cgroup: version of the cpu controller, and its group.
 fn cpu_group(line: &[u8]) -> Option<(Version, &[u8])> {
     let mut fields = line.splitn(3, |&byte| byte == b':').skip(1);
     let (controllers, group) = (fields.next()?, fields.next()?);
@@ -333,7 +331,7 @@ fn cpu_group(line: &[u8]) -> Option<(Version, &[u8])> {
     is_cpu.then_some((Version::One, group))
 }
 
-/// `None`: there is no such group here. `Some(None)`: it has no limit.
+/// Reads the quota of a group. `None`: there is no such group here. `Some(None)`: it has no limit.
 fn quota_at(
     version: Version,
     mount: &str,
@@ -355,7 +353,7 @@ fn quota_at(
     Some(cpus_of(&text[..used]))
 }
 
-/// Quota and period, "200000 100000"; "max" and "-1" mean no limit and are no number.
+/// Parses quota and period, "200000 100000"; "max" and "-1" mean no limit.
 fn cpus_of(text: &[u8]) -> Option<f64> {
     let mut words = core::str::from_utf8(text).ok()?.split_ascii_whitespace();
     let mut number = || words.next()?.parse::<u64>().ok();

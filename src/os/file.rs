@@ -1,5 +1,4 @@
-//! What is known of the program's open files, by calls that wait neither for a disk nor for a
-//! server.
+//! Facts about the program's open files, by calls that wait neither for a disk nor for a server.
 
 use super::sys::{NoFilter, SysResult, syscall};
 use core::mem::MaybeUninit;
@@ -9,7 +8,7 @@ use core::mem::MaybeUninit;
 pub struct RegularFile {
     pub id: FileId,
     pub size: usize,
-    /// Memory is all that holds it (tmpfs, memfd): reading it waits for no disk.
+    /// Set if only memory holds it (tmpfs, memfd): reading it waits for no disk.
     pub is_memory: bool,
 }
 
@@ -42,7 +41,7 @@ fn fcntl(fd: usize, command: i32) -> SysResult {
     unsafe { syscall!(SYS_fcntl, fd, command) }
 }
 
-/// Identity and size of a regular file, as they are known here: a server is not asked.
+/// Returns identity and size of a regular file from local caches: no server is asked.
 fn stat(fd: usize, _: NoFilter) -> Option<(FileId, usize)> {
     let mut stat = MaybeUninit::<libc::statx>::uninit();
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
@@ -59,13 +58,13 @@ fn stat(fd: usize, _: NoFilter) -> Option<(FileId, usize)> {
     }
 }
 
-/// Moves the file position by `by`; returns where it is then, or the negated errno.
+/// Moves the file position by `by`; returns the new one, or the negated errno.
 pub fn seek_by(fd: usize, by: isize) -> SysResult {
     // SAFETY: no memory.
     unsafe { syscall!(SYS_lseek, fd, by, libc::SEEK_CUR) }
 }
 
-/// As preadv2; `list` is an array of struct iovec.
+/// Reads like preadv2; `list` is an array of struct iovec.
 ///
 /// # Safety
 /// The program's own call, or a part of it.

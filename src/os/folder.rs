@@ -1,4 +1,4 @@
-//! A private folder of the user's, in memory, and files in it that are mapped.
+//! A private folder of the user, in memory, with files that are mapped.
 //!
 //! In memory (tmpfs), because a thread that stores to a mapped file on a disk waits for that disk
 //! now and then, and may find it full. Nothing here allocates, and no descriptor stays open.
@@ -44,10 +44,9 @@ impl Folder {
     }
 
     /// Makes a file of `len` zeros, mapped for reading and writing. All of it is written before it
-    /// is mapped: a folder without room, or a limit on the size of files, is found now and not by a
-    /// signal later. Its mode forbids to open it for writing, to its user too: truncating a mapped
-    /// file by mistake would kill the processes that have it mapped. `None`: that was not possible;
-    /// then a file may be left, which readers remove.
+    /// is mapped, so that lack of room or a file size limit shows now and not by a signal later.
+    /// Its mode forbids opening it for writing, even to its user: truncating it by mistake would
+    /// kill processes that map it. `None`: not possible; a file that is left is removed by readers.
     pub fn map_new_file(&self, name: &CStr, len: usize) -> Option<*mut c_void> {
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
         let flags = flags | libc::O_CLOEXEC;
@@ -80,7 +79,7 @@ impl Folder {
     }
 }
 
-/// Puts zeros of this process's own in the place of a mapping.
+/// Replaces a mapping with zeros of this process's own.
 ///
 /// # Safety
 /// A mapping of `len` bytes of which only atomics are in use.
@@ -91,7 +90,7 @@ pub unsafe fn map_zeros_over(at: *mut c_void, len: usize) {
     unsafe { syscall!(SYS_mmap, at, len, protection, flags, usize::MAX) };
 }
 
-/// The number of the namespace that process numbers belong to; 0: unknown.
+/// Returns the inode of our pid namespace; 0: unknown.
 pub fn pid_namespace() -> u64 {
     let mut room = [0; 32];
     let link = sys::read_link(c"/proc/self/ns/pid", &mut room).unwrap_or_default();

@@ -1,18 +1,18 @@
-//! Huge pages for memory that was never touched and is about to be written whole.
+//! Huge pages for fresh memory that is about to be written whole.
 //!
-//! A page fault for each 4 KiB costs more than the bytes. A whole 2 MiB page inside the range takes
-//! one fault, and not a byte more of memory, because all of it is written.
+//! A page fault for each 4 KiB costs more than the bytes. A 2 MiB page inside the range takes one
+//! fault, and no more memory, because all of it is written.
 //!
-//! The kernel makes such pages where a mapping is marked so (madvise). That has two prices, which are
-//! not paid when all of the mapping is marked MADV_NOHUGEPAGE as soon as the bytes are there:
+//! The kernel makes such pages where a mapping is marked so (madvise). That has two costs, which
+//! are avoided by marking the whole mapping MADV_NOHUGEPAGE once the bytes are written:
 //! - A mark on a part splits the mapping, and mremap of a split one fails. realloc then copies what
 //!   it would have moved: a bytearray that grows took nine times as long.
 //! - Memory that an allocator gives back (MADV_DONTNEED) and touches again here and there would
 //!   become huge where the mark has stayed.
 //!
-//! Where huge pages are made on request, MADV_NOHUGEPAGE means what no mark means, except to
-//! MADV_COLLAPSE (`collapse`). Parts become one mapping again if they have one list of pages
-//! (anon_vma), which the first page makes: it comes before the mark.
+//! Where huge pages are made on request, MADV_NOHUGEPAGE is equivalent to no mark, except for
+//! MADV_COLLAPSE (`collapse`). Parts merge again if they share an anon_vma, which the first page
+//! fault makes: it comes before the mark.
 
 use super::lock::TryLock;
 use super::sys::{self, NoFilter, NoNewFilter, syscall};
@@ -20,28 +20,28 @@ use core::mem::{MaybeUninit, zeroed};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 const PAGE: usize = 4096;
-/// What one huge page covers.
+/// Bytes of a huge page.
 const HUGE: usize = 2 << 20;
 
-/// Ranges below this gain too little for system calls that lock all mappings.
+/// Smallest range: below, the gain is less than system calls that lock all mappings cost.
 const FROM: usize = 4 << 20;
 
 /// Least range where the kernel (before 6.11) has to list all mappings to show one: 0.1 ms.
 const FROM_WITH_LIST: usize = 32 << 20;
 
-/// No request is made in a process with this many mappings: the kernel allows 65,530 by default.
+/// Most mappings of a process in which a request is made: the kernel allows 65,530 by default.
 const MOST_MAPPINGS: u32 = 16 << 10;
 
-/// Requests after which a process with too many mappings is looked at again.
+/// Requests after which a process with too many mappings is examined again.
 const AGAIN_AFTER: u32 = 4096;
 
-/// Whether the system makes huge pages on request: not where it always does, or never.
+/// State of the system's setting: huge pages on request, rather than always or never.
 static ON_REQUEST: AtomicU32 = AtomicU32::new(UNKNOWN);
 const UNKNOWN: u32 = 0;
 const NO: u32 = 1;
 const YES: u32 = 2;
 
-/// Set when the program has asked for small pages anywhere: it knows better.
+/// Set when the program has asked for small pages anywhere: its choice is respected.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// Calls of the program's that ask for huge pages.
@@ -50,7 +50,7 @@ static REQUESTS: AtomicU32 = AtomicU32::new(0);
 /// Set when a mapping has got a mark that stays.
 static MARKED: AtomicBool = AtomicBool::new(false);
 
-/// The kernel shows one mapping only in a list of all.
+/// Set if the kernel shows a mapping only in a list of all.
 static SHOWS_LIST: AtomicBool = AtomicBool::new(false);
 
 /// Requests that may be made, or skipped, before mappings are counted again.
@@ -71,7 +71,7 @@ pub fn note_request() {
     REQUESTS.fetch_add(1, Relaxed);
 }
 
-/// In the child of a fork: the thread that counted mappings is not here.
+/// Releases the budget in the child of a fork: the thread that counted is not here.
 pub fn forget_after_fork() {
     if ON_REQUEST.load(Relaxed) != UNKNOWN {
         BUDGET.forget_after_fork();
@@ -82,13 +82,13 @@ pub fn forget_after_fork() {
 pub struct Marked {
     mapping: (usize, usize),
     part: (usize, usize),
-    /// `REQUESTS` at that time.
+    /// Value of `REQUESTS` at that time.
     requests: u32,
 }
 
 impl Drop for Marked {
     fn drop(&mut self) {
-        // The program may have marked another part meanwhile: then the mapping stays split.
+        // If the program has marked another part meanwhile, the mapping stays split.
         let is_ours = REQUESTS.load(Relaxed) == self.requests;
         let (start, end) = if is_ours { self.mapping } else { self.part };
         advise(start, end, libc::MADV_NOHUGEPAGE);
@@ -96,7 +96,7 @@ impl Drop for Marked {
     }
 }
 
-/// Makes the program's call of madvise with MADV_COLLAPSE; where it is refused, once more without the
+/// Makes the program's call of madvise with MADV_COLLAPSE; if it is refused, repeats it without the
 /// mark that our copies leave.
 pub fn collapse(start: usize, len: usize, call: impl Fn() -> i32) -> i32 {
     // SAFETY: the address of this thread's errno.
@@ -118,8 +118,8 @@ fn advise(start: usize, end: usize, advice: i32) -> bool {
     unsafe { syscall!(SYS_madvise, start, end - start, advice) == 0 }
 }
 
-/// Has pages that lie whole in the range made huge ones when they are touched, as long as the result
-/// lives. `None`: they are made as the program has asked for, small or huge.
+/// Makes the kernel use huge pages for what lies entirely in the range, while the result lives.
+/// `None`: page sizes remain the program's choice.
 pub fn mark(start: usize, len: usize, allowed: NoFilter) -> Option<Marked> {
     let (from, to) = (start.next_multiple_of(HUGE), (start + len) / HUGE * HUGE);
     let least = if SHOWS_LIST.load(Relaxed) { FROM_WITH_LIST } else { FROM };
@@ -128,14 +128,14 @@ pub fn mark(start: usize, len: usize, allowed: NoFilter) -> Option<Marked> {
     }
     let requests = REQUESTS.load(Relaxed);
     let mapping = mapping_around(from)?;
-    // One that lies in no huge page, if there is.
+    // A page that lies in no huge page, if there is one.
     let first = if start < from { start } else { start + len - 1 } & !(PAGE - 1);
     let is_split = to <= mapping.1
         && to - from > HUGE
         && advise(first, first + PAGE, libc::MADV_POPULATE_WRITE)
         && advise(from, from + HUGE, libc::MADV_HUGEPAGE)
         && mapping_around(from) != Some(mapping);
-    // One that is not split was marked before, by the program: its mark stays.
+    // An unsplit mapping was marked before, by the program: its mark stays.
     is_split.then(|| {
         advise(from + HUGE, to, libc::MADV_HUGEPAGE);
         Marked { mapping, part: (from, to), requests }
@@ -154,8 +154,8 @@ fn is_wanted(_: NoFilter) -> bool {
     ON_REQUEST.load(Relaxed) == YES && !disabled()
 }
 
-/// Start and end of the private anonymous mapping around an address; `None`: it is of another kind,
-/// or that cannot be asked.
+/// Returns start and end of the private anonymous mapping around an address; `None`: it is of
+/// another kind, or unknown.
 fn mapping_around(address: usize) -> Option<(usize, usize)> {
     let allowed = NoNewFilter::look()?;
     let fd = i32::try_from(sys::open(c"/proc/self/maps", allowed)).ok().filter(|&fd| fd >= 0)?;
@@ -171,7 +171,7 @@ fn mapping_around(address: usize) -> Option<(usize, usize)> {
     found
 }
 
-/// Asks for one mapping, as linux/fs.h has it; an error is an errno.
+/// Queries one mapping (PROCMAP_QUERY of linux/fs.h); an error is an errno.
 fn query(fd: i32, address: usize) -> Result<Option<(usize, usize)>, i32> {
     const PROCMAP_QUERY: usize = 0xc068_6611;
     const SHARED: u64 = 8;
@@ -201,9 +201,9 @@ fn query(fd: i32, address: usize) -> Result<Option<(usize, usize)>, i32> {
     }
 }
 
-/// Looks through the list in small parts: callers may have a stack of 8 KiB.
+/// Searches the list in small parts: callers may have a stack of 8 KiB.
 fn find_in_list(fd: i32, address: usize) -> Option<(usize, usize)> {
-    // Long enough for what comes before the path.
+    // Room for what comes before the path.
     let (mut line, mut filled) = ([0; 96], 0);
     let mut room = MaybeUninit::<[u8; 512]>::uninit();
     // SAFETY: the kernel writes inside `room`, and what it has filled is looked at.
@@ -228,7 +228,7 @@ fn find_in_list(fd: i32, address: usize) -> Option<(usize, usize)> {
     None
 }
 
-/// Start, end, and whether it is private and anonymous.
+/// Parses start, end, and whether it is private and anonymous.
 fn parse_line(line: &[u8]) -> Option<(usize, usize, bool)> {
     let hex = |text: &[u8]| usize::from_str_radix(core::str::from_utf8(text).ok()?, 16).ok();
     let mut words = line.split(|&byte| byte == b' ');
@@ -245,8 +245,8 @@ fn is_on_request() -> bool {
         .is_some_and(|text| text.windows(9).any(|word| word == b"[madvise]"))
 }
 
-/// Takes one request from the budget; false: there are too many mappings. A mark keeps a mapping from
-/// merging with two neighbours, so that counting is due after half of what is left.
+/// Takes one request from the budget; false: there are too many mappings. A mark keeps a mapping
+/// from merging with two neighbours, so mappings are counted again after half of what is left.
 fn takes_budget() -> bool {
     let Some(mut budget) = BUDGET.try_take() else { return false };
     if budget.left == 0 {

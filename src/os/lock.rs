@@ -1,5 +1,5 @@
-//! A lock whose sleeping leaves errno alone, and which costs one atomic step when it is free; and one
-//! that is never waited for, which is the only kind for the hook.
+//! A lock that leaves errno alone and costs one atomic step when it is free; and a try-lock, which
+//! is the only kind for the hook.
 
 use super::sys;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -53,8 +53,8 @@ impl Futex {
         }
     }
 
-    /// In the child of a fork, where a thread of the parent may have held it. A page that is written
-    /// would be copied for the child.
+    /// Frees it in the child of a fork, where a thread of the parent may have held it. Writes only
+    /// if needed: a page that is written is copied for the child.
     fn free_after_fork(&self) {
         if self.0.load(Ordering::Relaxed) != FREE {
             self.0.store(FREE, Ordering::Release);
@@ -81,8 +81,8 @@ impl<T> Lock<T> {
         self.0.try_lock()
     }
 
-    /// In the child of a fork, which may have inherited it locked and half changed: what was there
-    /// is forgotten, not dropped.
+    /// Renews the value in the child of a fork, which may have inherited it locked and half
+    /// changed: the old one is forgotten, not dropped.
     pub fn renew(&self)
     where
         T: Default,
@@ -112,7 +112,7 @@ impl<T> Release for Held<'_, T> {
     }
 }
 
-/// A lock that is not waited for: a thread that finds it taken does without.
+/// A lock that is only tried: a thread that finds it taken does without.
 pub struct TryLock<T>(Mutex<Futex, T>);
 
 impl<T> TryLock<T> {

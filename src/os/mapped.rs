@@ -23,14 +23,14 @@ impl<T: Zeroed> Mapped<T> {
         Self(AtomicPtr::new(null_mut()))
     }
 
-    /// `None`: it was not needed yet.
+    /// Returns the value. `None`: it was not needed yet.
     #[inline]
     pub fn get(&self) -> Option<&'static T> {
         // SAFETY: null, or what `map` has put there, which is never unmapped.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
-    /// `None`: there is no memory for it.
+    /// Returns the value, mapped if need be. `None`: there is no memory for it.
     #[inline]
     pub fn get_or_map(&self) -> Option<&'static T> {
         self.get().or_else(|| self.map())

@@ -14,31 +14,31 @@ use super::sys::{NoFilter, syscall};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// A place in the table that fits into `BITS` bits.
+/// Index in the table, which fits into `BITS` bits.
 pub type PolicyId = u32;
 pub const BITS: u32 = 5;
-/// Nothing is to be taken on.
+/// No policy is to be adopted.
 pub const ANY: PolicyId = 0;
-/// The policy of the caller cannot be told to others: its copies stay with libc.
+/// The caller's policy cannot be passed on: its copies stay with libc.
 pub const UNKNOWN: PolicyId = (1 << BITS) - 1;
 
 const DEFAULT: u32 = 0;
 const PREFERRED: u32 = 1;
 const LOCAL: u32 = 4;
-/// Flags of set_mempolicy stand beside the mode, from this bit on.
+/// Flags of set_mempolicy, above the mode.
 const FLAGS: u32 = !0 << 13;
 const ONLY_ALLOWED_NODES: usize = 1 << 2; // MPOL_F_MEMS_ALLOWED
-/// Nodes that a kernel can be built for, and those that we can name.
+/// Most nodes of a kernel, and most that we can name.
 const MOST_NODES: usize = 1024;
 const NAMED_NODES: usize = 64;
 
-/// Whether this process may have memory of more than one node.
+/// Set if this process may have memory of more than one node.
 static SEVERAL_NODES: AtomicBool = AtomicBool::new(false);
 
 static TABLE: [PolicySlot; UNKNOWN as usize - 1] = [const { zeroed() }; UNKNOWN as usize - 1];
 
 struct PolicySlot {
-    /// `FREE`, `TAKEN` while it is being written, or the mode and one.
+    /// `FREE`, `TAKEN` while it is being written, or the mode plus one.
     state: AtomicU32,
     nodes: AtomicU64,
 }
@@ -50,7 +50,7 @@ impl PolicySlot {
     const FREE: u32 = 0;
     const TAKEN: u32 = u32::MAX;
 
-    /// Returns whether it holds this policy, perhaps from now on.
+    /// Returns whether it holds this policy, which it may take on now.
     fn holds(&self, (mode, nodes): (u32, u64)) -> bool {
         let (set, other) = (Ordering::Acquire, Ordering::Acquire);
         match self.state.compare_exchange(Self::FREE, Self::TAKEN, set, other) {
@@ -72,7 +72,7 @@ pub fn prepare() {
     }
 }
 
-/// The policy by which this thread's pages are placed, as a worker is to take it on.
+/// Returns the policy by which this thread's pages are placed, for a worker to adopt.
 pub fn of_caller() -> PolicyId {
     if !SEVERAL_NODES.load(Ordering::Relaxed) {
         return ANY;
@@ -87,7 +87,7 @@ pub fn of_caller() -> PolicyId {
     found.map_or(UNKNOWN, |at| at as PolicyId + 1)
 }
 
-/// Takes a policy on, for a worker that has the one in `own`.
+/// Adopts a policy, in a worker that has the one in `own`.
 pub fn take_on(policy: PolicyId, own: &AtomicU32) {
     if policy == ANY || policy == own.load(Ordering::Relaxed) || NoFilter::look().is_none() {
         return;
@@ -100,10 +100,10 @@ pub fn take_on(policy: PolicyId, own: &AtomicU32) {
     own.store(policy, Ordering::Relaxed);
 }
 
-/// Mode and nodes of this thread's policy; `None`: the kernel does not say, or there are too many.
+/// Returns mode and nodes of this thread's policy; `None`: unknown, or there are too many.
 fn ask(flags: usize, _: NoFilter) -> Option<(u32, u64)> {
     let mut mode = 0u32;
-    // Not cleared, for that is a call of memset: the kernel fills all of it.
+    // Not cleared, which would be a call of memset: the kernel fills all of it.
     let mut nodes = MaybeUninit::<[u64; MOST_NODES / 64]>::uninit();
     let place = nodes.as_mut_ptr();
     // SAFETY: the kernel writes the mode, and as many bits as we say.
@@ -116,7 +116,7 @@ fn ask(flags: usize, _: NoFilter) -> Option<(u32, u64)> {
     nodes[1..].iter().all(|&more| more == 0).then_some((mode, nodes[0]))
 }
 
-/// The default policy of this thread, in the words of another.
+/// Returns the default policy of this thread, expressed as a preferred node.
 fn prefer_this_node(_: NoFilter) -> Option<(u32, u64)> {
     let mut node = 0u32;
     // SAFETY: writes one number.

@@ -1,5 +1,5 @@
-//! What the operating system and the processor give us, without the C library's wrappers:
-//! those may allocate, set errno or use thread-local storage.
+//! Operating system and processor without the C library's wrappers, which may allocate, set errno
+//! or use thread-local storage.
 
 pub mod cpus;
 pub mod deferred;

@@ -22,8 +22,8 @@ impl<T> Once<T> {
         Self { state: AtomicU8::new(EMPTY), value: UnsafeCell::new(MaybeUninit::uninit()) }
     }
 
-    /// Sets the value, unless one was set; returns the first one. No thread waits for another that is
-    /// just setting it.
+    /// Sets the value, unless one was set; returns the first one. No thread waits for another that
+    /// is setting it.
     pub fn set(&self, value: T) -> Option<&T> {
         let (empty, taken) = (EMPTY, TAKEN);
         if self.state.compare_exchange(empty, taken, Ordering::Acquire, Ordering::Relaxed).is_ok() {

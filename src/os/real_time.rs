@@ -1,25 +1,25 @@
-//! Whether the calling thread has real-time scheduling (SCHED_FIFO, SCHED_RR or SCHED_DEADLINE).
+//! Tells whether the calling thread has real-time scheduling (FIFO, RR or DEADLINE).
 //!
 //! Such a thread must not wait for what ordinary threads are doing: for a worker, or for a lock in
-//! the kernel that one of them may hold. So it is asked about before anything that can wait. Two
-//! system calls are too much for every large copy of all other threads, so an answer is believed for
-//! some milliseconds. Under a seccomp filter it has to be read from a file, which takes longer than
-//! some copies, and is believed for seconds.
+//! the kernel that one of them may hold. So this is checked before anything that can wait. Two
+//! system calls are too much for every large copy of all other threads, so an answer is cached for
+//! some milliseconds. Under a seccomp filter it is read from a file, which takes longer than some
+//! copies, and is cached for seconds.
 
 use super::cpus::Class;
 use super::sys::{self, NoFilter, NoNewFilter, syscall};
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Units of about a millisecond, and of a second or two.
+/// Caches with units of about a millisecond, and of a second or two.
 static ANSWERS: Answers<{ 1 << 21 }> = Answers::new();
 static ANSWERS_OF_FILES: Answers<{ 1 << 32 }> = Answers::new();
 
-/// Whether programs may read the register that tells their threads apart.
+/// Set if programs may read the register that identifies their threads.
 #[unsafe(link_section = ".data")] // a page that start-up touches anyhow
 static CAN_READ_FS: AtomicBool = AtomicBool::new(false);
 
-/// At start-up.
+/// Notes at start-up whether the register can be read.
 pub fn settle_in() {
     const HWCAP2_FSGSBASE: u64 = 2;
     let can = sys::auxiliary(libc::AT_HWCAP2).is_some_and(|bits| bits & HWCAP2_FSGSBASE != 0);
@@ -34,14 +34,13 @@ pub fn is_real_time() -> bool {
         return ANSWERS_OF_FILES.recent_or(sys::gettid() as u64, now, by_file);
     }
     let thread = thread_register().unwrap_or_else(|| sys::gettid() as u64);
-    // A filter that came since start-up may kill for the question.
+    // A filter that came since start-up may kill for this call.
     ANSWERS.recent_or(thread, now, || Some(NoFilter::look().is_some_and(by_call)))
 }
 
-/// The register in which every thread has an address of its own, but that a thread which is made by
-/// a bare clone may share its maker's, and a new one may get that of one that has just ended: for as
-/// long as an answer is believed they are taken for that. What lies there is not read, for there may
-/// be nothing.
+/// Returns the register with every thread's own address (FS base). A thread made by a bare clone
+/// may share its maker's, and a new one may get that of one that has just ended: while an answer is
+/// cached they count as that. The memory is not read, because there may be none.
 fn thread_register() -> Option<u64> {
     if !CAN_READ_FS.load(Ordering::Relaxed) {
         return None;
@@ -58,9 +57,9 @@ fn by_call(_: NoFilter) -> bool {
     policy >= 0 && is_real_time_policy(policy as i32 & !libc::SCHED_RESET_ON_FORK)
 }
 
-/// With calls that the filter of the start allows; `None`: another thread is just reading.
+/// Reads a file, with calls that the filter of the start allows; `None`: another thread does.
 fn by_file() -> Option<bool> {
-    // Under another filter, or without /proc, nothing can be known: that is as usual.
+    // Under another filter, or without /proc, it is taken to be ordinary.
     let Some(allowed) = NoNewFilter::look() else { return Some(false) };
     let class = Class::in_file(c"/proc/thread-self/stat", allowed)?;
     Some(class.is_some_and(|class| is_real_time_policy(class.policy)))
@@ -70,9 +69,9 @@ fn is_real_time_policy(policy: i32) -> bool {
     matches!(policy, libc::SCHED_FIFO | libc::SCHED_RR | libc::SCHED_DEADLINE)
 }
 
-/// What was found out about some threads, each answer in one word: which thread, when, and the
-/// answer in the lowest bit. Times are counted in units of `UNIT` ticks; answers of this unit and of
-/// the one before are believed.
+/// Cache of answers about some threads, each in one word: thread, time, and the answer in the
+/// lowest bit. Times are in units of `UNIT` ticks; answers of this unit and of the one before are
+/// valid.
 struct Answers<const UNIT: u64>([AtomicU64; 64]);
 
 impl<const UNIT: u64> Answers<UNIT> {
@@ -87,8 +86,8 @@ impl<const UNIT: u64> Answers<UNIT> {
         (thread << Self::TIME_BITS | time) << 1 | u64::from(answer)
     }
 
-    /// The answer, asked for if it is not known. One that cannot be had now is true, to be on the
-    /// safe side for this once.
+    /// Returns the cached answer, or asks. If that fails, returns true this once, to be on the safe
+    /// side.
     fn recent_or(&self, thread: u64, now: u64, ask: impl FnOnce() -> Option<bool>) -> bool {
         let place = &self.0[(thread.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize];
         let (known, unit) = (place.load(Ordering::Relaxed), now / UNIT);

@@ -1,5 +1,5 @@
-//! Which signals come to a thread: holding them while a copy is under way, and letting those of
-//! bad pages through.
+//! Signal masks of threads: holding signals while a copy is in flight, and letting those of bad
+//! pages through.
 
 use super::deferred;
 use super::holders::{self, Holder};
@@ -9,21 +9,21 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// All 64 signals, the C library's own two included.
 const EVERY_SIGNAL: u64 = !0;
 
-/// What a bad page raises.
+/// Signals that a bad page raises.
 const FAULTS: u64 = signal_set(libc::SIGSEGV) | signal_set(libc::SIGBUS);
 
-/// glibc's own two, for cancellation and setuid. No program can block them, so a mask that has
-/// both is one of ours.
+/// glibc's own two, for cancellation and setuid. No program can block them, so a mask with both is
+/// ours.
 pub const OF_THE_C_LIBRARY: u64 = signal_set(32) | signal_set(33);
 
-/// Signals that the program has a handler for; all of them before the first look. A handler could
-/// jump out of a copy that workers still carry on, a default action cannot: so these are the ones
-/// to hold, and a process that hangs on a page dies of the others.
+/// Signals that the program has a handler for; all of them before the first look. These are held,
+/// because a handler could jump out of a copy that workers still carry on; a default action cannot,
+/// and a process that hangs on a page dies of it.
 static HANDLED: AtomicU64 = AtomicU64::new(!0);
 static LOOKED: AtomicBool = AtomicBool::new(false);
 
 /// Notes that the program handles a signal: before the kernel knows, and again afterwards, so that
-/// it is noted whatever a look at the kernel's table has meanwhile found.
+/// a concurrent look at the kernel's table cannot undo it.
 pub fn note_handler(signal: i32) {
     if (1..=64).contains(&signal) {
         HANDLED.fetch_or(signal_set(signal), Ordering::SeqCst);
@@ -54,7 +54,7 @@ pub fn look_at_handlers() {
     LOOKED.store(true, Ordering::Relaxed);
 }
 
-/// Signals that are held while others work on a copy.
+/// Returns the signals that are held while others work on a copy.
 pub fn handled() -> u64 {
     if !LOOKED.load(Ordering::Relaxed) {
         look_at_handlers();
@@ -62,17 +62,16 @@ pub fn handled() -> u64 {
     HANDLED.load(Ordering::Relaxed) | OF_THE_C_LIBRARY
 }
 
-/// While this lives, some signals do not come to this thread.
+/// Guard that holds some signals of this thread.
 pub struct SignalsHeld {
     before: u64,
-    /// SIGSEGV and SIGBUS still come.
+    /// Set if SIGSEGV and SIGBUS still come.
     but_faults: bool,
     holder: Option<&'static Holder>,
     since: u64,
 }
 
-/// After this long, in ticks (some milliseconds), a copy that others work on ends early if a signal
-/// waits.
+/// Ticks (some milliseconds) after which a shared copy ends early if a signal waits.
 const HOLD_TICKS: u64 = 10_000_000;
 
 impl SignalsHeld {
@@ -81,12 +80,12 @@ impl SignalsHeld {
         Self::these(EVERY_SIGNAL, false)
     }
 
-    /// Holds those with a handler during system calls that workers take part in.
+    /// Holds those with a handler during system calls that workers share.
     pub fn handled() -> Option<Self> {
         Self::these(handled() | FAULTS, false)
     }
 
-    /// Holds those with a handler while a copy is shared. Our own handler must hear of bad pages, as
+    /// Holds those with a handler while a copy is shared. Our own handler must get bad pages, as
     /// far as the program itself would. A thread that hangs on a page is interrupted when a signal
     /// waits for it, see `holders`.
     pub fn while_copying() -> Option<Self> {
@@ -102,7 +101,7 @@ impl SignalsHeld {
     pub(super) fn these(signals: u64, but_faults: bool) -> Option<Self> {
         let mut before = 0;
         let answer = signal_mask(libc::SIG_BLOCK, &signals, &mut before);
-        // Made only then, because dropping it sets a mask.
+        // Made only on success, because dropping it sets a mask.
         (answer == 0).then(|| Self { before, but_faults, holder: None, since: 0 })
     }
 
@@ -111,13 +110,13 @@ impl SignalsHeld {
         self.holder.is_some()
     }
 
-    /// Says that this thread does not hang. Returns whether a signal has waited for long enough, so
-    /// that the copy is to be ended.
+    /// Notes that this thread does not hang. Returns whether a signal has waited so long that the
+    /// copy is to end.
     pub fn must_end(&self) -> bool {
         let Some(holder) = self.holder else { return false };
         holder.progress();
         let is_long = sys::ticks().wrapping_sub(self.since) > HOLD_TICKS;
-        // Under a filter it cannot be asked whether one waits.
+        // Under a filter pending signals cannot be read.
         let waits = || NoFilter::look().is_none_or(|allowed| pending(allowed) & !self.before != 0);
         holder.is_interrupted() || is_long && waits()
     }
@@ -126,7 +125,7 @@ impl SignalsHeld {
         signal_mask(libc::SIG_SETMASK, &self.before, core::ptr::null_mut());
     }
 
-    /// Deferred signals come together with held ones.
+    /// Sends deferred signals, to come together with held ones.
     #[cold]
     fn hold_what_was_put_off() {
         signal_mask(libc::SIG_BLOCK, &FAULTS, core::ptr::null_mut());
@@ -136,7 +135,7 @@ impl SignalsHeld {
 
 impl Drop for SignalsHeld {
     fn drop(&mut self) {
-        // Before the first handler runs, which may never come back here.
+        // Before the first handler runs, which may never return here.
         if let Some(holder) = self.holder {
             holder.leave();
         }
@@ -152,7 +151,7 @@ impl Drop for SignalsHeld {
     }
 }
 
-/// Signals that wait for this thread or for the process, of those that this thread blocks.
+/// Returns the pending signals of this thread and of the process, of those that this thread blocks.
 pub fn pending(_: NoFilter) -> u64 {
     let mut signals = 0u64;
     // SAFETY: the kernel writes 8 bytes.
@@ -160,8 +159,8 @@ pub fn pending(_: NoFilter) -> u64 {
     signals & !OF_THE_C_LIBRARY
 }
 
-/// While this lives, a worker hears of bad pages. At other times it blocks these two signals as
-/// all others, so that one sent to the process is left to the program's threads.
+/// Guard that lets a worker get SIGSEGV and SIGBUS. At other times it blocks them like all others,
+/// so that one sent to the process is left to the program's threads.
 pub struct FaultsHeard {
     before: u64,
 }
@@ -182,7 +181,7 @@ impl Drop for FaultsHeard {
     }
 }
 
-/// The set of one signal, as the kernel has it.
+/// Returns the set of one signal, in the kernel's layout.
 pub const fn signal_set(signal: i32) -> u64 {
     1 << (signal - 1)
 }
@@ -192,7 +191,7 @@ pub fn block_signal(signal: i32) {
     change_signal_mask(libc::SIG_BLOCK, signal_set(signal));
 }
 
-/// As sigprocmask; returns the signals that were blocked before.
+/// Changes the mask like sigprocmask; returns the signals that were blocked before.
 pub fn change_signal_mask(how: i32, signals: u64) -> u64 {
     let mut before = 0;
     signal_mask(how, &signals, &mut before);
@@ -217,7 +216,7 @@ pub struct Action {
 impl Action {
     pub const NONE: Self = Self { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
 
-    /// What the kernel has for a signal.
+    /// Reads the kernel's action for a signal.
     pub fn of(signal: i32) -> Option<Self> {
         let mut action = Self::NONE;
         // SAFETY: without a new action the kernel only writes the old one, 32 bytes.
@@ -230,7 +229,7 @@ impl Action {
     }
 }
 
-/// Returns whether a signal calls a function; true where the kernel does not say.
+/// Returns whether a signal calls a function; true if the kernel does not tell.
 fn has_handler(signal: i32) -> bool {
     Action::of(signal).is_none_or(|action| action.is_function())
 }

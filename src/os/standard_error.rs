@@ -1,17 +1,17 @@
 //! The standard error the program started with. It may have closed it since, as coreutils do at
-//! exit, or opened a file of its own in its place, where nothing of ours belongs.
+//! exit, or opened a file of its own in its place, to which we must not write.
 
 use super::sys;
 use core::sync::atomic::{AtomicI32, Ordering};
 
 pub struct StandardError {
-    /// Its device and inode.
+    /// Device and inode.
     identity: Option<(u64, u64)>,
     duplicate: AtomicI32,
 }
 
 impl StandardError {
-    /// High, out of the way of programs that expect the lowest free number.
+    /// Least number of our duplicate, out of the way of programs that expect the lowest free one.
     const LOWEST_DUPLICATE: i32 = 500;
     const NONE: i32 = -1;
 
@@ -36,7 +36,7 @@ impl StandardError {
     /// A child may become a daemon, and must not keep its parent's pipe open then.
     pub fn forget_after_fork(&self) {
         let duplicate = self.duplicate.swap(Self::NONE, Ordering::Relaxed);
-        // The number still stands for our duplicate, as far as can be known.
+        // If the number still stands for our duplicate, as far as can be known.
         if duplicate != Self::NONE && sys::file_of(duplicate) == self.identity {
             sys::close(duplicate);
         }

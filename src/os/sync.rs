@@ -5,8 +5,8 @@ pub use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Orderi
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Sets the lowest clear bit among the first `count` of a word, each of which stands for something
-/// to be taken. `None`: all are set.
+/// Sets the lowest clear bit among the first `count` of a word and returns its index. `None`: all
+/// are set.
 pub fn take_bit(word: &AtomicU64, count: u32) -> Option<usize> {
     let mut taken = word.load(Ordering::Relaxed);
     loop {
@@ -32,13 +32,13 @@ pub struct Sleepable {
     gate: model::Gate,
 }
 
-/// Why a sleep ended.
+/// Reason why a sleep ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// The word changed, or a wake came, or for no reason at all: look again.
+    /// The word changed, or a wake came, or spuriously: look again.
     LookAgain,
     TimedOut,
-    /// The system call itself was refused: there is no sleeping.
+    /// The system call itself was refused: sleeping is impossible.
     Refused,
 }
 
@@ -127,8 +127,8 @@ pub fn full_fence() {
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// Fetches a line that will be changed, and its address translation, while something else is
-/// done. Only a hint: any address will do.
+/// Prefetches a line that will be changed, and its address translation. Only a hint: any address
+/// will do.
 pub fn fetch_to_change(_address: usize) {
     // SAFETY: reads and changes nothing.
     #[cfg(not(loom))]
@@ -137,7 +137,7 @@ pub fn fetch_to_change(_address: usize) {
     }
 }
 
-/// Fetches a line that will be read.
+/// Prefetches a line that will be read.
 #[cfg(not(loom))]
 pub fn fetch(address: usize) {
     // SAFETY: changes nothing.
@@ -146,7 +146,7 @@ pub fn fetch(address: usize) {
     }
 }
 
-/// One turn of a spin loop.
+/// Pauses for one turn of a spin loop.
 pub fn pause() {
     #[cfg(not(loom))]
     core::hint::spin_loop();
@@ -158,7 +158,7 @@ pub fn pause() {
 mod model {
     use loom::sync::{Condvar, Mutex};
 
-    /// What a futex promises: the comparison and the falling asleep are one step.
+    /// Gate that makes compare and sleep one step, as a futex does.
     #[derive(Default)]
     pub struct Gate(Mutex<()>, Condvar);
 

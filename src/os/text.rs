@@ -5,8 +5,8 @@ use super::signal_mask::{SignalsHeld, signal_set};
 use super::sys::syscall;
 use core::fmt::{self, Write};
 
-/// Text in a given place, so that nothing is allocated: the program may exit inside its own
-/// allocator. What does not fit is left out.
+/// Text in a given buffer, because the program may exit inside its own allocator. What does not fit
+/// is dropped.
 pub struct Text<'a> {
     bytes: &'a mut [u8],
     used: usize,
@@ -41,7 +41,7 @@ impl fmt::Write for Text<'_> {
     }
 }
 
-/// The bytes as text; what is no text becomes question marks, in place.
+/// Converts bytes to text; invalid ones become question marks, in place.
 pub fn as_text(bytes: &mut [u8]) -> &str {
     while let Err(error) = core::str::from_utf8(bytes) {
         bytes[error.valid_up_to()] = b'?';
@@ -49,8 +49,8 @@ pub fn as_text(bytes: &mut [u8]) -> &str {
     core::str::from_utf8(bytes).unwrap_or_default()
 }
 
-/// What an errno means, for the few that opening and writing a file give. libc's own words may
-/// have to be translated, and that allocates.
+/// Describes an errno, of the few that opening and writing a file give. libc's own texts may have
+/// to be translated, which allocates.
 pub fn meaning(errno: i32) -> &'static str {
     match errno {
         libc::EPERM => "Operation not permitted",
@@ -101,7 +101,7 @@ pub fn say_to(fd: i32, line: fmt::Arguments<'_>) {
 /// the write that failed, or 0.
 pub fn write_all(fd: i32, bytes: &[u8]) -> i32 {
     // A pipe without reader, or RLIMIT_FSIZE, must not kill the program: the signal that a write
-    // raises is held, and taken away before signals come again.
+    // raises is held, and removed before signals come again.
     let held = SignalsHeld::these(signal_set(libc::SIGPIPE) | signal_set(libc::SIGXFSZ), false);
     let mut pending_before = 0u64;
     // SAFETY: the kernel writes its 8 bytes.
@@ -122,7 +122,7 @@ pub fn write_all(fd: i32, bytes: &[u8]) -> i32 {
         libc::EFBIG => signal_set(libc::SIGXFSZ),
         _ => 0,
     };
-    // One that was pending before is the program's.
+    // A signal that was pending before is the program's.
     if held.is_some() && raised & !pending_before != 0 {
         let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: both live through the call.

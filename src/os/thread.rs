@@ -1,4 +1,4 @@
-//! Threads of the C library's, for what is not a copy: their work may take locks and allocate.
+//! Threads of the C library, for work that may take locks and allocate; not for copies.
 
 use super::lookup::rare;
 use super::signal_mask::{self, OF_THE_C_LIBRARY, SignalsHeld};
@@ -21,8 +21,8 @@ rare! {
     ) -> i32;
 }
 
-/// Has a thread do the job, on a stack of `stack` bytes or more, with all signals of the program
-/// blocked: its handlers are not for it. Returns an errno if there is no such thread.
+/// Starts a thread for the job, with a stack of at least `stack` bytes and all signals of the
+/// program blocked. Returns an errno on failure.
 pub fn spawn(stack: usize, job: impl FnOnce() + Send + 'static) -> Result<(), i32> {
     let _held = SignalsHeld::all();
     let job: ThreadBody = Box::new(job);
@@ -30,7 +30,7 @@ pub fn spawn(stack: usize, job: impl FnOnce() + Send + 'static) -> Result<(), i3
     // SAFETY: `run` is never unloaded, and gets what it expects.
     let create = |stack| unsafe { create(stack, job.cast()) }.unwrap_or(libc::ENOSYS);
     let errno = match create(Some(stack)) {
-        // A program's own variables of threads lie there, too, and may be larger than that.
+        // The program's thread-local storage lies there too, and may be larger than that.
         libc::EINVAL => create(None),
         errno => errno,
     };
@@ -60,7 +60,7 @@ unsafe fn create(stack: Option<usize>, job: *mut c_void) -> Option<i32> {
 }
 
 extern "C" fn run(job: *mut c_void) -> *mut c_void {
-    // A thread may be cancelled, and setuid waits for it.
+    // A thread can be cancelled, and setuid waits for it.
     signal_mask::change_signal_mask(libc::SIG_UNBLOCK, OF_THE_C_LIBRARY);
     // SAFETY: made by `spawn`, for this call.
     unsafe { Box::from_raw(job.cast::<ThreadBody>())() };

@@ -1,12 +1,12 @@
 //! Copies between this process and what another one exports.
 //!
-//! The engine's law holds here too, but the caller is one of `adma_read` and its like, which
-//! may not be left by a jump: signals need not be held. Nothing is redone here either: what
-//! the engine has not copied is copied in another way, by the caller.
+//! The engine's law holds here too, but callers are `adma_read` and the like, which must not be
+//! left by a jump, so signals need not be held. Nothing is redone here: the caller copies what the
+//! engine has not.
 
 use super::*;
 
-/// What another process exports, and the port to it.
+/// Export of another process, and the port to it.
 #[derive(Clone, Copy, Debug)]
 pub struct There {
     pub port: i32,
@@ -22,8 +22,8 @@ impl Engine {
             && self.src_align.load(Relaxed) == 1
     }
 
-    /// Copies all, or says why not: an errno. Then a part may have been copied, and nothing is
-    /// under way. `push`: into the other process.
+    /// Copies all, or returns an errno. Then a part may have been copied, and nothing is in flight.
+    /// `push`: into the other process.
     ///
     /// # Safety
     /// `ours` is readable or, for a pull, writable for `len` bytes, and no Rust reference
@@ -66,7 +66,7 @@ impl Engine {
         let errno = self
             .submit(&mut request)
             .map_err(|errno| if errno == 0 { libc::EPROTO } else { errno })?;
-        // What share of its own copies a caller takes is not to be learnt from these.
+        // The caller's share of its own copies is not learnt from these.
         let how = Options { share: Some(0.0), ..*how };
         let failed = self.wait(&request, len, sys::ticks(), &how);
         match errno {

@@ -1,28 +1,28 @@
-//! Requests that go on while their caller does something else.
+//! Asynchronous requests.
 //!
-//! The engine's law does not bind here: the caller has promised to leave its memory alone
-//! until it is told of the end. What is known of a request lies in the table of pending
-//! copies, and the thread that finds it over finishes it.
+//! The engine's law does not apply here: the caller has promised to leave its memory alone until
+//! the end is reported. The state of a request is in the table of pending copies, and the thread
+//! that finds it over finishes it.
 
 use super::*;
 use crate::backend::request::Request;
 use crate::os::sync::pause;
 use crate::plan::Piece;
 
-/// `Request::words` of a request that only the kernel tells about.
+/// Value of `Request::words` for a request without words.
 const SILENT: u64 = u64::MAX;
 
-/// How often an overdue request is asked for, in ticks: about 1 ms.
+/// Interval at which the kernel is asked for an overdue request, in ticks: about 1 ms.
 pub const ASK_AGAIN: u64 = 2_500_000;
 
-/// What the words of a request tell.
+/// State of the words of a request.
 #[derive(PartialEq, Eq)]
 enum WordState {
     Missing,
     /// It is over, and nothing has failed.
     Come,
-    /// Later requests have used the same words, so it is over. But whether something has
-    /// failed may have been told to a thread that has not noted it yet.
+    /// Later requests have used these words, so it is over. A failure may be known only to a thread
+    /// that has not noted it yet.
     Passed,
 }
 
@@ -32,7 +32,7 @@ pub fn is_asked_for(request: &Request) -> bool {
 }
 
 impl Engine {
-    /// How much of a copy one request takes.
+    /// Returns how much of a copy one request takes.
     pub fn part_of(&self, len: usize) -> usize {
         self.limit.part_of(len)
     }
@@ -119,7 +119,7 @@ impl Engine {
             if now.wrapping_sub(since) < patience {
                 return false;
             }
-            // Not again at once.
+            // Not asked again at once.
             let recently = now.wrapping_sub(patience.saturating_sub(ASK_AGAIN));
             request.since.store(recently, Relaxed);
         } else if !silent {
@@ -151,8 +151,8 @@ impl Engine {
         }
     }
 
-    /// Asks the kernel in most cases, which tells of failed pieces once only: so one thread at a time,
-    /// and what it was told is noted before the next one asks.
+    /// Asks the kernel, which reports failed pieces only once: so one thread at a time, and its
+    /// answer is noted before the next one asks.
     fn ask_once(
         &self,
         request: &Request,
@@ -179,7 +179,7 @@ impl Engine {
                     over = true;
                 }
                 libc::EINTR | libc::ETIMEDOUT | libc::EAGAIN => {}
-                // The descriptor is not ours any more: only the words can tell now.
+                // The descriptor is not ours any more: only the words can tell.
                 _ if nanos > 0 => sys::sleep(nanos),
                 _ => {}
             }
@@ -188,13 +188,13 @@ impl Engine {
         over
     }
 
-    /// Calls `copy` with the stretches of a request that is over which the engine has not
-    /// copied; `len` is that of the whole body.
+    /// Calls `copy` with the stretches that the engine has not copied, once a request is over;
+    /// `len` is that of the whole body.
     pub fn left_over(&self, request: &Request, len: usize, mut copy: impl FnMut(usize, usize)) {
         let (head, piece) = (request.head.load(Relaxed), request.piece.load(Relaxed));
         let cut = Cut::from_parts(len, head, piece);
         let taken = request.taken.load(Relaxed);
-        // When the words have told of the end, nothing has failed.
+        // If the words have told the end, nothing has failed.
         let known = request.over.load(Acquire) == request.id.load(Relaxed);
         let failed = if known { request.failed.load(Relaxed) } else { 0 };
         for index in (0..cut.count().min(64)).filter(|index| failed >> index & 1 == 1) {

@@ -1,13 +1,13 @@
-//! What the engine counts, for the report.
+//! Counters of the engine, for the report.
 #![forbid(unsafe_code)]
 
 use super::abi;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// In calls, copies, bytes and ticks.
+/// Counts of calls, copies, bytes and ticks.
 pub struct Counts {
     pub submits: AtomicU64,
-    /// Calls to learn of the end of a request, where its words did not tell.
+    /// Calls to ask for the end of a request, where its words did not tell.
     pub waits: AtomicU64,
     /// System calls of other kinds: to hold signals, to sleep.
     pub others: AtomicU64,
@@ -19,13 +19,13 @@ pub struct Counts {
     pub channel_bytes: [AtomicU64; abi::MAX_CHANNELS],
     pub requests: AtomicU64,
     pub pinned_pages: AtomicU64,
-    /// Where the time of the requests went: before and in the system call, from its end to the last
-    /// word, and from there to the return, with whatever had to be done again.
+    /// Time of the requests: before and in the system call, from its end to the last word, and from
+    /// there to the return, redone pieces included.
     pub ticks: [AtomicU64; 3],
 }
 
 impl Counts {
-    /// Notes a request that went through these moments.
+    /// Counts a request, by the moments between its phases.
     pub fn note(&self, request: &abi::Submit, moments: [u64; 4]) {
         self.requests.fetch_add(1, Relaxed);
         self.pinned_pages.fetch_add(request.pinned.into(), Relaxed);

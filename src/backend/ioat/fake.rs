@@ -1,5 +1,5 @@
 //! A kernel helper for tests: it checks each call as adma_ioctl.h demands, copies the pieces
-//! itself, at once or later on a thread of its own, and makes the trouble it was told to.
+//! itself, at once or later on a thread of its own, and injects the faults it was told to.
 
 use super::abi;
 use std::collections::{HashMap, VecDeque};
@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-/// What becomes of one submission.
+/// Faults of one submission.
 #[derive(Clone, Copy, Default)]
 pub struct Trouble {
-    /// The errno of the first piece that is not taken, and which one that is.
+    /// Errno of the first piece that is refused, and its index.
     pub refuse: Option<(i32, usize)>,
     /// Pieces that fail; their channels write no word.
     pub failed: u64,
@@ -18,7 +18,7 @@ pub struct Trouble {
     pub lost: u32,
     /// Channels that never write words.
     pub silent: u32,
-    /// How much later it ends; zero: before the call returns.
+    /// Delay of its end; zero: it ends before the call returns.
     pub late: Duration,
     /// Answers of status calls before the true one.
     pub status: Option<(i32, u32)>,
@@ -27,7 +27,7 @@ pub struct Trouble {
 pub struct Kernel {
     info: abi::Info,
     pages: Vec<Page>,
-    /// For each submission in turn; none left: no trouble.
+    /// Faults of each submission in turn; none left: no fault.
     trouble: Mutex<VecDeque<Trouble>>,
     state: Mutex<State>,
     ended: Condvar,
@@ -47,7 +47,7 @@ struct Page([AtomicU64; 512]);
 #[derive(Default)]
 struct State {
     last: u64,
-    /// By slot: the id.
+    /// Request ids by slot.
     slots: HashMap<u32, u64>,
     requests: HashMap<u64, Request>,
 }
@@ -200,7 +200,7 @@ impl Kernel {
         if let Some(call) = &*self.at_end.lock().unwrap() {
             call();
         }
-        // The kernel knows before the words are there.
+        // The kernel knows before the words are written.
         let mut state = self.state.lock().unwrap();
         state.requests.get_mut(&id).unwrap().over = true;
         if trouble.failed == 0 {

@@ -1,8 +1,8 @@
-//! The kernel helper: its file, from finding to forgetting, and the calls it knows.
+//! The kernel helper: its file, from opening to forgetting, and the calls it knows.
 //!
-//! No decisions about copies here. A descriptor is the program's as much as ours: it may be
-//! closed behind our back and its number stand for another file, whose answer to our calls
-//! is then an error like any other.
+//! No decisions about copies here. A descriptor is the program's as much as ours: the program may
+//! close it and reuse its number for another file, whose answer to our calls is then an error like
+//! any other.
 
 use super::abi;
 use crate::os::sys;
@@ -12,14 +12,14 @@ use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 
 pub const PATH: &CStr = c"/dev/adma";
 
-/// What the module counts for all processes together, from its loading on. It counts more,
-/// but hides what would tell a user about copies of others.
+/// Counters of the module for all processes, since it was loaded. Others are hidden because they
+/// would reveal copies of other users.
 const COUNTED: [(&str, &CStr); 2] = [
     ("copies", c"/sys/class/misc/adma/stats/copies"),
     ("errors", c"/sys/class/misc/adma/stats/errors"),
 ];
 
-/// The module's own numbers, by name; `None` where they cannot be read.
+/// Reads the module's counters, by name; `None` where they cannot be read.
 pub fn counted(allowed: sys::NoNewFilter) -> Option<[(&'static str, u64); COUNTED.len()]> {
     let mut found = COUNTED.map(|(name, _)| (name, 0));
     for ((_, value), (_, path)) in found.iter_mut().zip(COUNTED) {
@@ -30,14 +30,14 @@ pub fn counted(allowed: sys::NoNewFilter) -> Option<[(&'static str, u64); COUNTE
     Some(found)
 }
 
-/// Out of the way of programs that expect the lowest free number; the lower one is for those with a
-/// low limit.
+/// Least descriptor numbers, out of the way of programs that expect the lowest free one; the second
+/// is for a low limit.
 const LOWEST_NUMBERS: [i32; 2] = [500, 60];
 
 pub struct Helper {
-    /// 0: not open.
+    /// Descriptor; 0: not open.
     fd: AtomicI32,
-    /// What the descriptor stood for when it was opened.
+    /// Device of the descriptor when it was opened.
     device: AtomicU64,
     #[cfg(test)]
     fake: core::sync::atomic::AtomicPtr<super::fake::Kernel>,
@@ -56,7 +56,7 @@ impl Helper {
 }
 
 impl Helper {
-    /// Opens the file and asks what it offers; or the errno of what failed.
+    /// Opens the file and asks what it offers; returns an errno on failure.
     pub fn open(&self, allowed: sys::NoNewFilter) -> Result<abi::Info, i32> {
         #[cfg(test)]
         if self.fake().is_some() {
@@ -90,12 +90,12 @@ impl Helper {
         }
     }
 
-    /// What it has counted for this file, if it is still there.
+    /// Returns the counters of this file, if it is still open.
     pub fn counts(&self) -> Option<abi::Info> {
         self.ask().ok()
     }
 
-    /// What can be worked with: this version, and numbers that make sense.
+    /// Returns what the helper offers, if the version and the numbers are valid.
     fn info(&self) -> Result<abi::Info, i32> {
         let info = self.ask()?;
         let sound = info.abi == abi::ABI_VERSION
@@ -109,7 +109,7 @@ impl Helper {
         }
     }
 
-    /// Returns where a channel's words can be seen; 0: they cannot.
+    /// Maps the words of a channel. Returns their address; 0: not possible.
     pub fn words(&self, channel: usize) -> usize {
         #[cfg(test)]
         if let Some(fake) = self.fake() {
@@ -126,7 +126,7 @@ impl Helper {
         self.call(abi::IOC_INFO, &raw mut info as usize)
     }
 
-    /// Starts a request. 0 or an errno; what has begun all the same is in `request`.
+    /// Starts a request. Returns 0 or an errno; `request` tells what has begun all the same.
     pub fn submit(&self, request: &mut abi::Submit) -> i32 {
         self.call(abi::IOC_SUBMIT, &raw mut *request as usize)
     }
@@ -146,8 +146,8 @@ impl Helper {
         errno_or_value(ioctl(fd, abi::IOC_PORT, 0))
     }
 
-    /// In the child of a fork: the file is the parent's, and of no use here. Closed only if
-    /// the number still stands for it, as far as can be known.
+    /// Closes the parent's file in the child of a fork, if the number still stands for it, as far
+    /// as can be known.
     pub fn forget_after_fork(&self) {
         let fd = self.fd.swap(0, Relaxed);
         if fd != 0 && sys::device_of(fd) == Some(self.device.load(Relaxed)) {
@@ -155,7 +155,7 @@ impl Helper {
         }
     }
 
-    /// `argument` is the address of the structure that belongs to `request`.
+    /// Calls the helper; `argument` is the address of the structure that belongs to `request`.
     fn call(&self, request: usize, argument: usize) -> i32 {
         #[cfg(test)]
         if let Some(fake) = self.fake() {
@@ -165,7 +165,7 @@ impl Helper {
     }
 }
 
-/// `argument` is the address of the structure that belongs to `request`, or 0 if it has none.
+/// Makes an ioctl; `argument` is the address of the structure for `request`, or 0 if it has none.
 fn ioctl(fd: i32, request: usize, argument: usize) -> sys::SysResult {
     // SAFETY: the kernel reads and writes the structure, which says its own size, and what it
     // names. What the engine then writes is the promise of the thread that copies.
@@ -191,8 +191,8 @@ pub fn export(port: i32, addr: usize, len: usize, flags: u32) -> Result<u64, i32
     }
 }
 
-/// Takes a buffer back, and waits until no process uses it any more. Transfers end by themselves,
-/// so there is no giving up.
+/// Revokes an export, and waits until no process uses the buffer any more. Transfers end by
+/// themselves, so it never gives up.
 pub fn unexport(port: i32, id: u64) {
     const ONE_SECOND: u64 = 1_000_000_000;
     let size = size_of::<abi::Wait>() as u32;

@@ -1,4 +1,4 @@
-//! The pieces of a request as the kernel reads them: what is copied, and by which channel.
+//! Lists of pieces of a request, as the kernel reads them: what is copied, and by which channel.
 
 use super::abi;
 use crate::os::sync::take_bit;
@@ -7,13 +7,13 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
-/// Which channels a copy uses: `used` of them from `first` on, in a circle of `all`.
+/// Channels of a copy: `used` of them from `first` on, in a circle of `all`.
 #[derive(Clone, Copy)]
 pub struct Turn {
     pub first: usize,
     pub used: usize,
     pub all: usize,
-    /// The kernel knows better: it sees which channels are near to the memory.
+    /// Set if the kernel chooses: it knows which channels are near the memory.
     pub any: bool,
 }
 
@@ -26,10 +26,9 @@ impl Turn {
     }
 }
 
-/// Where the pieces of requests are written down for the kernel. Not on the stack, which may
-/// be a small one of a signal handler.
+/// Memory for lists of pieces. Not on the stack, which may be a small one of a signal handler.
 pub struct PieceLists {
-    /// One bit for each that is in use.
+    /// Lists in use, one bit each.
     pub(super) taken: AtomicU64,
     all: [PieceList; abi::SLOTS],
 }
@@ -40,7 +39,7 @@ struct PieceList(UnsafeCell<[abi::Piece; abi::MAX_PIECES]>);
 // SAFETY: only the thread that has taken a list touches it.
 unsafe impl Sync for PieceList {}
 
-/// A list that is ours until this is dropped.
+/// List that is taken until this is dropped.
 pub struct TakenList<'a> {
     lists: &'a PieceLists,
     number: usize,
@@ -52,7 +51,7 @@ impl PieceLists {
         Some(TakenList { lists: self, number })
     }
 
-    /// In the child of a fork: requests of other threads will never end here.
+    /// Frees all lists in the child of a fork: requests of other threads never end here.
     pub fn forget_everything(&self) {
         self.taken.store(0, Relaxed);
     }
@@ -63,7 +62,7 @@ impl TakenList<'_> {
         self.lists.all[self.number].0.get()
     }
 
-    /// Writes the pieces down, and the request for them.
+    /// Fills in the pieces, and returns the request for them.
     pub fn fill(&self, cut: Cut, dst: usize, src: usize, turn: Turn) -> abi::Submit {
         // SAFETY: the list is ours.
         let list = unsafe { &mut *self.list() };
@@ -86,7 +85,7 @@ impl TakenList<'_> {
         }
     }
 
-    /// The pieces with what the kernel has written into them.
+    /// Returns the pieces with what the kernel has written into them.
     pub fn pieces(&self) -> &[abi::Piece] {
         // SAFETY: the list is ours, and the call that wrote to it has returned.
         unsafe { &*self.list() }

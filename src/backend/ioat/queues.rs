@@ -1,4 +1,4 @@
-//! Which drivers' channels the kernel helper holds, and which queues of a DSA it cannot have.
+//! Channels that the kernel helper holds, by driver, and queues of a DSA that it cannot have.
 //!
 //! For reports and `adma check`, never in the hook: it reads files.
 
@@ -18,13 +18,13 @@ const DSA: &str = "/sys/bus/dsa/devices";
 /// Room for the lines of all channels.
 pub const ROOM: usize = 2048;
 
-/// The lines of the helper; empty where it does not tell.
+/// Reads the lines of the helper; empty where it tells nothing.
 pub fn held(room: &mut [u8; ROOM], allowed: sys::NoNewFilter) -> &str {
     let found = sys::read_file(HELD, room, allowed).unwrap_or_default();
     core::str::from_utf8(found).unwrap_or_default()
 }
 
-/// Name and driver of each channel; one that was given back has no name any more.
+/// Returns name and driver of each channel; one that was given back has no name any more.
 pub fn channels(held: &str) -> impl Iterator<Item = (&str, &str)> {
     held.lines().filter_map(|line| {
         let mut words = line.split(' ');
@@ -33,7 +33,7 @@ pub fn channels(held: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// Channels of one driver: its name, how many they are, the first and the last.
+/// Returns the channels of each driver: its name, their number, the first and the last.
 pub fn drivers(held: &str) -> impl Iterator<Item = (&str, usize, &str, &str)> {
     let mut rest = channels(held).peekable();
     core::iter::from_fn(move || {
@@ -50,7 +50,7 @@ pub fn drivers(held: &str) -> impl Iterator<Item = (&str, usize, &str, &str)> {
 /// reason; nothing where there is no DSA.
 pub fn write_unusable(out: &mut dyn Write) -> Result {
     let mut run: Option<(String, String, &str)> = None;
-    // Numbers are shared with other accelerators, and need not be without gaps.
+    // Numbers are shared with other accelerators, and may have gaps.
     for (dsa, queue) in (0..32).flat_map(|dsa| (0..16).map(move |queue| (dsa, queue))) {
         let name = format!("wq{dsa}.{queue}");
         let why = read(&format!("dsa{dsa}/state")).and_then(|_| why_not(&name));

@@ -1,4 +1,4 @@
-//! The engine against a helper that makes every trouble the real one may make.
+//! Tests of the engine on a helper that fails in every way the real one may.
 
 mod signals;
 
@@ -10,12 +10,12 @@ use std::time::Duration;
 
 const HOW: Options = Options { channels: None, share: Some(0.0), spins: false };
 const LATE: Duration = Duration::from_millis(3);
-/// Later than a caller comes that has to wait for a CPU.
+/// Longer than a caller waits for a CPU.
 const VERY_LATE: Duration = Duration::from_millis(300);
 const FINE: Trouble =
     Trouble { refuse: None, failed: 0, lost: 0, silent: 0, late: Duration::ZERO, status: None };
 
-/// An engine on a helper that makes this trouble, one submission after the other.
+/// Returns an engine on a helper with these faults, one submission after the other.
 fn engine_on(kernel: &'static Kernel, troubles: impl IntoIterator<Item = Trouble>) -> Engine {
     crate::backend::libc::resolve();
     workers::init();
@@ -46,7 +46,7 @@ fn copy_at(
     len: usize,
     how: &Options,
 ) -> Result<(), Refused> {
-    // As long as a prime number, so that no two pages are alike.
+    // The length is prime, so that no two pages are equal.
     let block: Vec<u8> = (0..65_521).map(|i: usize| (i * 31 + i / 251 + len) as u8).collect();
     let source = block.repeat(len / block.len() + 2);
     let mut target = vec![0xeeu8; len + 4 * PAGE];

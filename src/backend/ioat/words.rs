@@ -1,4 +1,4 @@
-//! The words by which channels tell that they are done with a request.
+//! Words by which channels report the end of a request.
 
 use super::abi;
 use crate::os::sync::pause;
@@ -15,7 +15,7 @@ pub struct Words<'a> {
 }
 
 impl Words<'_> {
-    /// The pages of the request's channels.
+    /// Returns the pages of the request's channels.
     pub fn each(&self) -> impl Iterator<Item = usize> {
         let mut left = self.channels;
         core::iter::from_fn(move || {
@@ -25,7 +25,7 @@ impl Words<'_> {
         })
     }
 
-    /// Returns where a word that has not come yet will come. `None`: the request is over and its
+    /// Returns the address of a word that has not come yet. `None`: the request is over and its
     /// bytes can be seen.
     #[inline]
     pub fn missing(&self) -> Option<usize> {

@@ -1,11 +1,11 @@
-//! The handler itself: assembly, so that the program's handler can be given everything as the
-//! kernel gave it to us.
+//! The handler itself, in assembly, so that the program's handler gets everything as the kernel
+//! gave it to us.
 //!
 //! It is entered as the kernel enters a handler: `rdi` the signal, `rsi` the siginfo, `rdx` the
-//! context, and the restorer to return to on the stack. For what is not ours it jumps to the
-//! program's function with the same registers (but r11, which no function may look at) and the same
-//! stack: the function cannot tell, it returns to the restorer, and an unwinder sees the frames it
-//! knows. It uses no stack, for an alternate stack may be small.
+//! context, and the restorer to return to on the stack. For signals that are not ours it jumps to
+//! the program's function with the same registers (except r11, which is scratch) and the same
+//! stack: the function returns to the restorer, and an unwinder sees the usual frames. It uses no
+//! stack, because an alternate stack may be small.
 
 use super::{BUS, DISPOSITIONS, HandlerSlot, RESETHAND, SEGV, SLOTS, SignalChain, exchange};
 use crate::backend::copy_loop;
@@ -16,7 +16,7 @@ use crate::os::{holders, process};
 use core::arch::{global_asm, naked_asm};
 use core::mem::offset_of;
 
-/// The part of the kernel's ucontext that is looked at here.
+/// Part of the kernel's ucontext that is used here.
 #[repr(C)]
 pub struct Ucontext {
     before: [u64; 5],
@@ -98,12 +98,12 @@ handlers! {
     on_sigbus, ON_SIGBUS before BUS;
 }
 
-/// Returns where a slot's `next` lies in its `SignalChain`.
+/// Returns the offset of a slot's `next` in its `SignalChain`.
 const fn next_of(slot: usize) -> usize {
     offset_of!(SignalChain, slots) + slot * size_of::<HandlerSlot>() + offset_of!(HandlerSlot, next)
 }
 
-/// A fault in a copy loop: the interrupted code goes on where the loop ends.
+/// Handles a fault in a copy loop: the interrupted code goes on where the loop ends.
 #[unsafe(naked)]
 unsafe extern "C" fn end_loop() {
     naked_asm!(
@@ -191,9 +191,9 @@ unsafe extern "C" fn decide(
     function.unwrap_or(0)
 }
 
-/// The program's function. `None`: it has the default action, which is now the kernel's to do.
+/// Returns the program's function. `None`: it has the default action, left to the kernel.
 fn function_to_run(chain: &SignalChain, slot: usize) -> Option<usize> {
-    // A handler that interrupted the holder of the lock could wait for it for ever.
+    // A handler that interrupted the holder of the lock could deadlock.
     let _held = SignalsHeld::all();
     let is_ours = process::is_ours();
     let _lock = is_ours.then(|| DISPOSITIONS.lock());
@@ -208,8 +208,8 @@ fn function_to_run(chain: &SignalChain, slot: usize) -> Option<usize> {
         let _ = exchange(chain.signal, &reset);
         return None;
     }
-    // As the kernel, which does so before it calls the handler: of two threads that fault at
-    // once only one gets there.
+    // Like the kernel, before the handler is called: of two threads that fault at once only one
+    // gets there.
     if program.flags & RESETHAND != 0 && is_ours {
         slot.note(&reset);
     } else if program.flags & RESETHAND != 0 {
@@ -218,8 +218,8 @@ fn function_to_run(chain: &SignalChain, slot: usize) -> Option<usize> {
     Some(program.handler)
 }
 
-/// Returns whether the instruction, run again, raises the signal again: then it does so with
-/// everything as it was, down to the kernel's log.
+/// Returns whether the instruction, run again, raises the signal again: then everything is as
+/// without us, even the kernel's log.
 fn comes_again(signal: i32, info: &libc::siginfo_t) -> bool {
     const SI_KERNEL: i32 = 0x80; // no address: a general protection fault, a bad sigreturn
     const BUS_MCEERR_AO: i32 = 5; // a memory error elsewhere
@@ -227,13 +227,13 @@ fn comes_again(signal: i32, info: &libc::siginfo_t) -> bool {
     info.si_code > 0 && info.si_code != SI_KERNEL && !elsewhere
 }
 
-/// The C library's own two signals, which no program can block, tell the mask of a thread that
-/// shares a copy from a program's.
+/// Returns whether the thread shares a copy: its mask then blocks the C library's own two signals,
+/// which no program can block.
 fn is_in_shared_copy(context: &Ucontext) -> bool {
     context.mask & OF_THE_C_LIBRARY == OF_THE_C_LIBRARY
 }
 
-/// A thread of ours has found this one hanging in a page fault. If that keeps a signal waiting, its
+/// Handles an interruption of a thread that hangs in a page fault. If a signal waits for it, its
 /// copy loop ends as at a bad page, and the caller goes on alone with signals let in.
 fn interrupt(context: &mut Ucontext) {
     let [sp, ip] = [RSP, RIP].map(|number| context.registers[number]);
@@ -242,17 +242,17 @@ fn interrupt(context: &mut Ucontext) {
     }
 }
 
-/// A signal that was sent while its thread shares a copy. The program's handler could jump out
-/// of the copy while others write, so the signal has to wait as all others do then.
+/// Defers a signal that was sent while its thread shares a copy. The program's handler could jump
+/// out of the copy while others write, so the signal waits like all others.
 fn deferred(signal: i32, info: &libc::siginfo_t, context: &mut Ucontext) {
     let is_worker = workers::is_worker_stack(context.registers[RSP]);
     if is_worker {
-        // Sent to the process, and no thread of the program's wanted it: it goes back when this
+        // Sent to the process, and blocked by all threads of the program: it goes back when this
         // worker blocks it.
         workers::send_away();
     }
     if !deferred::note(signal, info) {
-        // No room. Blocked it waits in the kernel, and bad pages cannot be heard of.
+        // No room. Blocked, it stays pending in the kernel, and bad pages go unnoticed.
         context.mask |= signal_set(signal);
         if let Some(ip) = copy_loop::recover(context.registers[RIP]) {
             context.registers[RIP] = ip;
@@ -266,7 +266,7 @@ fn deferred(signal: i32, info: &libc::siginfo_t, context: &mut Ucontext) {
     }
 }
 
-/// Comes when this handler has returned, or when the mask that it returns to lets it.
+/// Sends the signal again: it comes when this handler has returned and the mask allows it.
 fn send_to_oneself(signal: i32, info: &libc::siginfo_t) {
     block_signal(signal); // with SA_NODEFER it would come at once
     deferred::send_to_oneself(signal, info);

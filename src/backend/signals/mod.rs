@@ -1,4 +1,4 @@
-//! Our handler in front of the program's, for the two signals that tell of a bad page.
+//! Our handler in front of the program's, for the two signals that report a bad page.
 //!
 //! The idea is that of the JVM's libjsig and of the Linux kernel's exception tables:
 //!
@@ -8,9 +8,9 @@
 //!     anything else                     -> the program's action, as if the kernel had called it
 //! ```
 //!
-//! So a bad page kills no thread while a copy is shared: the worker or caller that meets it notes it
-//! in the queue, and when no thread writes any more the caller copies that part again with libc's
-//! memmove. Then the fault comes in the program's thread, in memcpy, as without us.
+//! So a bad page kills no thread while a copy is shared: the worker or caller that meets it marks
+//! the piece as failed, and when no thread writes any more the caller copies that part again with
+//! libc's memmove. Then the fault comes in the program's thread, in memcpy, as without us.
 //!
 //! - `install_handlers` is called for every shared copy. It costs two system calls that only read;
 //!   a program that has set a handler past us is noticed there.
@@ -22,10 +22,10 @@
 //!   Before the first shared copy, and for all other signals, they only pass on, and note which
 //!   signals have a handler.
 //!
-//! A look at what the program has set, and each change, takes a lock with all signals blocked: no
-//! handler can interrupt the holder, which makes these functions async-signal-safe. A child
-//! with our memory (vfork) or with a copy of it that knows nothing (a bare fork) has a signal
-//! table of its own in the kernel: there the lock is not taken and ours is not changed.
+//! Reading what the program has set, and changing it, takes a lock with all signals blocked: no
+//! handler can interrupt the holder, which makes these functions async-signal-safe. A child with
+//! our memory (vfork) or with a copy of it that knows nothing (a bare fork) has a signal table of
+//! its own in the kernel: there the lock is not taken and ours is not changed.
 
 pub mod calls;
 mod handler;
@@ -39,13 +39,13 @@ use crate::os::sys::syscall;
 use crate::os::{deferred, holders, process};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// libc's SA_RESETHAND and its like are of type int, and this one is negative.
+/// Value of SA_RESETHAND; libc's is a negative int.
 const RESETHAND: usize = 0x8000_0000;
 const SIGINFO: usize = libc::SA_SIGINFO as usize;
-/// Not in libc: without it the kernel on x86-64 delivers nothing.
+/// Value of SA_RESTORER, which libc lacks and x86-64 kernels require.
 const RESTORER: usize = 0x0400_0000;
 
-/// Gives the kernel an action and returns the one before.
+/// Sets an action in the kernel and returns the one before.
 fn exchange(signal: i32, new: &Action) -> Result<Action, Refused> {
     let mut before = Action::NONE;
     let (new, old) = (&raw const *new, &raw mut before);
@@ -55,12 +55,12 @@ fn exchange(signal: i32, new: &Action) -> Result<Action, Refused> {
     if answer == 0 { Ok(before) } else { Err(Refused::System) }
 }
 
-/// The handlers of ours for one of the two signals, and the program's behind them.
+/// Our handlers for one of the two signals, and the program's behind them.
 #[repr(C)]
 struct SignalChain {
     slots: [HandlerSlot; SLOTS],
     signal: i32,
-    /// The slot that was taken last.
+    /// Slot that was used last.
     last: AtomicUsize,
 }
 
@@ -70,13 +70,13 @@ struct SignalChain {
 /// still mean what it meant, so a handler that was set past us gets another of ours in front.
 #[repr(C)]
 struct HandlerSlot {
-    /// Where the handler goes for what is not ours: the program's function, or `handler::unusual`
-    /// where there is more to do. One word, so the handler never sees half a change.
+    /// Function for signals that are not ours: the program's, or `handler::unusual` for special
+    /// cases. One word, so the handler never sees half a change.
     next: AtomicUsize,
     /// Our handler.
     ours: unsafe extern "C" fn(),
-    /// What the program has set last. A child of vfork reads without the lock: what it reads
-    /// must not be written to before it has been read, so each change takes another place.
+    /// Actions that the program has set, the last one in use. A child of vfork reads without the
+    /// lock, so each change uses another entry.
     entries: [Disposition; 4],
     current: AtomicUsize,
 }
@@ -100,11 +100,11 @@ impl Disposition {
 static SEGV: SignalChain = SignalChain::new(libc::SIGSEGV, handler::ON_SIGSEGV);
 static BUS: SignalChain = SignalChain::new(libc::SIGBUS, handler::ON_SIGBUS);
 
-/// Held while what is noted of the program changes: with all signals blocked, and only in the process
-/// whose memory this is. The hook only tries it.
+/// Held while the stored actions of the program change: with all signals blocked, and only in the
+/// process whose memory this is. The hook only tries it.
 static DISPOSITIONS: Lock<()> = Lock::new(());
 
-/// Whether ours was ever put in front, or is just being put there.
+/// Set when ours is first put in front, or about to be.
 #[unsafe(link_section = ".data")] // a page that start-up touches anyhow, and every fork reads
 static EVER: AtomicBool = AtomicBool::new(false);
 
@@ -126,8 +126,8 @@ pub fn install_handlers() -> Result<(), Refused> {
     Ok(())
 }
 
-/// Returns whether the program would notice a fault: it handles SIGSEGV or SIGBUS. True where the
-/// kernel does not say.
+/// Returns whether the program would notice a fault: it handles SIGSEGV or SIGBUS. True if the
+/// kernel does not tell.
 pub fn program_handles_faults() -> bool {
     [&SEGV, &BUS].into_iter().any(|chain| match Action::of(chain.signal) {
         Some(now) => chain.slot(now.handler).map_or(now, HandlerSlot::program).is_function(),
@@ -135,14 +135,14 @@ pub fn program_handles_faults() -> bool {
     })
 }
 
-/// Returns whether ours is in front just now, of both.
+/// Returns whether ours is in front of both now.
 pub fn handlers_are_installed() -> bool {
     [&SEGV, &BUS]
         .into_iter()
         .all(|chain| Action::of(chain.signal).is_some_and(|now| chain.slot(now.handler).is_some()))
 }
 
-/// In the child of a fork: the thread that held the lock is not here.
+/// Releases the lock in the child of a fork, whose holder is not here.
 pub fn forget_after_fork() {
     if EVER.load(Ordering::Relaxed) {
         DISPOSITIONS.renew();
@@ -166,7 +166,7 @@ impl SignalChain {
         [&SEGV, &BUS].into_iter().find(|chain| chain.signal == signal)
     }
 
-    /// The slot of this handler, if it is ours.
+    /// Returns the slot of this handler, if it is ours.
     fn slot(&self, handler: usize) -> Option<&HandlerSlot> {
         self.slots.iter().find(|slot| slot.ours as usize == handler)
     }
@@ -177,13 +177,13 @@ impl SignalChain {
 
     /// Installs a handler of ours in front of the program's. Under the lock.
     fn install(&self) -> Result<(), Refused> {
-        // Before the look at what there is: see `calls::sigaction`.
+        // Before looking at the current action: see `calls::sigaction`.
         EVER.store(true, Ordering::SeqCst);
         let mut now = Action::of(self.signal).ok_or(Refused::System)?;
         if self.needs_no_change(&now) {
             return Ok(());
         }
-        // Again only if a thread has set something past us in between.
+        // Repeated only if a thread has set something past us in between.
         for _ in 0..8 {
             let slot = self.slot_for(&now);
             let before = exchange(self.signal, &slot.in_front_of(&now))?;
@@ -198,7 +198,7 @@ impl SignalChain {
         Err(Refused::Busy)
     }
 
-    /// The slot that has had this action before, or the one that was taken longest ago.
+    /// Returns the slot that has had this action before, or the least recently used one.
     fn slot_for(&self, action: &Action) -> &HandlerSlot {
         if let Some(slot) = self.slots.iter().find(|slot| slot.matches(action)) {
             return slot;
@@ -220,7 +220,7 @@ impl HandlerSlot {
         self.next.load(Ordering::Relaxed) != 0 && self.program() == *action
     }
 
-    /// What the program has set.
+    /// Returns the action that the program has set.
     fn program(&self) -> Action {
         let entry = &self.entries[self.current.load(Ordering::Acquire)];
         Action {
@@ -231,7 +231,7 @@ impl HandlerSlot {
         }
     }
 
-    /// Notes what the program has set. Under the lock.
+    /// Stores the action that the program has set. Under the lock.
     fn note(&self, action: &Action) {
         let next = (self.current.load(Ordering::Relaxed) + 1) % self.entries.len();
         let entry = &self.entries[next];
@@ -245,8 +245,8 @@ impl HandlerSlot {
         self.next.store(if plain { action.handler } else { unusual }, Ordering::Release);
     }
 
-    /// Ours, with the flags and the mask of the program's. It wants to see the siginfo, and
-    /// SA_RESETHAND must not take ours away: `handler::unusual` does what it asks for.
+    /// Returns our action, with the program's flags and mask. It needs the siginfo, and
+    /// SA_RESETHAND must not remove ours: `handler::unusual` implements it.
     fn in_front_of(&self, program: &Action) -> Action {
         let mut action = *program;
         action.handler = self.ours as usize;

@@ -18,13 +18,13 @@ use crate::os::signal_mask::SignalsHeld;
 use crate::plan::{Cut, Piece};
 use core::mem::MaybeUninit;
 
-/// Which pieces are claimed first.
+/// Order of claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claims {
-    /// The caller's from the front, those of workers from the back, each in another page table
-    /// than the last (`Cut::spread`).
+    /// The caller claims from the front, workers from the back, each in another page table than
+    /// before (`Cut::spread`).
     Spread,
-    /// All from the front. Behind a piece that falls short none is begun.
+    /// All claim from the front. Behind a piece that falls short none is begun.
     InOrder,
 }
 
@@ -41,7 +41,7 @@ pub fn share(
     part: &(dyn Fn(Piece) -> bool + Sync),
 ) -> Result<(Option<usize>, Seen), Refused> {
     workers::may_post()?;
-    // A handler that jumped out of here would leave workers with our stack.
+    // A handler that jumped out would leave workers with our stack.
     let _held = SignalsHeld::handled().ok_or(Refused::System)?;
     let mode = Mode::for_new_pages(CopyLoop::Ordinary)?;
     let shared = take_slot(workers)?;

@@ -1,9 +1,9 @@
 //! Work of any kind that the caller and workers do together.
 //!
-//! Every thread that takes part calls one function, which returns when nothing is left to
-//! begin. How the threads divide the work is that function's business. This file sees to it that
-//! workers come, that none begins after the caller has found nothing left, and that none is still
-//! in the function when `run` returns.
+//! Every thread that takes part calls one function, which returns when nothing is left to begin.
+//! That function divides the work among them. This file ensures that workers come, that none begins
+//! after the caller has found nothing left, and that none is still in the function when `run`
+//! returns.
 
 use super::piece::PieceFn;
 use super::queue::{ClaimedPiece, End, Posted, piece_is};
@@ -17,16 +17,16 @@ use crate::os::signal_mask::SignalsHeld;
 use crate::os::{real_time, sys};
 use crate::plan::Cut;
 
-/// The function. It is given a number of its own in every thread that takes part; the caller's is
-/// 0. In a worker it keeps to the law of `worker`.
+/// Function that every thread calls, with a number of its own; the caller's is 0. In a worker it
+/// keeps to the law of `worker`.
 pub type ParallelFn<'a> = &'a (dyn Fn(usize) + Sync);
 
-/// In ticks.
+/// Times in ticks.
 #[derive(Clone, Copy, Debug)]
 pub struct Took {
-    /// What the caller's own part took.
+    /// Time of the caller's own part.
     pub own: u64,
-    /// How long it then waited for the others.
+    /// Time that it then waited for the others.
     pub waited: u64,
 }
 
@@ -36,7 +36,7 @@ pub fn run(workers: usize, helpers: usize, work: ParallelFn<'_>) -> Result<Took,
     if real_time::is_real_time() {
         return Err(Refused::Busy);
     }
-    // A handler that jumped out of here would leave workers with our stack.
+    // A handler that jumped out would leave workers with our stack.
     let _held = SignalsHeld::handled().ok_or(Refused::System)?;
     let shared = take_slot(workers)?;
     // One piece of the queue for each helper.

@@ -1,9 +1,9 @@
 //! One call of process_vm_readv or process_vm_writev, shared between caller and workers.
 //!
-//! MPI libraries move large messages between the ranks of one machine with these two: one call
-//! for each message. The kernel walks two lists of segments, ours (local) and the other process's
+//! MPI libraries move large messages between the ranks of one machine with these two: one call for
+//! each message. The kernel walks two lists of segments, ours (local) and the other process's
 //! (remote), and copies as many bytes as the shorter has. So every byte of the transfer has a
-//! number, and any stretch of numbers can be had by a call of its own:
+//! number, and any range of numbers can be transferred by a call of its own:
 //!
 //! ```text
 //! fetch the lists; anything but a plain well-formed call -> libc's function, as it is
@@ -33,14 +33,14 @@ use core::sync::atomic::Ordering;
 
 static THREADS: TableThreads = zeroed();
 
-/// The program's call, as it came.
+/// Arguments of the program's call.
 pub struct TransferCall {
     pub op: Op,
     pub pid: usize,
     pub local: SegmentList,
     pub remote: SegmentList,
     pub flags: usize,
-    /// Where the caller goes on; 0: not known.
+    /// Return address of the caller; 0: not known.
     pub site: usize,
 }
 
@@ -64,8 +64,8 @@ impl<const N: usize> Lists<N> {
         Self { local, remote: [const { MaybeUninit::uninit() }; N] }
     }
 
-    /// Takes the program's lists as they are now. False: the kernel cannot read them, and it is
-    /// for it to say so.
+    /// Takes the program's lists as they are now. False: the kernel cannot read them, and is left
+    /// to report that.
     fn fetch(&mut self, call: &TransferCall) -> bool {
         let room = [&raw mut self.local as usize, &raw mut self.remote as usize];
         let lists = [call.local, call.remote];
@@ -74,24 +74,24 @@ impl<const N: usize> Lists<N> {
             room.into_iter().zip(lists).for_each(|(to, list)| unsafe { list.read(to) });
             return true;
         }
-        // Anywhere else it may not be readable; asked by the call that the program is making.
+        // Elsewhere it may not be readable; fetched by the call that the program is making.
         // SAFETY: `room` is long enough.
         unsafe { segments::fetch(call.op, lists, room) }
     }
 }
 
-/// For the child of a fork: the thread that had the long lists was the parent's.
+/// Frees the long lists in the child of a fork: their holder was a thread of the parent.
 pub fn forget_after_fork() {
     LONG.get().inspect(|long| long.forget_after_fork());
 }
 
-/// Calls `then` with what a call comes to; `None`: the kernel should see it as it is.
+/// Calls `then` with the parsed call; `None`: it is passed to the kernel unchanged.
 pub fn understand<R>(call: &TransferCall, then: impl FnOnce(Option<Transfer<'_>>) -> R) -> R {
     if call.local.count.max(call.remote.count) <= SHORT {
         let mut lists = Lists::<SHORT>::new();
         return then(Transfer::new(call, &mut lists));
     }
-    // No handler jumps out of it with the lock taken, and no child of vfork is killed with it.
+    // No handler jumps out with the lock taken, and no child of vfork is killed with it.
     let held = if process::is_ours() { SignalsHeld::handled() } else { None };
     let mut lists = held.as_ref().and_then(|_| LONG.get_or_map()?.try_take());
     then(lists.as_mut().and_then(|lists| Transfer::new(call, lists)))
@@ -107,7 +107,7 @@ pub struct Transfer<'a> {
 }
 
 impl<'a> Transfer<'a> {
-    /// `None`: it is not.
+    /// Parses a call. `None`: it is not well-formed.
     fn new<const N: usize>(call: &TransferCall, lists: &'a mut Lists<N>) -> Option<Self> {
         let lengths = 1..=N;
         if call.flags != 0
@@ -143,7 +143,7 @@ impl<'a> Transfer<'a> {
     /// Returns whether order would matter if the other process were this one.
     fn may_alias(&self) -> bool {
         if let ([local], [remote]) = (self.local, self.remote) {
-            // Onto itself is the same in any order. A child of fork has the same addresses.
+            // A range onto itself is right in any order. A child of fork has the same addresses.
             return local.base != remote.base
                 && plan::overlaps(local.base, remote.base, self.total);
         }
@@ -195,7 +195,7 @@ impl<'a> Transfer<'a> {
         Ok((done + self.move_bytes(done, self.total - done), seen))
     }
 
-    /// A number that grows as the bytes do and is aligned as most of them are on the remote side.
+    /// Returns a number that grows with `from` and has the alignment of most remote bytes.
     fn remote_place(&self, from: usize) -> usize {
         let (mut start, mut longest, mut place) = (0, 0, 0);
         for segment in self.remote {
@@ -209,7 +209,7 @@ impl<'a> Transfer<'a> {
     }
 }
 
-/// The call as the program has made it.
+/// Passes the call on as the program has made it.
 ///
 /// # Safety
 /// The program's own call.

@@ -1,8 +1,8 @@
 //! One large fread, of which workers read a part.
 //!
-//! The C library keeps a buffer for each stream, which only its public functions may touch. Bytes
-//! of the request are numbered; libc reads the first and the last of them, so that buffer, position,
-//! end of file and errors are its own:
+//! The C library keeps a buffer for each stream, which only its public functions may touch. libc
+//! reads the first and the last bytes of the request, so that buffer, position, end of file and
+//! errors remain its own:
 //!
 //! ```text
 //! libc's fread: what lies in the buffer or was pushed back, and a block -> the buffer is empty
@@ -25,19 +25,19 @@ use crate::os::sys::NoFilter;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// The program's call, as it came.
+/// Arguments of the program's call.
 pub struct StreamCall {
     pub op: Op,
     pub to: usize,
     pub size: usize,
     pub count: usize,
     pub stream: usize,
-    /// Where the caller goes on; 0: not known.
+    /// Return address of the caller; 0: not known.
     pub site: usize,
 }
 
-/// libc reads a block at least, and positions that it seeks to are multiples of a block where
-/// that can be: then it does not fill its buffer there.
+/// Least read of libc, and unit of the positions that it seeks to where possible: there it does not
+/// fill its buffer.
 const BLOCK: usize = 4096;
 
 const FUNCTIONS: [Function; 12] = [
@@ -76,8 +76,8 @@ unsafe fn ask_int(function: Function, stream: usize, second: usize) -> i32 {
     unsafe { ask(function, stream, second, 0) as i32 }
 }
 
-/// Ends the calling thread if it was cancelled, as every read does. False: that cannot be told, so
-/// the read must be libc's.
+/// Ends the calling thread if it was cancelled, as every read does. False: not known, so the read
+/// is left to libc.
 pub fn test_cancel() -> bool {
     let found = lookup::found(Function::pthread_testcancel);
     // SAFETY: null, which is `None`, or a function without arguments.
@@ -86,8 +86,7 @@ pub fn test_cancel() -> bool {
     function.inspect(|function| unsafe { function() }).is_some()
 }
 
-/// While this lives, the stream is locked, and the thread is not cancelled: it would leave the
-/// stream locked.
+/// Guard that locks the stream and disables cancellation, which would leave the stream locked.
 struct Locked {
     stream: Option<usize>,
     cancel_state: i32,
@@ -127,12 +126,12 @@ pub struct StreamRead<'a> {
     to: usize,
     start: usize,
     read: FileRead<'a>,
-    /// libc's fread has found the end of the file, or an error.
+    /// Set when libc's fread has found the end of the file, or an error.
     ended: AtomicBool,
 }
 
 impl StreamCall {
-    /// `None`: more bytes than there are addresses.
+    /// Returns the bytes of the request. `None`: more than there are addresses.
     pub fn bytes(&self) -> Option<usize> {
         self.size.checked_mul(self.count)
     }
@@ -151,7 +150,7 @@ impl StreamCall {
     }
 
     /// Does the call; `dispatch` does the part that can be shared, of `least` bytes at least, and
-    /// answers how many bytes it has done.
+    /// returns how many bytes it has done.
     ///
     /// # Safety
     /// The program's own call.
