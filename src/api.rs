@@ -1,5 +1,5 @@
 //! Our own names, as include/adma.h declares and explains them. No logic here: arguments are
-//! checked and brought into one form.
+//! checked and converted.
 
 use crate::backend::asynchronous::{self, Copy, CopyStatus, Notice, Wanted};
 use crate::backend::threads::task::{Task, Work};
@@ -101,7 +101,7 @@ unsafe extern "C" fn adma_wait(cookie: i64) -> isize {
     unsafe { adma_wait_for(cookie, -1) }
 }
 
-/// Waits for at most this long; negative: without end.
+/// Waits at most this long; negative: without a limit.
 unsafe extern "C" fn adma_wait_for(cookie: i64, milliseconds: c_int) -> isize {
     if ipc::is_message(cookie) {
         return ipc::wait_for(cookie, milliseconds);
@@ -125,7 +125,7 @@ unsafe extern "C" fn adma_wait_for(cookie: i64, milliseconds: c_int) -> isize {
     }
 }
 
-/// A copy cannot be withdrawn: it is waited for.
+/// A copy cannot be cancelled: it is waited for.
 unsafe extern "C" fn adma_cancel(cookie: i64) -> isize {
     match ipc::is_message(cookie) {
         true => ipc::cancel(cookie),

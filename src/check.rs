@@ -1,4 +1,4 @@
-//! `adma check`: what this machine offers, and what to do about what is missing.
+//! `adma check`: reports what this machine offers, and what to do about what is missing.
 
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::gpu::{self, GPU};
@@ -78,7 +78,7 @@ fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> core::
     })
 }
 
-/// Tells whether the helper is loaded and permitted, and what to do about it.
+/// Reports whether the helper is loaded and permitted, and what to do about it.
 fn helper(is_wanted: bool, ioat: &ioat::Engine, out: &mut dyn Write) -> core::fmt::Result {
     write!(out, "  DMA         ")?;
     if !is_wanted {
@@ -120,7 +120,7 @@ fn helper(is_wanted: bool, ioat: &ioat::Engine, out: &mut dyn Write) -> core::fm
     }
 }
 
-/// Tells which card there is, if one is wanted, or why none. Opening it takes a while.
+/// Reports which card there is, if one is wanted, or why none. Opening it takes a while.
 fn card(config: &Config, out: &mut dyn Write) -> Result<bool, core::fmt::Error> {
     let Some(settings) = config.gpu() else { return Ok(false) };
     gpu::start(&settings);
@@ -144,7 +144,7 @@ fn card(config: &Config, out: &mut dyn Write) -> Result<bool, core::fmt::Error> 
     Ok(false)
 }
 
-/// Measures the card with 64 MiB between buffers that were used before.
+/// Measures the card with 64 MiB between warm buffers.
 fn rate(out: &mut dyn Write) -> core::fmt::Result {
     const LEN: usize = 64 << 20;
     let buffers = pages(LEN).zip(pages(LEN));
@@ -173,7 +173,7 @@ rare! {
     fn getgrgid_r(u32, *mut libc::group, *mut c_char, usize, *mut *mut libc::group) -> i32;
 }
 
-/// The name of the group that may use the helper.
+/// Returns the name of the group that may use the helper.
 fn group_of_helper(room: &mut [u8]) -> Option<&str> {
     // SAFETY: all zeros is a valid `stat` and a valid `group`.
     let (mut stat, mut group): (libc::stat, libc::group) = unsafe { core::mem::zeroed() };
@@ -194,7 +194,7 @@ fn group_of_helper(room: &mut [u8]) -> Option<&str> {
     unsafe { CStr::from_ptr(group.gr_name) }.to_str().ok()
 }
 
-/// Measures both ways in turn over two buffers, the median of each.
+/// Measures both ways in turn over two buffers; takes the median of each.
 fn gain(
     out: &mut dyn Write,
     engine: &str,

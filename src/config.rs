@@ -1,4 +1,4 @@
-//! What the knobs mean: the settings of this process.
+//! Settings of this process, as the knobs determine them.
 //!
 //! `knobs` is their table and how their values are written, `environment` reads them at start-up,
 //! `programs` tells which programs are left out.
@@ -21,24 +21,24 @@ pub use {environment::from_environment, programs::leaves_this_program_out};
 pub struct Config {
     pub backend: Backend,
     pub goal: Goal,
-    /// `None`: learned.
+    /// Fixed threshold; `None`: learned.
     pub min_bytes: Option<usize>,
-    /// `None`: as many as the machine leaves room for.
+    /// Channels; `None`: as many as the CPUs allow.
     pub channels: Option<usize>,
-    /// Processes of this MPI job on this machine, as its launcher tells; 1 where there is none.
+    /// Processes of this MPI job on this machine, as its launcher reports; 1 without one.
     pub ranks: usize,
     pub cpu_share: Option<f32>,
     pub copy_loop: Option<CopyLoop>,
     /// Bytes that may stay pinned or registered. `None`: as much as the kernel helper allows.
     pub keep: Option<usize>,
-    /// One bit per `Op`.
+    /// Functions that are intercepted, one bit per `Op`.
     pub ops: u32,
     pub stats: Formats,
     /// A path that may have %p and %e in it; `None`: standard error.
     pub stats_file: Option<Vec<u8>>,
     pub profile: bool,
     pub huge_pages: bool,
-    /// One in this many carried copies is compared; 0: none.
+    /// Interval of carried copies that are compared; 0: none is.
     pub verify: u32,
     pub log: Level,
     pub ipc_engine: ipc::Engines,
@@ -51,14 +51,14 @@ pub struct Config {
     pub runtime_dir: Option<Vec<u8>>,
 }
 
-/// Where counters are kept that others can read.
+/// Places of counters that other processes can read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LiveFiles {
     /// Files in a folder of the user's, wherever statistics are on.
     #[default]
     Auto,
     Off,
-    /// Files in this folder, for the process that collects them there; that alone turns statistics on.
+    /// Files in this folder, for the process that collects them; that alone turns statistics on.
     In(Vec<u8>),
 }
 
@@ -73,12 +73,12 @@ pub enum Backend {
     Libc,
 }
 
-/// What copies are to save.
+/// Resource that copies are to save.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Goal {
     #[default]
     Time,
-    /// Engines that leave CPUs free are preferred, also over more threads.
+    /// Prefers engines that leave CPUs free, even over more threads.
     Cpu,
 }
 
@@ -110,7 +110,7 @@ const EVERY_OP: u32 = (1 << knobs::OPS.len()) - 1;
 const _: () = assert!(knobs::MOST_CHANNELS == MOST_WORKERS);
 
 impl Config {
-    /// Takes a value into account that the table has accepted.
+    /// Applies a value that the table has accepted.
     fn set(&mut self, knob: &str, value: Value<'_>) {
         let (mut number, mut word, mut text, mut bits, mut share) =
             (None, "", &b""[..], None, None);
@@ -162,8 +162,8 @@ impl Config {
         }
     }
 
-    /// Returns the settings of a graphics card; `None`: not asked for, and it is never used by itself,
-    /// for that starts a context there.
+    /// Returns the settings of a graphics card; `None`: not asked for, and never used by default,
+    /// because that starts a context there.
     pub fn gpu(&self) -> Option<gpu::Settings> {
         let spare_cpus = self.goal == Goal::Cpu;
         let wanted = self.backend == Backend::Gpu || (self.backend == Backend::Auto && spare_cpus);
@@ -222,7 +222,7 @@ mod tests {
     use super::*;
     use crate::functions::Op;
 
-    /// What a value of a knob makes of the defaults.
+    /// Returns how a value of a knob changes the defaults.
     fn set(knob: &knobs::Knob, value: &str) -> String {
         let mut config = Config::default();
         config.set(knob.name, knob.form.parse(value).expect(knob.name));

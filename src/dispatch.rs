@@ -1,4 +1,4 @@
-//! Large calls: which way each takes, and what is learned from it.
+//! Large calls: the way that each takes, and what is learned from it.
 //!
 //! Copies, fills, comparisons, transfers between processes and reads of files (`operation`) take three
 //! steps: `decide` chooses a way, `perform` goes it, and `learn_from` notes what came of it.
@@ -28,11 +28,11 @@ use engine::life;
 use operation::{Kind, Operation};
 
 /// Size from which the kernel is asked whether the destination is fresh. Below it, asking costs as
-/// much as there is to gain.
+/// much as it can gain.
 const FRESH_FROM: usize = 1 << 20;
 
-/// Bytes of a comparison that are compared first, before even the clock is read: a difference in them
-/// costs nothing more.
+/// Bytes of a comparison that are compared first, before even the clock is read: a difference in
+/// them ends the call.
 const FIRST_LOOK: usize = 32 << 10;
 
 /// Decides, performs and learns from every large call of the process. All zeros until `configure`, so
@@ -58,7 +58,7 @@ pub struct Dispatcher {
     wanted_min: AtomicUsize,
     wanted_channels: AtomicUsize,
     /// Estimates how many threads copy at once: with more than half of the CPUs taken, sharing only
-    /// moves time from one to the other.
+    /// moves time between them.
     callers: Callers,
     /// Set when a shared call found no idle CPU: sharing is suspended for 2 to 60 ms.
     overload: Refusal<{ 1 << 22 }, { 1 << 27 }>,
@@ -93,8 +93,8 @@ impl Dispatcher {
         unsafe { self.config.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Changes what is configured, as the user wants it, from the next copy on; what was started goes
-    /// on. Called by a thread that has counted a copy, so it keeps the hook's law.
+    /// Changes settings at the user's request, from the next copy on; what was started goes on.
+    /// Called by a thread that has counted a copy, so it keeps the hook's law.
     pub fn change(&self, off: bool, min: Option<usize>, channels: Option<usize>) {
         let Some(config) = self.config() else { return };
         self.off.store(off, Ordering::Relaxed);
@@ -120,7 +120,7 @@ impl Dispatcher {
             && self.pauses.load(Ordering::Relaxed) == 0
     }
 
-    /// The fixed threshold; `None`: sizes are learned.
+    /// Returns the fixed threshold; `None`: sizes are learned.
     fn fixed_min(&self, config: &Config) -> Option<usize> {
         let wanted = self.wanted_min.load(Ordering::Relaxed);
         if wanted > 0 { Some(wanted) } else { config.min_bytes }
@@ -130,8 +130,8 @@ impl Dispatcher {
         self.fixed_min(config).unwrap_or(FLOOR)
     }
 
-    /// The smallest call that is considered, where sizes are learned from `learned` bytes on. Never
-    /// above the configured threshold, whatever the user wants now: only calls that are considered
+    /// Returns the smallest call that is considered, where sizes are learned from `learned` bytes
+    /// on. Never above the configured threshold, whatever the user wants now: only such calls
     /// notice the next change.
     fn entry_min(&self, config: &Config, learned: usize) -> usize {
         self.fixed_min(config).unwrap_or(learned).min(config.min_bytes.unwrap_or(learned))
@@ -154,12 +154,12 @@ impl Dispatcher {
         }
     }
 
-    /// Lets copies in. The last step of start-up.
+    /// Opens the entries to copies. The last step of start-up.
     pub fn open(&self) {
         self.config().inspect(|config| self.set_min(config));
     }
 
-    /// Sets the bytes from which on calls come here, of those functions that are chosen.
+    /// Sets the size from which calls come here, for the functions that are chosen.
     #[unsafe(link_section = ".text.start")] // see `intercept::entry`
     fn set_min(&self, config: &Config) {
         for op in Op::ALL.into_iter().filter(|&op| config.ops >> op as u32 & 1 == 1) {
@@ -179,8 +179,8 @@ impl Dispatcher {
         Op::ALL.into_iter().for_each(|op| original::set_min(op, NEVER));
     }
 
-    /// Resets the child of a fork, which has neither the workers nor the helper's open file. What was
-    /// never used is not touched: each page that is costs the child a microsecond.
+    /// Resets the child of a fork, which has neither the workers nor the helper's open file. Pages
+    /// that were never used are not touched: each would cost the child a microsecond.
     pub fn forget_after_fork(&self) {
         process::claim_memory();
         process::FORKED.store(true, Ordering::Relaxed);
@@ -210,12 +210,12 @@ impl Dispatcher {
         self.config().map_or(FLOOR, |config| self.entry_min(config, FLOOR))
     }
 
-    /// The size from which copies are carried; `None`: it is learned.
+    /// Returns the size from which copies are carried; `None`: it is learned.
     pub fn fixed_threshold(&self) -> Option<usize> {
         self.config().and_then(|config| self.fixed_min(config))
     }
 
-    /// The smallest size that is carried, or would be; `None`: not known yet.
+    /// Returns the smallest size that is carried, or would be; `None`: not known yet.
     pub fn threshold(&self) -> Option<usize> {
         self.fixed_threshold().or_else(|| self.learner(Kind::Copies).threshold())
     }
@@ -224,8 +224,8 @@ impl Dispatcher {
         &self.learners[kind as usize]
     }
 
-    /// Copies, fills or compares for a program that has called `op`, or us by name, and is to go on
-    /// at `site` (0: not known); the answer is libc's.
+    /// Copies, fills or compares for a program that has called `op`, or us by name, with the return
+    /// address `site` (0: not known); the answer is libc's.
     ///
     /// # Safety
     /// As memmove, memset or memcmp.
@@ -274,7 +274,7 @@ impl Dispatcher {
         unsafe { self.dispatch(config, task, looked, site).1 }
     }
 
-    /// Transfers between processes, by workers or by libc; the answer and errno are libc's.
+    /// Performs a transfer between processes, by workers or by libc; answer and errno are libc's.
     ///
     /// # Safety
     /// The program's own call.
@@ -301,7 +301,7 @@ impl Dispatcher {
         })
     }
 
-    /// Does a large call of which `done` bytes are done; returns which way it went, and the answer.
+    /// Performs a large call of which `done` bytes are done; returns its path, and the answer.
     unsafe fn dispatch(
         &self,
         config: &Config,

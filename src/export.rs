@@ -1,5 +1,5 @@
-//! How our own names are exported: by assembly and not by `no_mangle`, because the linker must take
-//! their versions from include/adma.map, and rustc lists the names that it knows without a version.
+//! Exports our own names by assembly instead of `no_mangle`, because the linker must take their
+//! versions from include/adma.map, and rustc lists the names that it knows without a version.
 
 /// Exports functions under their own names.
 macro_rules! export {

@@ -1,7 +1,7 @@
-//! What the standard library would bring along: memory from the C library, and an end after a
-//! panic. Without it the library has half as many symbols to look up at start-up, a third of the
-//! relocations and no thread-local storage; its panics would print backtraces, with an unwinder
-//! and a reader of debug information.
+//! Replacements for the standard library: an allocator on the C library, and a panic handler.
+//! Without it the library has half as many symbols to look up at start-up, a third of the
+//! relocations and no thread-local storage; its panics would print backtraces, with an unwinder and
+//! a reader of debug information.
 
 use crate::os::text;
 use core::alloc::{GlobalAlloc, Layout};
@@ -18,7 +18,7 @@ struct Malloc;
 #[global_allocator]
 static MALLOC: Malloc = Malloc;
 
-/// What malloc gives is aligned to this.
+/// Alignment of what malloc returns.
 const ALIGNED: usize = 16;
 
 // SAFETY: the C library's allocator, or an interposer of it, keeps the promises of the trait.
@@ -64,8 +64,8 @@ fn end_after(panic: &PanicInfo<'_>) -> ! {
     unsafe { libc::abort() }
 }
 
-// For the C library this object is known by an address in it; else the compiler's start files
-// have it.
+// The C library identifies this object by an address in it, which the compiler's start files would
+// define.
 global_asm!(
     ".pushsection .data.__dso_handle,\"aw\",@progbits",
     ".globl __dso_handle",
@@ -76,7 +76,7 @@ global_asm!(
     ".popsection",
 );
 
-// Nothing ever unwinds through this library. What core was built for refers to these two.
+// Nothing ever unwinds through this library, but the prebuilt core refers to these two.
 global_asm!(
     ".globl rust_eh_personality",
     ".hidden rust_eh_personality",

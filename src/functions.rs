@@ -1,4 +1,4 @@
-//! The C library's functions that we stand in front of, and what the entry code of each reads.
+//! The C library's functions that we intercept, and the data that their entry code reads.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicUsize};
@@ -36,13 +36,13 @@ operations! {
 }
 
 impl Op {
-    /// Returns whether the kernel copies, so that `KERNEL_CALLS_FROM` holds.
+    /// Returns whether the kernel copies, so that `KERNEL_CALLS_FROM` applies.
     pub const fn is_kernel_call(self) -> bool {
         matches!(self, Op::ProcessVmReadv | Op::ProcessVmWritev)
             || self as usize >= Op::Read as usize
     }
 
-    /// Bytes per counted unit.
+    /// Returns the bytes per counted unit.
     pub const fn unit(self) -> usize {
         match self {
             Op::Wmemcpy | Op::Wmemmove | Op::Wmemset | Op::Wmemcmp => size_of::<libc::wchar_t>(),
@@ -55,14 +55,14 @@ impl Op {
 /// before the first byte moves.
 pub const KERNEL_CALLS_FROM: usize = 1 << 20;
 
-/// What one exported function reads: below `min` units it jumps to `next`.
+/// Data of one exported function: below `min` units it jumps to `next`.
 #[repr(C)]
 pub struct EntryPoint {
     pub min: AtomicUsize,
     pub next: AtomicPtr<c_void>,
 }
 
-/// Offset of a field of one entry in `ENTRIES`, for assembly.
+/// Returns the offset of a field of one entry in `ENTRIES`, for assembly.
 pub const fn min_offset(op: Op) -> usize {
     op as usize * size_of::<EntryPoint>() + core::mem::offset_of!(EntryPoint, min)
 }
@@ -71,5 +71,5 @@ pub const fn next_offset(op: Op) -> usize {
     op as usize * size_of::<EntryPoint>() + core::mem::offset_of!(EntryPoint, next)
 }
 
-/// A number larger than any copy: the entry always jumps to `next`.
+/// Threshold larger than any copy: the entry always jumps to `next`.
 pub const NEVER: usize = usize::MAX;

@@ -172,7 +172,7 @@ extern "C" fn before_fork() {
     DISPATCHER.ioat.let_go();
 }
 
-/// Runs in the parent.
+/// Runs in the parent after a fork.
 #[unsafe(link_section = ".text.fork")]
 extern "C" fn after_fork_here() {
     DISPATCHER.ioat.keep_again();
@@ -204,8 +204,8 @@ unsafe extern "C" {
     static __dso_handle: u8;
 }
 
-/// Takes what is to be called before a fork, in the parent after it, and in the child; and the object
-/// that asks.
+/// Takes the functions to call before a fork, in the parent after it, and in the child; and the
+/// object that registers them.
 type RegisterAtFork = unsafe extern "C" fn(AtFork, AtFork, AtFork, *mut c_void) -> i32;
 
 /// Returns glibc's __register_atfork; pthread_atfork, which calls it, would lie in a page of its own at
@@ -231,16 +231,15 @@ extern "C" fn at_quick_exit(_: *mut c_void) {
     before_leaving(ended::AT_ONCE, None);
 }
 
-/// Exit: destructors of libraries run after the program's own exit handlers. Offload is off
-/// first; nothing is torn down, for other threads may still be copying.
+/// Runs at exit: destructors of libraries run after the program's own exit handlers. Closes first;
+/// nothing is torn down, because other threads may still be copying.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;
 
 #[unsafe(link_section = ".text.start")]
 extern "C" fn end() {
-    // What was copied, and what is to be said, is the parent's in a child of vfork or of a fork
-    // that ran no handler.
+    // In a child of vfork, or of a fork that ran no handler, counters and report are the parent's.
     if process::is_ours() && may_report() {
         report(ended::EXIT, None);
     }

@@ -34,7 +34,7 @@ pub fn from_environment() -> Config {
 /// Variables that hold the number of ranks on this machine: Open MPI's, and MPICH's and Intel's.
 const RANKS: [&[u8]; 2] = [b"OMPI_COMM_WORLD_LOCAL_SIZE", b"MPI_LOCALNRANKS"];
 
-/// Takes one `NAME=value` of the environment into account; returns what is wrong with it.
+/// Applies one `NAME=value` of the environment; returns what is wrong with it.
 fn apply(config: &mut Config, variable: &[u8]) -> Option<String> {
     let at = memchr(b'=', variable).unwrap_or(variable.len());
     let (name, value) = (variable.get(..at)?, variable.get(at + 1..).unwrap_or(b""));
@@ -66,8 +66,8 @@ unsafe extern "C" {
 const BEGINNINGS: [&[u8]; 4] = [b"ADMA_", RUNTIME_DIR, RANKS[0], RANKS[1]];
 const RUNTIME_DIR: &[u8] = b"XDG_RUNTIME_DIR=";
 
-/// Iterates over the variables that may be for us: every program pays for what is done with each of
-/// its own. Only for start-up.
+/// Iterates over the variables that may be for us: every program pays for this at its start. Only
+/// for start-up.
 pub fn environment() -> impl Iterator<Item = &'static [u8]> {
     // SAFETY: at start-up no other thread changes the environment; it is a null-terminated
     // list of terminated strings, or null after clearenv.

@@ -1,4 +1,4 @@
-//! Which programs are left out, by ADMA_ONLY and ADMA_NOT.
+//! Exclusion of programs by ADMA_ONLY and ADMA_NOT.
 
 use super::environment::environment;
 use crate::os::lookup::{Function, resolve_anywhere};
@@ -37,7 +37,7 @@ fn is_among(patterns: &[u8], name: &[u8]) -> bool {
 /// `*` stands for any bytes, `?` for one. As many steps as the product of the two lengths at most.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut at, mut in_name) = (0, 0);
-    // Position of the last star, to go on from when something does not fit.
+    // Position of the last star, for backtracking.
     let mut star = None;
     while in_name < name.len() {
         match pattern.get(at) {
@@ -59,8 +59,8 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
     pattern[at..].iter().all(|&byte| byte == b'*')
 }
 
-/// The names of this program: of the file that was executed, which may be a script, and `argv[0]`.
-/// The file behind links would be a third, but redis-server is redis-check-rdb that way.
+/// Returns the names of this program: of the file that was executed, which may be a script, and
+/// `argv[0]`. Not the target of links: redis-server is redis-check-rdb that way.
 fn names_of_program() -> [&'static [u8]; 2] {
     // The program may hold that variable itself, by a copy relocation.
     let called = resolve_anywhere(Function::program_invocation_name).cast::<*const c_char>();

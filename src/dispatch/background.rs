@@ -1,5 +1,5 @@
-//! Copies that go on while their caller does something else. They are not decided, measured and
-//! learned from as calls are: what calls of that size have shown holds for them too.
+//! Asynchronous copies. They are not measured and learned from as calls are: what calls of that
+//! size have shown is applied to them.
 
 use super::Dispatcher;
 use super::engine::EngineKind;
@@ -12,8 +12,8 @@ use crate::stats::{Fallback, Path};
 use core::sync::atomic::Ordering;
 
 impl Dispatcher {
-    /// Starts copies that go on while the caller does something else, or makes them at once where
-    /// no engine is up. `None`: there is no room for another cookie.
+    /// Starts asynchronous copies, or makes them at once where no engine is up. `None`: there is no
+    /// room for another cookie.
     ///
     /// # Safety
     /// As `asynchronous::begin`.
@@ -64,7 +64,7 @@ impl Dispatcher {
         })
     }
 
-    /// Records a copy that an engine has carried while its caller did something else.
+    /// Records an asynchronous copy that an engine has carried.
     pub fn note_end(&self, bytes: usize, begun: u64) {
         if self.config().is_some_and(|config| config.counts()) {
             self.recorder.record_end(Path::Engine, bytes, sys::ticks().wrapping_sub(begun));

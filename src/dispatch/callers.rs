@@ -1,16 +1,15 @@
-//! How many threads of the program are in large calls at once.
+//! Estimate of how many threads of the program are in large calls at once.
 //!
-//! Workers are for idle CPUs. With a caller on every other CPU there is none left for a worker each,
-//! and sharing only moves time from one to the other; asking for help to find that out costs time,
-//! too. So it is measured: the time that calls have taken together, over the time that has passed, is
-//! how many there were at once. Calls are not counted in and out, for one may be left by a jump out
-//! of a signal handler.
+//! Workers are for idle CPUs. With a caller on every other CPU there is none left for a worker
+//! each, and sharing only moves time between them; finding that out by calling workers costs time,
+//! too. So it is measured: the time of all calls over the time that has passed is their average
+//! number at once. Calls are not counted in and out, because a signal handler may jump out of one.
 use crate::os::mapped::Zeroed;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Ticks that are looked at together, a millisecond or two.
+/// Ticks of a window, a millisecond or two.
 const WINDOW: u64 = 1 << 22;
-/// A window is at least this many times as long as the call that ends it.
+/// Least length of a window, in multiples of the call that ends it.
 const CALLS: u64 = 4;
 
 /// Written with every call, so it has a cache line of its own.
@@ -21,7 +20,7 @@ pub struct Callers {
     /// Ticks of the calls that have ended in the window.
     spent: AtomicU64,
     last_end: AtomicU64,
-    /// Calls at once during the last window that is over, in halves.
+    /// Average calls at once during the last window, in halves.
     at_once: AtomicU64,
 }
 
@@ -46,7 +45,7 @@ impl Callers {
         let last_end = self.last_end.swap(now, Relaxed);
         let idle = begun.saturating_sub(last_end);
         if idle > WINDOW {
-            // A pause of all threads says nothing about how many copy at once.
+            // A pause of all threads says nothing about concurrency.
             self.since.fetch_add(idle, Relaxed);
         }
         let spent = self.spent.fetch_add(took, Relaxed) + took;

@@ -1,4 +1,4 @@
-//! Which way a large call takes: answers about it, each from those before it. Nothing is moved here.
+//! Decides the way of a large call: answers about it, each based on those before. Moves nothing.
 
 use super::engine::EngineKind;
 use super::operation::{Kind, Operation};
@@ -13,7 +13,7 @@ use crate::plan::PAGE;
 use crate::stats::Fallback;
 use core::sync::atomic::Ordering;
 
-/// What is decided about a call before a byte of it moves, in the order in which it is found out.
+/// Decision about a call before a byte of it moves, in the order in which it is made.
 pub(super) struct Decision<'a> {
     pub config: &'a Config,
     pub begun: u64,
@@ -24,13 +24,13 @@ pub(super) struct Decision<'a> {
     pub back_to_back: bool,
     /// The engine, or why libc does it.
     pub by: Result<EngineKind, Fallback>,
-    /// What is known of calls of this size and pace.
+    /// Learner's cell for calls of this size and pace.
     pub cell: &'a Cell,
-    /// Whether the caller has real-time scheduling; `None`: not asked yet.
+    /// Set if the caller has real-time scheduling; `None`: not asked yet.
     real_time: Option<bool>,
-    /// Address of the destination, if it is fresh: its pages are made on the way.
+    /// Address of the destination, if it is fresh.
     pub fresh: Option<usize>,
-    /// Verdict of the learner; `None`: it was not asked, and is told nothing.
+    /// Verdict of the learner; `None`: it was not asked, and does not learn from the call.
     pub verdict: Option<Verdict>,
     /// Bytes that the caller does alone first, by libc; 0: none.
     pub first: usize,
@@ -131,8 +131,8 @@ impl Decision<'_> {
         *self.real_time.get_or_insert_with(real_time::is_real_time)
     }
 
-    /// A call that writes fresh memory is always shared, for the sake of its page faults. It would
-    /// teach nothing about others: often its first bytes are resident and the rest is not.
+    /// Detects fresh memory. Such a call is always shared, for the sake of its page faults, and not
+    /// learned from: often its first bytes are resident and the rest is not.
     fn look_for_fresh_memory(&mut self, operation: &impl Operation) {
         let (len, by_libc) = (operation.len(), self.by.is_err() || !self.cell.is_shared());
         match self.by {
@@ -153,8 +153,8 @@ impl Decision<'_> {
         }
     }
 
-    /// Asks the learner whether sharing pays, and how many bytes are timed first. The cell is not told
-    /// of calls that go by libc for another reason than its own.
+    /// Asks the learner whether sharing pays, and how many bytes are timed first. The cell does not
+    /// learn from calls that go to libc for another reason.
     fn ask_learner(&mut self, operation: &impl Operation) {
         if !self.by.is_ok_and(|by| by != EngineKind::Gpu) {
             return;
@@ -206,7 +206,7 @@ impl Decision<'_> {
                 Err(Fallback::Overlap | Fallback::Off | Fallback::BelowMin | Fallback::RealTime),
                 _,
             ) => None,
-            // What a copy costs afterwards is not known where those of other threads come in between.
+            // The later cost of a copy is not known where copies of other threads come in between.
             (Err(_), Kind::Copies) if len < STREAM_FROM && several_callers => None,
             (Err(_), Kind::Copies) if len >= STREAM_ALONE_FROM => Some(Copier::Alone),
             _ => None,

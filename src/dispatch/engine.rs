@@ -1,5 +1,5 @@
-//! The engine's life: it is started by the first large call that pays for it, and switched off for
-//! good, without a word, where it cannot be had.
+//! Life cycle of the engine: started by the first large call that pays for it, and silently
+//! switched off for good where it cannot be had.
 //!
 //! Starting costs about 100 µs, and so does ending a process that has workers. A process that makes
 //! few copies below 2 MiB and ends, as the child of a server that forks for each request does, would
@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 const START_BYTES: usize = 2 << 20;
 
 /// Ticks, about 3 ms, that smaller calls take together before an engine is started for them: a
-/// process which ends right then has lost some hundredths of its time.
+/// process that ends right then has lost a few percent of its time.
 const START_TICKS: u64 = 1 << 23;
 /// Like `START_TICKS`, in the child of a fork: it writes to memory that it shares with its parent, and
 /// each page that workers write to is unshared with an interrupt of all their CPUs.
@@ -49,7 +49,7 @@ pub enum EngineKind {
 }
 
 impl Dispatcher {
-    /// The kernel helper and how it is to copy, started if need be; `None`: it cannot be had, or
+    /// Returns the kernel helper and its options, started if need be; `None`: there is none, or it
     /// is not wanted.
     pub fn helper(&self) -> Option<(&ioat::Engine, ioat::Options)> {
         let config = self.config()?;
@@ -89,12 +89,12 @@ impl Dispatcher {
         Some(self.channels(config).map_or_else(|| cpus::Limits::now().cpus(), |each| 2 * each + 2))
     }
 
-    /// Workers beside the caller; 0 while that engine is not up.
+    /// Returns the workers beside the caller; 0 while that engine is not up.
     pub fn workers(&self) -> usize {
         self.workers.load(Ordering::Relaxed)
     }
 
-    /// The name of the engine that is or was up, and how many channels it has; libc has none.
+    /// Returns the name of the engine that is or was up, and its number of channels; libc has none.
     pub fn backend(&self) -> (&'static str, usize) {
         if gpu::GPU.was_up() {
             return ("gpu", gpu::CHANNELS);
@@ -131,7 +131,7 @@ impl Dispatcher {
         self.pauses.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
     }
 
-    /// The engine, if it is up, or if a call of `len` bytes pays for starting it.
+    /// Returns the engine, if it is up, or if a call of `len` bytes pays for starting it.
     #[inline]
     pub(super) fn ready(&self, config: &Config, len: usize) -> Result<EngineKind, Fallback> {
         if !self.offloads(config) {
@@ -146,17 +146,16 @@ impl Dispatcher {
         }
     }
 
-    /// Returns whether a call of `len` bytes, with those that libc has done, pays for making workers. A
-    /// fixed threshold is believed.
+    /// Returns whether a call of `len` bytes, with those that libc has done, pays for making
+    /// workers. With a fixed threshold, any call does.
     fn pays(&self, config: &Config, len: usize) -> bool {
         let is_forked = process::FORKED.load(Ordering::Relaxed);
         let least = if is_forked { START_TICKS_FORKED } else { START_TICKS };
         len >= START_BYTES || UNAIDED_TICKS.load(Ordering::Relaxed) >= least || !self.learns(config)
     }
 
-    /// Returns whether a call of `len` bytes is libc's because no engine is up and it does not pay for
-    /// one. Known by a look at one page: the child of a fork, or a short program, pays for each that is
-    /// touched.
+    /// Returns whether a call of `len` bytes is libc's because no engine is up and it does not pay
+    /// for one. Touches one page only: the child of a fork, or a short program, pays for each.
     pub(super) fn is_unaided(&self, config: &Config, len: usize) -> bool {
         self.engine.load(Ordering::Relaxed) == life::COLD
             && config.gpu().is_none()
@@ -215,13 +214,13 @@ impl Dispatcher {
         self.threads()
     }
 
-    /// Prepares for as many workers as are wanted, or as there are CPUs for. False: another thread is
-    /// just asking for the CPUs, and the next call will start them.
+    /// Prepares for as many workers as are wanted, or as there are CPUs for. False: another thread
+    /// is reading the CPUs, and the next call will start them.
     pub(super) fn start_workers(&self, config: &Config) -> bool {
         let limits = || sys::NoNewFilter::look().and_then(cpus::Limits::try_now);
         match self.channels(config) {
             Some(channels) => workers::start(channels),
-            // Known from the process that has forked this one.
+            // Known from the parent process.
             None if workers::knows_cpus() => workers::prepare(),
             None => match limits() {
                 Some(limits) => workers::start_on(&limits),
@@ -262,8 +261,8 @@ impl Dispatcher {
         Fallback::ALL.get(why).copied().unwrap_or(Fallback::Off)
     }
 
-    /// Switches the engine off for good, without a word. Where nothing is counted, copies do not
-    /// even arrive here any more.
+    /// Switches the engine off for good, silently. Where nothing is counted, copies do not come
+    /// here any more.
     pub(super) fn switch_off(&self, why: Fallback) -> Fallback {
         self.why_off.store(why as u32, Ordering::Relaxed);
         self.engine.store(life::OFF, Ordering::Release);

@@ -1,5 +1,5 @@
-//! What can be shared, as `decide` and `learn_from` see it: memory that is copied, filled or
-//! compared (`Task`), transfers between processes, and reads of files.
+//! Operations that can be shared, as `decide` and `learn_from` see them: memory that is copied,
+//! filled or compared (`Task`), transfers between processes, and reads of files.
 
 use crate::backend::Refused;
 use crate::backend::threads::reads::{FileRead, ReadCall};
@@ -10,7 +10,7 @@ use crate::backend::threads::{self, Seen};
 use crate::plan::{self, PAGE};
 use crate::stats::Fallback;
 
-/// Kind of an operation. Each has a learner of its own, because its bytes cost another time.
+/// Kind of an operation. Each has a learner of its own, because its bytes have another cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Copies,
@@ -32,8 +32,8 @@ impl Kind {
         matches!(self, Kind::Transfers | Kind::Reads)
     }
 
-    /// Calls from this size up are always timed: that is lost in what they take. Looking at a file and
-    /// its buffer takes seven system calls, a fiftieth of a read of 1 MiB.
+    /// Returns the size from which calls are always timed, at a negligible cost. Looking at a file
+    /// and its buffer takes seven system calls, a fiftieth of a read of 1 MiB.
     pub fn untimed_below(self) -> usize {
         match self {
             Kind::Copies | Kind::Fills => 1 << 20,
@@ -57,7 +57,7 @@ impl Kind {
 /// One large call. Callers of its unsafe functions promise what the program has promised to the
 /// function that it called.
 pub trait Operation {
-    /// Bytes, at least, that the caller does alone before workers are called.
+    /// Least bytes that the caller does alone before workers are called.
     const FIRST: usize = 0;
 
     fn kind(&self) -> Kind;
@@ -66,7 +66,7 @@ pub trait Operation {
     /// Returns whether the bytes may be done in any order.
     fn is_in_any_order(&self) -> bool;
 
-    /// Destination and source of a copy within this process, which any engine can make.
+    /// Returns destination and source of a copy within this process, which any engine can make.
     fn as_copy(&self) -> Option<(usize, usize)> {
         None
     }
@@ -95,8 +95,8 @@ pub trait Operation {
     /// See `Operation`.
     unsafe fn by_libc(&self, from: usize, fresh: bool) -> isize;
 
-    /// Returns whether this answer means that all bytes were done: only then the time it took is a
-    /// measure.
+    /// Returns whether this answer means that all bytes were done: only then is its time a
+    /// measurement.
     fn is_whole(&self, answer: isize) -> bool;
 
     /// Returns how many bytes were done, by this answer.
@@ -183,7 +183,7 @@ impl Operation for (&TransferCall, Transfer<'_>) {
     }
 
     unsafe fn begin(&self, from: usize, len: usize) -> Result<(), Fallback> {
-        // What is forbidden, or cannot be done whole, is left to the kernel to answer.
+        // Errors and partial transfers are left to the kernel to report.
         if self.1.move_bytes(from, len) == len { Ok(()) } else { Err(Fallback::Refused) }
     }
 
@@ -206,7 +206,7 @@ impl Operation for (&TransferCall, Transfer<'_>) {
     }
 }
 
-/// Bytes that the caller reads before workers are called: a file that is not cached is left alone.
+/// Bytes that the caller reads first: a file that is not cached is not shared.
 const FIRST_READ: usize = 16 * PAGE;
 
 /// A read of a file: by a call that reads descriptors, or the part of an fread that can be shared.

@@ -1,4 +1,4 @@
-//! What is noted about a call that is over: for the learner, for the report, and for `ADMA_VERIFY`.
+//! Bookkeeping of a call that is over: for the learner, the report, and `ADMA_VERIFY`.
 
 use super::Dispatcher;
 use super::decide::{CpuUse, Decision};
@@ -15,8 +15,8 @@ use crate::stats::samples::FRESH;
 use crate::stats::{Fallback, Path, Recorder};
 use core::sync::atomic::Ordering;
 
-/// Copies from this size up, back to back, tell how many workers add speed: they are long enough for
-/// all of them to come.
+/// Size from which copies, back to back, show how many workers add speed: long enough for all of
+/// them to come.
 const GAIN_FROM: usize = 16 << 20;
 
 impl Dispatcher {
@@ -41,7 +41,7 @@ impl Dispatcher {
         }
         let overlapped = self.callers.note(begun, now);
         // A system call cannot be taken back from a worker that does not run, so its caller has
-        // waited. Where as many ranks as CPUs poll, none gains by help from another's CPU.
+        // waited. Where as many ranks as CPUs poll, no rank gains by another's CPU.
         let waited = operation.kind().is_by_kernel() && completion.seen.late;
         // A busy card says nothing about the CPUs.
         let asked_cpus = decision.by.is_ok_and(|by| by != EngineKind::Gpu);
@@ -54,8 +54,8 @@ impl Dispatcher {
         }
         let mut tells = is_whole;
         if operation.kind() == Kind::Compares {
-            // Where libc has found a difference is not known, so comparisons that do are compared
-            // with each other only, whole call with whole call.
+            // The place of a difference that libc has found is not known, so such comparisons are
+            // compared only with each other, whole call with whole call.
             tells = self.differed.swap(!is_whole, Ordering::Relaxed) != is_whole;
         }
         let as_decided = was_shared == decision.by.is_ok();
@@ -128,7 +128,7 @@ impl Dispatcher {
         samples.timed.fetch_add(passed, Ordering::Relaxed);
         samples.preempted.fetch_add(lost, Ordering::Relaxed);
         let is_cached = self.is_cached(operation);
-        // After shared calls caches hold what they would not hold without us, or no longer do.
+        // After shared calls, caches hold other lines than they would without us.
         let is_settled = self.libc_ticks.load(Ordering::Relaxed) >= SETTLING_TICKS
             || !is_cached && (!decision.back_to_back || len >= LARGE);
         let row = samples.row(

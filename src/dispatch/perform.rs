@@ -1,4 +1,4 @@
-//! Does a call the way that was decided.
+//! Performs a call the way that was decided.
 
 use super::Dispatcher;
 use super::decide::{Decision, preemptions};
@@ -12,7 +12,7 @@ use crate::learn::Copier;
 use crate::os::{huge_pages, sys};
 use crate::stats::{Fallback, Path};
 
-/// What came of a call.
+/// Result of a call.
 pub(super) struct Completion {
     pub path: Path,
     /// Why no engine did the call; `None`: one did.
@@ -29,7 +29,7 @@ pub(super) struct Completion {
 }
 
 impl Dispatcher {
-    /// Does what is left of the call, the way that was decided.
+    /// Performs what is left of the call, the way that was decided.
     pub(super) unsafe fn perform(
         &self,
         decision: &Decision,
@@ -64,12 +64,12 @@ impl Dispatcher {
             let allowed = sys::NoFilter::look()?;
             huge_pages::mark(dst + from, operation.len() - from, allowed)
         };
-        // Marks lock all mappings, which many threads that make pages wait for.
+        // Marking locks all mappings, which many threads that make pages wait for.
         let may_mark = fresh && config.huge_pages && decision.by != Err(Fallback::Busy);
         let written = operation.written().filter(|_| may_mark);
         let wanted = written.map(|dst| (dst, decision.learner.marks(operation.len()).are_wanted()));
         let marks = wanted.filter(|&(_, wanted)| wanted).and_then(|(dst, _)| mark(dst));
-        // Unknown where they were wanted and could not be made.
+        // Unknown if they were wanted and refused.
         let huge = wanted.map(|(_, wanted)| wanted).filter(|&wanted| wanted == marks.is_some());
         let rest = operation.as_copy().map(|(dst, src)| (dst + from, src + from));
         let (share, len) = (config.cpu_share, operation.len() - from);

@@ -1,5 +1,5 @@
-//! Reads of files on their way: what is large enough and of a regular file is decided about like
-//! everything else; all other calls go on to libc as they are.
+//! Reads of files: large ones of regular files are decided about like other calls; all others are
+//! passed to libc unchanged.
 
 use super::Dispatcher;
 use super::engine::life;

@@ -1,13 +1,13 @@
 //! Signals that have to wait for the end of a copy although they are not blocked: SIGSEGV and
 //! SIGBUS that were sent, not raised by a bad page, to a thread that shares a copy.
 //!
-//! The program's handler could jump out of the copy while others write, so it must not run yet.
-//! Nor may the signal be blocked: of a bad page met with its signal blocked the process dies,
-//! whatever the program would have done about it. So our handler notes the signal here, and it is
-//! sent again when the thread does not hear of bad pages any more (`signal_mask::SignalsHeld`,
+//! The program's handler could jump out of the copy while others write, so it must not run yet. Nor
+//! may the signal be blocked: a fault with its signal blocked kills the process, whatever the
+//! program would have done. So our handler notes the signal here, and it is sent again when the
+//! thread does not handle bad pages any more (`signal_mask::SignalsHeld`,
 //! `signal_mask::FaultsHeard`).
 //!
-//! Entries are used by the thread that they are for, and by its handler, only.
+//! An entry is used only by the thread that it is for, and by that thread's handler.
 
 use super::sys::{self, syscall};
 use core::cell::UnsafeCell;
@@ -15,9 +15,9 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 struct PutOff {
-    /// 0: free.
+    /// Thread that it is for; 0: free.
     thread: AtomicI32,
-    /// 0: nothing is noted yet.
+    /// Signal; 0: nothing is noted yet.
     signal: AtomicI32,
     noted: UnsafeCell<MaybeUninit<libc::siginfo_t>>,
 }
@@ -52,13 +52,13 @@ impl PutOff {
 
 /// More threads than are likely to get such a signal at the same time.
 static ENTRIES: [PutOff; 32] = [const { PutOff::new() }; 32];
-/// How many are noted, of all threads.
+/// Entries in use, of all threads.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// Notes a signal that this thread has got. False: there is no room.
 pub fn note(signal: i32, info: &libc::siginfo_t) -> bool {
     let thread = sys::gettid();
-    // Of each signal one waits, as in the kernel.
+    // One of each signal is pending, as in the kernel.
     if ENTRIES.iter().any(|entry| entry.is_of(thread) && entry.signal() == signal) {
         return true;
     }
@@ -75,8 +75,8 @@ pub fn is_any() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
 }
 
-/// Has `send` send again what this thread has noted. Both signals are blocked: they come when they
-/// are not.
+/// Has `send` send again what this thread has noted. Both signals are blocked and come when
+/// unblocked.
 #[cold]
 pub fn send_again(send: fn(i32, &libc::siginfo_t)) {
     let thread = sys::gettid();
@@ -88,7 +88,7 @@ pub fn send_again(send: fn(i32, &libc::siginfo_t)) {
     }
 }
 
-/// In the child of a fork: signals that wait stay with the parent.
+/// Clears the entries in the child of a fork: deferred signals stay with the parent.
 pub fn forget_after_fork() {
     for entry in ENTRIES.iter().filter(|entry| !entry.is_of(0)) {
         entry.free();
@@ -103,13 +103,13 @@ pub fn send_to_oneself(signal: i32, info: &libc::siginfo_t) {
     unsafe { syscall!(SYS_rt_tgsigqueueinfo, process, thread, signal, info) };
 }
 
-/// Sends a signal as it came, to the process: the thread that has got it is a worker, of which no
-/// sender knows.
+/// Sends a signal as it came, to the process: the thread that has got it is a worker, which no
+/// sender can have meant.
 pub fn send_to_process(signal: i32, info: &libc::siginfo_t) {
     let process = sys::getpid();
     // SAFETY: reads the siginfo.
     unsafe {
-        // What kill has sent may be passed on by the main thread only.
+        // A signal of kill may be passed on by the main thread only.
         if syscall!(SYS_rt_sigqueueinfo, process, signal, &raw const *info) < 0 {
             syscall!(SYS_kill, process, signal);
         }

@@ -1,10 +1,10 @@
-//! Threads that hold signals while they copy, and how one that hangs is interrupted.
+//! Threads that hold signals while they copy, and the interruption of one that hangs.
 //!
-//! A thread in a page fault that does not end (NFS, FUSE, swap, userfaultfd) cannot look whether a
-//! signal is pending. Another thread of ours, which touches no memory of the program's, watches
-//! over all that hold signals (`threads::watch`). One that has made no progress for some
-//! milliseconds is sent SIGBUS or SIGSEGV, which are never held, with `INTERRUPT` for its value.
-//! The handler (`signals`) then looks whether a signal is pending, and if so ends the copy loop.
+//! A thread in a page fault that does not end (NFS, FUSE, swap, userfaultfd) cannot check for
+//! pending signals. Another thread of ours, which touches no memory of the program's, watches over
+//! all that hold signals (`threads::watch`). One that has made no progress for some milliseconds is
+//! sent SIGBUS or SIGSEGV, which are never held, with `INTERRUPT` for its value. The handler
+//! (`signals`) then looks whether a signal is pending, and if so ends the copy loop.
 
 use super::mapped::{Zeroed, zeroed};
 use super::signal_mask::{self, signal_set};
@@ -12,24 +12,24 @@ use super::sync::pause;
 use super::sys::{self, NoFilter, syscall};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-/// A thread that holds signals. What it is sent must not arrive after it has let signals in again,
-/// so `state` is taken by the sender, and `leave` waits for it.
+/// A thread that holds signals. Our signal must not arrive after it has let signals in again, so
+/// the sender takes `state`, and `leave` waits for it.
 #[repr(align(64))]
 pub struct Holder {
     state: AtomicU32,
     thread: AtomicI32,
-    /// By which signal it can be interrupted; 0: by none, the program blocks both.
+    /// Signal by which it can be interrupted; 0: none, the program blocks both.
     signal: AtomicI32,
     /// The program's own mask.
     before: AtomicU64,
     /// Changes with every piece and every holder.
     progress: AtomicU32,
-    /// What the worker that watches has seen of it at its last look, and looks since it changed.
+    /// Progress that the watching worker saw at its last look, and looks since it changed.
     seen: AtomicU32,
     looks: AtomicU32,
-    /// It has been sent the signal at least once.
+    /// Set when the signal was sent at least once.
     sent: AtomicBool,
-    /// It has got the signal while another one waited.
+    /// Set when it got the signal while another one was pending.
     interrupted: AtomicBool,
 }
 
@@ -43,11 +43,11 @@ mod state {
     pub const SENDING: u32 = 3;
 }
 
-/// More threads than can copy at the same time; another one is not watched.
+/// Most threads that are watched: more than can copy at the same time.
 pub const HOLDERS: usize = 64;
 static ALL: [Holder; HOLDERS] = [const { zeroed() }; HOLDERS];
 
-/// The value that comes with the signal.
+/// Its address is the value that comes with the signal.
 static INTERRUPT: u8 = 0;
 
 /// Enters this thread, which has just blocked signals; `before` is the mask that it had.
@@ -70,7 +70,7 @@ pub fn is_any() -> bool {
     ALL.iter().any(|holder| holder.state.load(Ordering::Acquire) != state::FREE)
 }
 
-/// In the child of a fork: only this thread is here, and it copies nothing.
+/// Clears the entries in the child of a fork, whose only thread copies nothing.
 pub fn forget_after_fork() {
     for holder in &ALL {
         holder.state.store(state::FREE, Ordering::Relaxed);
@@ -87,8 +87,8 @@ fn interrupt_value() -> *mut libc::c_void {
     (&raw const INTERRUPT).cast_mut().cast()
 }
 
-/// For the handler of such a signal, which has interrupted a thread with this mask: whether its
-/// copy is to be ended because a signal waits.
+/// Returns whether the copy is to end because a signal waits; called by the handler of such a
+/// signal, which has interrupted a thread with this mask.
 pub fn note_interrupt(mask: u64) -> bool {
     let thread = sys::gettid();
     let is_ours = |holder: &&Holder| {
@@ -116,8 +116,8 @@ pub fn interrupt(thread: i32, signal: i32) {
     unsafe { syscall!(SYS_rt_tgsigqueueinfo, sys::getpid(), thread, signal, &raw const info) };
 }
 
-/// After this many looks without progress a thread is interrupted also if no signal can be seen:
-/// one that was sent to the thread itself is shown to no other.
+/// Looks without progress after which a thread is interrupted even if no signal is seen: one that
+/// was sent to the thread itself is not visible to others.
 const BLIND_LOOKS: u32 = 4;
 
 /// Interrupts threads that have made no progress since the last look. False: none holds signals.
@@ -171,7 +171,7 @@ impl Holder {
         if !self.change(state::HELD, state::SENDING) {
             return;
         }
-        // Whichever thread this is by now, it cannot leave before the signal has been sent.
+        // Whichever thread has the entry by now, it cannot leave before the signal has been sent.
         let signal = self.signal.load(Ordering::Relaxed);
         if signal != 0 {
             self.sent.store(true, Ordering::Relaxed);
@@ -180,7 +180,7 @@ impl Holder {
         self.state.store(state::HELD, Ordering::Release);
     }
 
-    /// Before signals are let in again.
+    /// Removes the thread, before signals are let in again.
     pub fn leave(&self) {
         for turn in 0u32.. {
             if self.change(state::HELD, state::TAKEN) {

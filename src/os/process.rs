@@ -1,5 +1,5 @@
-//! Whose memory this is. A child of vfork runs in its parent's memory, and the child of a fork in
-//! a copy of it without the other threads; neither may use what belongs to the parent.
+//! Ownership of our memory. A child of vfork runs in its parent's memory, and the child of a fork
+//! in a copy of it without the other threads; neither may use what belongs to the parent.
 
 use super::sync::fetch_to_change;
 use super::sys::{self, NoFilter, NoNewFilter};
@@ -10,27 +10,27 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 /// workers, for they would die with it, perhaps in the middle of a piece.
 #[unsafe(link_section = ".data")] // a page that start-up touches anyhow, as for the next ones
 static PID: AtomicI32 = AtomicI32::new(0);
-/// What is this process's own; null until there is something to know.
+/// State of this process only; null until there is some.
 #[unsafe(link_section = ".data")]
 static OWN: AtomicPtr<Own> = AtomicPtr::new(core::ptr::null_mut());
-/// `Own::mark` was set. A page that was made for cookies tells nothing about whose memory this is.
+/// Set when `Own::mark` was set: a page made for cookies only says nothing about ownership.
 #[unsafe(link_section = ".data")]
 static MARKED: AtomicBool = AtomicBool::new(false);
-/// Where there is no page that the kernel wipes.
+/// Replacement where the kernel cannot wipe a page.
 static PLAIN: Own =
     Own { mark: AtomicU32::new(0), cookies: AtomicU32::new(0), poll: AtomicI32::new(0) };
-/// This process is the child of a fork, and has made no other program of itself.
+/// Set if this process is the child of a fork and has not called exec.
 #[unsafe(link_section = ".data")]
 pub static FORKED: AtomicBool = AtomicBool::new(false);
 
-/// Lies in a page that the kernel wipes in every child with memory of its own, also in one that runs no
-/// handlers.
+/// State in a page that the kernel wipes in every child with memory of its own, even one that runs
+/// no handlers.
 pub struct Own {
     /// 1 in the process whose memory this is.
     mark: AtomicU32,
-    /// Which process the cookies of asynchronous copies belong to; 0: there are none.
+    /// Process that the cookies of asynchronous copies belong to; 0: there are none.
     pub cookies: AtomicU32,
-    /// The descriptor that is readable when such a copy has ended, plus one; 0: there is none.
+    /// Descriptor that is readable when such a copy has ended, plus one; 0: there is none.
     pub poll: AtomicI32,
 }
 
@@ -48,7 +48,7 @@ impl Own {
     fn make() -> &'static Self {
         let wiped = NoFilter::look().map(sys::page_wiped_on_fork).filter(|page| !page.is_null());
         let page = wiped.map_or((&raw const PLAIN).cast_mut(), |page| page.cast());
-        // Another thread may be first; a page is lost then.
+        // Another thread may be first; then our page is leaked.
         let null = core::ptr::null_mut();
         let made = OWN.compare_exchange(null, page, Ordering::AcqRel, Ordering::Acquire);
         // SAFETY: `PLAIN`, or a page of zeros that is never unmapped.
@@ -56,13 +56,13 @@ impl Own {
     }
 }
 
-/// At start-up, before the first copy.
+/// Notes the owner at start-up, before the first copy.
 pub fn settle_in() {
     claim_memory();
     NoNewFilter::note_start();
 }
 
-/// This process is the one whose memory it is.
+/// Makes this process the owner.
 #[inline]
 pub fn claim_memory() {
     PID.store(sys::getpid(), Ordering::Relaxed);
@@ -73,7 +73,7 @@ pub fn claim_memory() {
     }
 }
 
-/// The process whose memory this is.
+/// Returns the owner's process id.
 pub fn pid() -> u32 {
     PID.load(Ordering::Relaxed) as u32
 }
@@ -83,9 +83,9 @@ pub fn main_has_ended() -> bool {
     sys::has_ended(sys::getpid())
 }
 
-/// The status with which the main thread has ended, for the last thread of the process to end with;
-/// 0 where that is not known. Where the C library has made threads, they may be there, and the file
-/// would take a descriptor number from them; they end the process with a status of their own.
+/// Returns the exit status of the main thread, for the last thread to exit with; 0 where that is
+/// not known. Not read if the C library has made threads: the file would take a descriptor number
+/// from them, and they end the process with a status of their own.
 pub fn status_of_main() -> usize {
     let mut room = MaybeUninit::<[u8; 1024]>::uninit();
     // Not by memset, that is, by us.
@@ -106,8 +106,8 @@ pub fn is_ours() -> bool {
     mark() != Some(false) && sys::getpid() == PID.load(Ordering::Relaxed)
 }
 
-/// What the page says that the kernel wipes; `None`: there is none. The child of an init in a pid
-/// namespace of its own has the process number of its parent.
+/// Returns the mark in the wiped page; `None`: there is no page. Process ids do not suffice: the
+/// init of a new pid namespace and its child may see equal ones.
 fn mark() -> Option<bool> {
     if !MARKED.load(Ordering::Acquire) {
         return None;
@@ -116,14 +116,13 @@ fn mark() -> Option<bool> {
     own.map(|own| own.mark.load(Ordering::Relaxed) == 1)
 }
 
-/// Returns whether workers that are alive by our count are alive. Asked without a system call, for
-/// callers that start a copy and go on. A child of vfork lives in our memory, and so do our
-/// workers: they work for it too.
+/// Returns whether our count of live workers is valid here. Makes no system call, for callers of
+/// asynchronous copies. True in a child of vfork, which shares our memory and our workers.
 pub fn shares_our_memory() -> bool {
     mark().unwrap_or_else(is_ours)
 }
 
-/// Fetches what `shares_our_memory` will look at.
+/// Prefetches what `shares_our_memory` will look at.
 pub fn prefetch() {
     fetch_to_change(OWN.load(Ordering::Relaxed) as usize);
 }

@@ -30,7 +30,7 @@ pub fn settle_in() {
 pub fn is_real_time() -> bool {
     let now = sys::ticks();
     if sys::started_filtered() {
-        // Not by a register: another thread may have its value next, and that is known for seconds.
+        // Not by a register: another thread may get its value, and this is cached for seconds.
         return ANSWERS_OF_FILES.recent_or(sys::gettid() as u64, now, by_file);
     }
     let thread = thread_register().unwrap_or_else(|| sys::gettid() as u64);

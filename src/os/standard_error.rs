@@ -33,7 +33,7 @@ impl StandardError {
             .find(|&fd| sys::file_of(fd) == Some(identity))
     }
 
-    /// A child may become a daemon, and must not keep its parent's pipe open then.
+    /// Closes the duplicate in a child, so that a daemon does not keep its parent's pipe open.
     pub fn forget_after_fork(&self) {
         let duplicate = self.duplicate.swap(Self::NONE, Ordering::Relaxed);
         // If the number still stands for our duplicate, as far as can be known.

@@ -1,4 +1,4 @@
-//! What is told about the process: the live file while it runs, the report and the log at its end.
+//! Figures of the process: the live file while it runs, the report and the log at its end.
 //!
 //! The figures are counted where things happen, in every module below; here they come together.
 
@@ -48,7 +48,7 @@ pub(super) fn keep_live_file(config: &Config, command: Vec<u8>) {
     DISPATCHER.recorder.configure(Place { folders, is_collected, exe, command, publish, obey });
 }
 
-/// Puts into the live file what is counted elsewhere.
+/// Stores into the live file what is counted elsewhere.
 fn publish(live: &'static Live) {
     let (facts, relaxed) = (&live.facts, Ordering::Relaxed);
     let (backend, channels) = DISPATCHER.backend();
@@ -68,7 +68,7 @@ fn publish(live: &'static Live) {
     }
 }
 
-/// Does what the user asks of the running process, where that makes sense.
+/// Applies what the user asks of the running process, where that makes sense.
 fn obey(live: &Live) {
     let Control { off, min_bytes, channels, .. } = &live.control;
     let min = min_bytes.load(Ordering::Relaxed);
@@ -106,10 +106,10 @@ pub(super) fn report(process: &Process, stderr: Option<i32>) {
     let passed = sys::nanoseconds().saturating_sub(process.nanoseconds);
     let ticks = sys::ticks().wrapping_sub(process.ticks).max(1);
     let nanoseconds_per_tick = passed as f64 / ticks as f64;
-    // Taken only while another thread reports: then there is nothing left to tell.
+    // Taken only while another thread reports: then there is nothing left to report.
     let Some(mut buffers) = BUFFERS.get_or_map().and_then(TryLock::try_take) else { return };
     let (exe, space) = buffers.parts();
-    // Asked of this thread: the main thread may have left, and with it /proc/self/exe.
+    // By this thread's link: the main thread may have exited, and with it /proc/self/exe.
     let exe = name_of_program(exe);
     let (started, seconds) = DISPATCHER.recorder.started();
     let (backend, channels) = DISPATCHER.backend();
@@ -148,7 +148,7 @@ pub(super) fn report(process: &Process, stderr: Option<i32>) {
                 let nanoseconds = count(&ioat.ticks[i]) as f64 * nanoseconds_per_tick;
                 (["submission", "engine", "completion"][i], nanoseconds as u64)
             }),
-            // These are system calls, which a filter that has come since might kill for.
+            // These are system calls, for which a newer filter might kill.
             kept: may_start().ok().and_then(|_| DISPATCHER.ioat.kept()),
             module: may_start().ok().and_then(helper::counted),
         }),
@@ -181,7 +181,7 @@ pub(super) fn stats() -> [u64; 8] {
     [engine, bytes[0], libc, bytes[1], sent.0, sent.1, received.0, received.1]
 }
 
-/// Bytes that callers have copied themselves, beside any engine.
+/// Returns the bytes that callers have copied themselves, beside any engine.
 fn caller_bytes() -> u64 {
     let [ioat, gpu] = [&DISPATCHER.ioat.counts.caller_bytes, &gpu::GPU.counts.caller_bytes];
     let all = [&threads::CALLER_BYTES, ioat, gpu].map(|count| count.load(Ordering::Relaxed));
@@ -197,7 +197,7 @@ fn bytes_of_channel(backend: &str, number: usize) -> u64 {
     counts.get(number).map_or(0, |count| count.load(Ordering::Relaxed))
 }
 
-/// Logs what the hook may not say.
+/// Logs what the hook must not log.
 #[cold]
 pub(super) fn log(process: &Process, stderr: i32) {
     let say = |line: core::fmt::Arguments<'_>| say_to(stderr, line);
@@ -229,7 +229,7 @@ pub(super) fn log(process: &Process, stderr: i32) {
             count(&counts.taken_back),
         ));
     }
-    // A missing helper is as usual as missing hardware.
+    // A missing helper is as common as missing hardware.
     let errno = DISPATCHER.ioat.why_not();
     if errno != 0 && errno != libc::ENOENT {
         say(format_args!("/dev/adma not used: {} (errno {errno})", meaning(errno)));

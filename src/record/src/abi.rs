@@ -1,7 +1,7 @@
-//! The kernel interface of /dev/adma: kmod-c/adma_ioctl.h once more, in Rust.
+//! The kernel interface of /dev/adma: kmod-c/adma_ioctl.h in Rust.
 //!
-//! What the numbers mean is written there. `tests/abi.rs` compiles the header and compares
-//! every size, offset and constant with the ones here.
+//! The header documents it. `tests/abi.rs` compiles the header and compares every size, offset and
+//! constant with the ones here.
 
 use core::mem::offset_of;
 
@@ -39,7 +39,7 @@ pub const IOC_PORT: usize = IOC_TYPE << 8 | 3;
 pub const IOC_EXPORT: usize = iowr::<Export>(4);
 pub const IOC_UNEXPORT: usize = iowr::<Wait>(5);
 
-/// linux/ioctl.h's `_IOWR`: read and written, with the size of its structure.
+/// Computes `_IOWR` of linux/ioctl.h: read and written, with the size of its structure.
 const fn iowr<T>(number: usize) -> usize {
     3 << 30 | size_of::<T>() << 16 | IOC_TYPE << 8 | number
 }

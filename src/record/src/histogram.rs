@@ -42,7 +42,7 @@ impl Histogram {
         self.max.load(Relaxed)
     }
 
-    /// Lowest value, highest value and count of each bucket in use.
+    /// Returns lowest value, highest value and count of each bucket in use.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64, u64)> {
         self.counts.iter().enumerate().filter_map(|(index, count)| {
             let count = count.load(Relaxed);
@@ -50,7 +50,7 @@ impl Histogram {
         })
     }
 
-    /// The value below or at which `part` of all values lie, to the bucket's upper edge.
+    /// Returns the value at or below which `part` of all values lie, as the bucket's upper edge.
     pub fn quantile(&self, part: f64) -> u64 {
         let wanted = rounded_up(self.count() as f64 * part).max(1);
         let mut seen = 0;
@@ -63,14 +63,14 @@ impl Histogram {
         self.max()
     }
 
-    /// Takes over what another one has counted, and leaves that empty.
+    /// Moves the counts of another one here, and leaves that empty.
     pub fn absorb(&self, from: &Self) {
         absorb_all(&self.counts, &from.counts);
         self.max.fetch_max(from.max.swap(0, Relaxed), Relaxed);
     }
 }
 
-/// The lowest whole number that is not less.
+/// Returns the ceiling, which `core` lacks.
 pub fn rounded_up(number: f64) -> u64 {
     let whole = number as u64;
     whole + u64::from((whole as f64) < number)

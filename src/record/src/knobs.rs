@@ -9,14 +9,14 @@ use core::fmt::{Display, Formatter, Result as Written};
 #[derive(Debug, PartialEq)]
 pub struct Knob {
     pub name: &'static str,
-    /// As it would be written; the meaning of leaving the knob out.
+    /// Default as a user would write it, which is what leaving the knob out means.
     pub default: &'static str,
     pub form: Form,
     /// Lines of at most 53 columns; empty: not for users.
     pub about: &'static [&'static str],
 }
 
-/// How values are written.
+/// Syntax of a value.
 #[derive(Debug, PartialEq)]
 pub enum Form {
     Word(&'static [&'static str]),
@@ -38,7 +38,7 @@ pub enum Form {
     Programs,
 }
 
-/// What a value means.
+/// Parsed value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value<'a> {
     Auto,
@@ -118,13 +118,13 @@ pub const OPS: [&str; 29] = names! {
     fread fread_unlocked fread_chk fread_unlocked_chk
 };
 
-/// The knob of this name.
+/// Returns the knob of this name.
 pub fn knob(name: &[u8]) -> Option<&'static Knob> {
     KNOBS.iter().find(|knob| knob.name.as_bytes() == name)
 }
 
 impl Form {
-    /// `None`: the value is not what is wanted.
+    /// Parses a value. `None`: it is not valid.
     pub fn parse<'a>(&self, text: &'a str) -> Option<Value<'a>> {
         let number = |number: Option<usize>| number.map(Value::Number);
         match self {
