@@ -1,5 +1,5 @@
-//! What the models of the lock-free parts have in common. loom runs a model in every interleaving
-//! of its threads: `RUSTFLAGS="--cfg loom" cargo test --release --lib interleavings`.
+//! Helpers for the models of the lock-free parts. loom runs a model in every interleaving of its
+//! threads: `RUSTFLAGS="--cfg loom" cargo test --release --lib interleavings`.
 
 use crate::backend::mode::Mode;
 use crate::backend::threads::queue::Posted;
@@ -8,14 +8,14 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread::{self, JoinHandle};
 
-/// All interleavings with up to `preemptions` switches that no thread asked for.
+/// Explores all interleavings with up to `preemptions` involuntary switches.
 pub fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.check(model);
 }
 
-/// Starts a thread with a handle of its own on what the threads of a model share.
+/// Starts a thread with its own handle on the state that the threads of a model share.
 pub fn beside<S: Clone + 'static, R: 'static>(
     shared: &S,
     run: impl FnOnce(S) -> R + 'static,
@@ -24,13 +24,13 @@ pub fn beside<S: Clone + 'static, R: 'static>(
     thread::spawn(move || run(shared))
 }
 
-/// A copy of some pieces; `mode` says which of the model's copies it is.
+/// Returns a copy of some pieces; `mode` identifies it among the model's copies.
 pub fn copy_of(pieces: usize, mode: usize) -> Posted {
     let cut = Cut::with_piece(0, pieces * 4096, 4096);
     Posted { dst: 0, src: 0, cut, mode: Mode::from_bits_truncate(mode) }
 }
 
-/// The bytes of a model's copies: how often each piece of each copy was written.
+/// Bytes of a model's copies: how often each piece of each copy was written.
 #[derive(Clone)]
 pub struct WriteCounts(Arc<Vec<Vec<AtomicUsize>>>);
 
@@ -48,7 +48,7 @@ impl WriteCounts {
         self.0[copy][piece].load(Ordering::Relaxed)
     }
 
-    /// Every byte of a copy was written, once, and can be seen.
+    /// Asserts that every byte of a copy was written, once, and can be seen.
     pub fn assert_once(&self, copy: usize) {
         for piece in &self.0[copy] {
             assert_eq!(piece.load(Ordering::Relaxed), 1);

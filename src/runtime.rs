@@ -31,8 +31,8 @@ static CONFIG: Once<Config> = Once::new();
 #[unsafe(link_section = ".data")]
 static PROCESS: Once<Process> = Once::new();
 
-/// Stack for the report of a process that ends with hardly any left, in a signal handler. Mapped at
-/// start-up where there will be something to say.
+/// Stack for the report of a process that ends in a signal handler with hardly any stack left.
+/// Mapped at start-up if a report is wanted.
 static STACK: Mapped<Stack> = Mapped::new();
 
 struct Stack(UnsafeCell<[u128; 4096]>);
@@ -42,16 +42,16 @@ unsafe impl Sync for Stack {}
 // SAFETY: bytes.
 unsafe impl Zeroed for Stack {}
 
-/// What start-up has noted for exit, where there may be something to say then.
+/// State that start-up keeps for exit, if there may be a report.
 struct Process {
     config: &'static Config,
-    /// One moment by two clocks, so that ticks can be told in nanoseconds.
+    /// One moment by two clocks, to convert ticks to nanoseconds.
     ticks: u64,
     nanoseconds: u64,
     stderr: StandardError,
 }
 
-/// Copies for messages, one way or the other.
+/// Copies for messages.
 ///
 /// # Safety
 /// As memmove.
@@ -67,14 +67,13 @@ ctor::declarative::ctor! {
     }
 }
 
-/// Start-up. Everything that may allocate happens here, and even that only when there is
-/// something to say: a program that never allocates should not begin to because of us.
-/// "open" comes last.
+/// Starts up. Everything that may allocate happens here, and only if there is something to report:
+/// a program that never allocates should not begin to because of us. `open` comes last.
 #[inline(never)]
 #[unsafe(link_section = ".text.start")]
 fn start() {
     original::resolve();
-    // LD_PRELOAD reaches every descendant, also one that is linked with another C library.
+    // LD_PRELOAD reaches every descendant, even one that is linked with another C library.
     let register_atfork = register_atfork();
     if register_atfork.is_none() || config::leaves_this_program_out() {
         let nothing = Config { backend: Backend::Libc, ..Config::default() };
@@ -87,7 +86,7 @@ fn start() {
     if config.check {
         check::run(config, &DISPATCHER.ioat);
     }
-    // The command that collects reports has complained for all processes.
+    // The command that collects reports has warned for all processes.
     let is_collected = matches!(config.live, LiveFiles::In(_));
     if config.backend == Backend::Dma && config.log >= Level::Warn && !is_collected {
         complain_about_helper();
@@ -139,7 +138,7 @@ fn start() {
         // to atomics.
         unsafe { register(Some(before_fork), Some(after_fork_here), Some(after_fork), object) };
     }
-    // A filter may kill for the calls that it takes.
+    // A filter may kill for its system calls.
     if let Some(settings) = config.gpu().filter(|_| sys::NoFilter::look().is_some()) {
         gpu::start(&settings);
     }

@@ -12,15 +12,15 @@ use crate::functions::{KERNEL_CALLS_FROM, Op};
 use crate::os::sys;
 use core::sync::atomic::Ordering;
 
-/// Bytes from which a read of a stream is shared where sizes are learned. What is asked of stdio
-/// before and after costs more than a read of 1 MiB gains.
+/// Bytes from which a read of a stream is shared where sizes are learned. Calls of stdio before and
+/// after cost more than a read of 1 MiB gains.
 const STREAMS_FROM: usize = 4 << 20;
 
 /// Size from which reads are considered with one CPU, where only page faults are saved.
 const ALONE_FROM: usize = 4 << 20;
 
 impl Dispatcher {
-    /// Does read, pread, readv, preadv or preadv2, by workers or by libc; answer and errno are libc's.
+    /// Performs read, pread, readv, preadv or preadv2; answer and errno are libc's.
     ///
     /// # Safety
     /// The program's own call.
@@ -53,7 +53,7 @@ impl Dispatcher {
         })
     }
 
-    /// Does fread or fread_unlocked, a part of it by workers or all of it by libc.
+    /// Performs fread or fread_unlocked, a part of it by workers or all of it by libc.
     ///
     /// # Safety
     /// The program's own call.

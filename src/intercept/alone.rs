@@ -1,7 +1,6 @@
-//! Functions of the C library for which our workers leave: those that work only in a process with
-//! one thread, those that change the rights of all threads, and the one that makes a thread, where the
-//! limit of threads is reached. The C library does not know our threads, so they would keep the old
-//! rights.
+//! Functions of the C library that dismiss our workers first: those that work only in a process
+//! with one thread, those that change the rights of all threads (the C library does not know ours,
+//! which would keep the old rights), and the one that makes a thread, at the limit of threads.
 
 use crate::backend::threads::workers::{self, Dismissal};
 use crate::os::lookup::{self, Function};

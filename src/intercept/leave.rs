@@ -1,5 +1,5 @@
-//! The ways to end a process that run no destructors: a report is written first. Children of a
-//! fork leave by `_exit` more often than not.
+//! Functions that end a process without running destructors: a report is written first. Children of
+//! a fork usually leave by `_exit`.
 
 use crate::os::lookup::{self, Function};
 use crate::os::signal_mask::Action;
@@ -20,7 +20,7 @@ extern "C" fn _Exit(status: c_int) -> ! {
     _exit(status)
 }
 
-/// A handler of the program's may jump out of abort: then the process does not end here.
+/// A handler of the program may jump out of abort: then the process does not end here.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn abort() -> ! {
     if Action::of(libc::SIGABRT).is_some_and(|action| action.handler == libc::SIG_DFL) {

@@ -1,7 +1,7 @@
-//! Functions that change what may be done with memory. The kernel tells us when memory is unmapped
-//! but not of these, so registrations with the graphics card end before and after them. The
-//! program's own calls to register memory are here too: the driver would refuse them where we have
-//! registered the same memory.
+//! Functions that change access to memory. The kernel reports unmapping to us but not these, so
+//! registrations with the graphics card are dropped before and after them. The program's own calls
+//! to register memory are here too: the driver would refuse them where we have registered the same
+//! memory.
 
 use crate::backend::gpu::{GPU, NO_DRIVER, driver_function};
 use crate::backend::libc::pass_to_kernel;
@@ -26,7 +26,7 @@ unsafe fn pass_on(function: Function, arguments: [usize; 4]) -> c_int {
     }
 }
 
-/// Like `pass_on`, for a call after which memory is not what it was.
+/// Like `pass_on`, for a call that changes memory.
 unsafe fn change(function: Function, arguments: [usize; 4]) -> c_int {
     let [start, len, ..] = arguments;
     GPU.memory_changes(start, len);
@@ -49,8 +49,8 @@ unsafe extern "C" fn pkey_mprotect(start: usize, len: usize, rights: usize, key:
     unsafe { change(Function::pkey_mprotect, [start, len, rights, key]) }
 }
 
-/// The kernel tells us of advice that takes pages away, but before they go. It does not tell us of
-/// guard pages (MADV_GUARD_INSTALL) at all.
+/// Passes on madvise. The kernel reports advice that removes pages, but before they go, and does
+/// not report guard pages (MADV_GUARD_INSTALL) at all.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn madvise(start: usize, len: usize, advice: usize) -> c_int {
     const GUARD_INSTALL: i32 = 102;
@@ -94,7 +94,7 @@ unsafe extern "C" fn cuMemHostRegister_v2(start: usize, len: usize, flags: usize
     unsafe { register(Function::cuMemHostRegister_v2, c"cuMemHostRegister_v2", start, len, flags) }
 }
 
-/// What the program registers and unregisters itself is not ours.
+/// Memory that the program registers and unregisters itself is not ours.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemHostUnregister(start: usize) -> c_int {
     // SAFETY: the program's own call.

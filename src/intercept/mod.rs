@@ -1,8 +1,8 @@
 //! The exported symbols. There is no logic here: `entry` decides by size, with three instructions;
-//! `slow` brings arguments into one form; `signals` decides by the number of the signal; `alone`
-//! has workers leave before calls that need it; `leave` has a report written before the process
-//! ends; `remote` holds the calls that copy between processes, `reads` those that read files;
-//! `memory` holds those after which a graphics card may no longer use memory as before.
+//! `slow` converts arguments; `signals` decides by the number of the signal; `alone` dismisses
+//! workers before calls that need it; `leave` writes a report before the process ends; `remote`
+//! holds the calls that copy between processes, `reads` those that read files; `memory` holds those
+//! after which a graphics card may no longer use memory as before.
 
 mod alone;
 mod entry;

@@ -1,6 +1,5 @@
 //! The calls that read files. Where a register holds the number of bytes, the entry is that of
-//! memcpy. fread has to multiply first, and how much a list of buffers holds only the slow path
-//! can tell.
+//! memcpy. fread has to multiply first, and only the slow path can sum up a list of buffers.
 
 use crate::backend::libc::{self as original, ENTRIES};
 use crate::backend::threads::reads::{Buffers, ReadCall};
@@ -67,7 +66,7 @@ entry! { "mov rax, rdx\nimul rax, rcx\ncmp rax, [rip + {entries} + {min}]", "jae
     __fread_unlocked_chk FreadUnlockedChk to slow_fread_unlocked_chk,
 }
 
-/// The functions by which large reads arrive.
+/// Entry points of large reads.
 macro_rules! slow {
     ($($name:ident($a:ident, $b:ident, $c:ident, $d:ident, $e:ident)
         $read:ident $op:ident, $third:expr, $fourth:expr;)*) => { $(
@@ -122,7 +121,7 @@ unsafe fn list(
     site: usize,
 ) -> isize {
     let [fd, at, count, ..] = arguments;
-    // An int; a negative one is more than the kernel takes.
+    // The count is an int; a negative one is more than the kernel takes.
     let buffers = Buffers::List(SegmentList { at, count: count as u32 as usize });
     let call = ReadCall { op, fd: fd_of(fd), buffers, offset, flags, arguments, site };
     // SAFETY: the program's own call.

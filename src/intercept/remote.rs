@@ -1,5 +1,5 @@
-//! The two calls that copy between processes. How much they copy stands in lists, which only the
-//! slow path reads. While sharing is switched off, the entry jumps to libc's function.
+//! The two calls that copy between processes. Their lengths are in lists, which only the slow path
+//! reads. While sharing is switched off, the entry jumps to libc's function.
 
 use crate::backend::libc::ENTRIES;
 use crate::backend::threads::remote::TransferCall;

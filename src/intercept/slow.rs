@@ -1,4 +1,4 @@
-//! Where large calls arrive: each function's own arguments and result, around one way to copy, one
+//! Slow path of large calls: converts each function's arguments and result for one way to copy, one
 //! to fill and one to compare.
 
 use crate::backend::libc as original;
@@ -7,10 +7,10 @@ use crate::functions::Op;
 use crate::runtime::DISPATCHER;
 use core::ffi::c_void;
 
-/// Frames for any caller. Hand-written assembly and JITs may call with a stack that is misaligned by
-/// 8 bytes: libc's functions do not mind, but compiled code does. The frame is an ordinary one, so
-/// that debuggers and unwinders find the caller. Where that goes on is handed over as the fifth
-/// argument, for the table of call sites.
+/// Frames for any caller. Hand-written assembly and JITs may call with a stack that is misaligned
+/// by 8 bytes: libc's functions do not mind, but compiled code does. The frame is an ordinary one,
+/// so that debuggers and unwinders find the caller, whose return address is the fifth argument, for
+/// the table of call sites.
 pub mod aligned {
     use crate::backend::libc::ENTRIES;
     use crate::functions::{Op, min_offset, next_offset};
@@ -46,9 +46,9 @@ pub mod aligned {
         memset, memset_chk, bzero, wmemset, memcmp, bcmp, wmemcmp,
     }
 
-    /// Most comparisons end with their first bytes. Those are looked at before there is even a
-    /// frame, and where they differ the call is libc's as if we were not there: no time, no count.
-    /// No page is touched but those where the two sides begin.
+    /// Compares the first bytes, which end most comparisons, before there is even a frame. If they
+    /// differ, the call goes to libc untimed and uncounted. Touches only the pages where the two
+    /// sides begin.
     macro_rules! looking {
         ($($name:ident: $op:ident to $slow:ident),* $(,)?) => { $(
             #[unsafe(naked)]
@@ -110,7 +110,7 @@ pub mod aligned {
     }
 }
 
-/// The functions by which large calls arrive, with what they answer.
+/// Rust entry points of large calls, with their results.
 macro_rules! slow {
     ($($name:ident($a:ident, $b:ident, $c:ident, $d:ident, $site:ident) $answer:expr;)*) => { $(
         #[unsafe(link_section = ".text.fork")] // see `entry`
@@ -144,11 +144,11 @@ slow! {
     wmemcmp(a, b, count, _d, site) compare(Op::Wmemcmp, a, b, count, site);
 }
 
-/// The room at the destination of functions that do not check it.
+/// Room at the destination for functions that do not check it.
 const ANY: usize = usize::MAX;
 
-/// Returns the bytes of `count` units. `None`: they do not fit, so libc ends the program, or there
-/// are not enough addresses, so it fails.
+/// Returns the bytes of `count` units. `None`: they do not fit, so libc ends the program, or exceed
+/// the address space, so it fails.
 fn bytes(op: Op, count: usize, room: usize) -> Option<usize> {
     count.checked_mul(op.unit()).filter(|&len| len <= room)
 }
@@ -164,7 +164,7 @@ unsafe fn copy(op: Op, dst: usize, src: usize, count: usize, room: usize, site: 
     dst
 }
 
-/// Wide characters of four equal bytes, such as 0, are filled as bytes are.
+/// Fills. Wide characters of four equal bytes, such as 0, are filled as bytes.
 unsafe fn fill(op: Op, dst: usize, value: usize, count: usize, room: usize, site: usize) -> usize {
     let byte = value as u8;
     let is_byte = op.unit() == 1 || value as u32 == u32::from_ne_bytes([byte; 4]);

@@ -1,32 +1,32 @@
-//! Huge or small pages for memory that was never touched, of one size.
+//! Choice between huge and small pages for fresh memory, of one size.
 //!
-//! Huge ones take half of the time, and less when they are freed. Not so on a virtual machine whose
-//! host has taken back free memory and gives it again 4 KiB at a time: there they took 2.7 times as
-//! long, for seconds after a large program had ended.
+//! Huge ones take half of the time, and less when they are freed. Except on a virtual machine whose
+//! host has reclaimed free memory (ballooning) and returns it 4 KiB at a time: there they took 2.7
+//! times as long, for seconds after a large program had ended.
 
 use super::{Cost, ONE, add, blend, ratio};
 use crate::os::mapped::Zeroed;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Huge pages are left only for this gain: what reads and frees them gains, too.
+/// Gain for which huge pages are given up: reading and freeing them gains, too.
 const LEAVES: u32 = ONE + ONE / 3;
 
 /// Ticks per MiB from which huge pages are slow: twice what they take elsewhere.
 const SLOW: u32 = 1_000_000;
 
-/// Slow calls one after the other that count: one may have been held up.
+/// Consecutive slow calls that count: one may be an outlier.
 const ENOUGH: u32 = 2;
 
-/// Calls between two that try the other pages.
+/// Calls between two that try the other page size.
 const OTHERS: u32 = 32;
 
 pub struct Marks {
     /// Ticks per MiB; 0: not known.
     huge: AtomicU32,
     small: AtomicU32,
-    /// The last calls with huge pages that were slow.
+    /// Consecutive slow calls with huge pages.
     slow: AtomicU32,
-    /// Calls since the other pages were tried.
+    /// Calls since the other page size was tried.
     since: AtomicU32,
 }
 

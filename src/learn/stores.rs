@@ -1,9 +1,9 @@
-//! Streaming or ordinary stores, for copies of one size.
+//! Choice between streaming and ordinary stores, for copies of one size.
 //!
-//! Pieces of one copy that are made by turns tell which stores are faster (`record_pieces`). That is
-//! not all: streaming stores leave nothing in the caches, so a program that reads the destination
-//! next waits for the memory. So whole copies are compared too, each with the time that passes
-//! until the next large call. A few copies go the other way now and then, see `Cell`.
+//! Alternating pieces of one copy show which stores are faster (`record_pieces`). But streaming
+//! stores leave nothing in the caches, so a program that reads the destination next waits for
+//! memory. So whole copies are compared too, each with the time until the next large call. A few
+//! copies go the other way now and then, see `Cell`.
 
 use super::{Cell, Cost, ONE, is_turn, ratio};
 use crate::backend::copy_loop::CopyLoop;
@@ -13,17 +13,17 @@ use crate::stats::Fallback;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Ticks per MiB until the next large call that count: twice what it takes to write and read that
-/// much memory with cold caches. After a longer time what the copy has cost the program would be
-/// lost in what else it does.
+/// much memory with cold caches. After a longer time the cost of the copy would be lost in other
+/// work.
 const MOST_AFTERWARDS: u64 = 1_000_000;
 
-/// Copies between two in which pieces are made by turns.
+/// Copies between two with alternating pieces.
 const PIECES_EVERY: u32 = 32;
 
-/// Stores that seem this many times as fast as others were not: the caller was preempted meanwhile.
+/// Ratio above which a difference is not believed: the caller was preempted meanwhile.
 const IMPLAUSIBLE: u32 = 3;
 
-/// Threads that make a copy, on which depends which stores are better.
+/// Threads that make a copy, on which the better stores depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copier {
     /// Caller and workers.
@@ -32,10 +32,10 @@ pub enum Copier {
     Alone,
 }
 
-/// A cell in which streaming has the place of sharing, and ordinary stores that of libc.
+/// A cell in which streaming takes the place of sharing, and ordinary stores that of libc.
 pub struct Stores(Cell);
 
-/// A copy that has ended; the next large call tells what came after it.
+/// The last copy that has ended; the next large call tells the time after it.
 pub struct LastCopy {
     /// Bytes in the upper bits, then whether stores were chosen, `Copier`, streaming; 0: no copy.
     copy: AtomicU64,
@@ -49,7 +49,7 @@ unsafe impl Zeroed for Stores {}
 unsafe impl Zeroed for LastCopy {}
 
 impl LastCopy {
-    /// `chosen`: with these stores, which the learner has chosen.
+    /// Stores a copy; `chosen`: with these stores, which the learner has chosen.
     pub fn set(&self, whole: Cost, by: Copier, chosen: Option<CopyLoop>, end: u64) {
         self.ticks.store(whole.ticks, Relaxed);
         self.end.store(end, Relaxed);
@@ -59,7 +59,7 @@ impl LastCopy {
         self.copy.store((whole.bytes as u64) << 3 | bits, Relaxed);
     }
 
-    /// Takes the copy, with the ticks until `now` added; returns who has made it, too, and whether it
+    /// Takes the copy, with the ticks until `now` added. Returns its copier, too, and whether it
     /// was streamed if the learner has chosen that. Copies of several threads at once can be mixed
     /// up, which costs a sample.
     pub fn take(&self, now: u64) -> Option<(Cost, Copier, Option<bool>)> {
@@ -79,7 +79,7 @@ impl LastCopy {
 }
 
 impl Stores {
-    /// The stores for the next copy of `len` bytes.
+    /// Returns the stores for the next copy of `len` bytes.
     pub fn choose(&self, len: usize) -> Pieces {
         let (calls, tries) = self.0.turn(len, false);
         if is_turn(calls, PIECES_EVERY) {
@@ -89,8 +89,8 @@ impl Stores {
         Pieces::All(if streams { CopyLoop::Stream } else { CopyLoop::Ordinary })
     }
 
-    /// Returns whether streaming is the better way. Untried it is believed to be: `bench/run loops`
-    /// shows no case from `STREAM_FROM` up in which several threads lose by it.
+    /// Returns whether streaming is better. Assumed until tried: `bench/run loops` shows no case
+    /// from `STREAM_FROM` up in which several threads lose by it.
     pub fn streaming_pays(&self) -> bool {
         self.pieces_pay() && self.0.is_shared()
     }
@@ -100,12 +100,12 @@ impl Stores {
         gain == 0 || gain > ONE
     }
 
-    /// The gain of streaming by pieces in parts of `ONE`; 0: not known.
+    /// Returns the gain of streaming by pieces in parts of `ONE`; 0: not known.
     pub fn pieces_gain(&self) -> u32 {
         self.0.pair.load(Relaxed)
     }
 
-    /// Notes what pieces of one copy have shown that were made by turns.
+    /// Records the alternating pieces of one copy.
     pub fn record_pieces(&self, seen: &Seen) {
         let [ordinary, streamed] = [seen.ordinary, seen.streamed];
         if ordinary.bytes > 0 && streamed.bytes > 0 {
@@ -116,7 +116,7 @@ impl Stores {
         }
     }
 
-    /// Notes a whole copy and what came after it.
+    /// Records a whole copy and the time after it.
     pub fn record(&self, whole: Cost, streamed: bool) {
         if self.pieces_pay() {
             let verdict = if streamed { Ok(0) } else { Err(Fallback::Compared) };

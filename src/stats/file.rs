@@ -1,13 +1,12 @@
-//! Where the counters of this process are: in a live file of its user, or in private memory.
+//! Place of the counters of this process: a live file of its user, or private memory.
 //!
-//! The file is made by the first large copy that is counted. Until then, and where no file is to
-//! be had, the same counters in private memory serve; what they held is taken over. Counting is
-//! the same in both: relaxed additions, no lock, no system call.
+//! The file is made by the first large copy that is counted. Until then, and where no file can be
+//! made, counters in private memory serve, whose counts are moved to the file. Counting is the same
+//! in both: relaxed additions, no lock, no system call.
 //!
-//! A file has one process. The child of a fork counts in private memory until its own first large
-//! copy makes a file; a child that ran no handler of ours, which `process::shares_our_memory` tells
-//! from a page that the kernel wipes, stays in private memory. A child of vfork lives in its
-//! parent's memory and counts there.
+//! A file belongs to one process. The child of a fork counts in private memory until its own first
+//! large copy makes a file; one that ran no handler of ours (see `process::shares_our_memory`)
+//! stays in private memory. A child of vfork runs in its parent's memory and counts there.
 
 use super::live::{LONGEST_EXE, LONGEST_NAME, Live, MAGIC, NO_STATUS, Path, Recorder, VERSION};
 use super::messages::MessageCounts;
@@ -26,32 +25,31 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use once_cell::race::OnceRef;
 
-/// Facts from elsewhere are put into the file after each copy that took this many ticks for each
-/// channel, which is about 13 µs, and after this many shorter ones. Asking a channel can take as
-/// long as a cache miss.
+/// Ticks of a copy for each channel, about 13 µs, and number of shorter copies, after which facts
+/// are published. Reading a channel's counter can take a cache miss.
 const LONG_FOR_EACH: u64 = 1 << 15;
 const SHORT_ONES: u32 = 64;
 
-/// Folders for the file, and its contents from the beginning. Made at start-up.
+/// Folders for the file, and its initial contents. Made at start-up.
 pub struct Place {
     /// Tried in turn.
     pub folders: Vec<CString>,
-    /// A command collects the files: they stay when the process ends.
+    /// Set if a command collects the files: they stay when the process ends.
     pub is_collected: bool,
-    /// The program's file.
+    /// Path of the program.
     pub exe: Vec<u8>,
-    /// The words of its command line, each with a zero behind it.
+    /// Words of its command line, each terminated by a zero.
     pub command: Vec<u8>,
-    /// Puts into the file what is counted elsewhere.
+    /// Stores into the file what is counted elsewhere.
     pub publish: fn(&'static Live),
-    /// Reads the changed wishes of the user.
+    /// Applies settings that the user has changed.
     pub obey: fn(&Live),
 }
 
 /// One large call, as it is counted.
 pub struct Call {
     pub path: Path,
-    /// Which row of the samples it belongs to.
+    /// Row of the samples that it belongs to.
     pub kind: usize,
     pub size: usize,
     pub is_read: bool,
@@ -59,7 +57,7 @@ pub struct Call {
     /// Beginning and end, in ticks.
     pub begun: u64,
     pub ended: u64,
-    /// A large call of another thread has ended meanwhile.
+    /// Set if a large call of another thread has ended meanwhile.
     pub overlapped: bool,
     /// Return address; 0: not known.
     pub site: usize,
@@ -71,7 +69,7 @@ pub struct Statistics {
     file: AtomicPtr<Live>,
     /// Set at the first attempt to make the file.
     tried: AtomicBool,
-    /// Which of the folders it is in, and its name, ended by a byte 0.
+    /// Index of its folder, and its name, terminated by a zero.
     folder: AtomicU32,
     name: [AtomicU8; LONGEST_NAME],
     short_ones: AtomicU32,
@@ -106,12 +104,12 @@ impl Statistics {
         (wall.load(Ordering::Relaxed) as f64 / 1e9, passed as f64 / 1e9)
     }
 
-    /// The command line of this process, as far as it is known.
+    /// Returns the command line of this process, as far as it is known.
     pub fn command(&self) -> &[u8] {
         self.place.get().map_or(&[], |place| &place.command)
     }
 
-    /// The file, if this process has one.
+    /// Returns the file, if this process has one.
     #[inline]
     pub fn live(&self) -> Option<&'static Live> {
         // SAFETY: null, or a mapping that is never taken away, of atomic numbers only.
@@ -119,13 +117,13 @@ impl Statistics {
         process::shares_our_memory().then_some(live)
     }
 
-    /// The counters in use now.
+    /// Returns the counters in use.
     #[inline]
     pub fn counters(&self) -> &Recorder {
         self.live().map_or(&self.private, |live| &live.recorder)
     }
 
-    /// The counters of messages between processes, the first of which may make the file as well.
+    /// Returns the counters of messages, the first of which may make the file as well.
     #[inline]
     pub fn messages(&self, may_make: bool) -> &MessageCounts {
         let live = if may_make { self.live_or_made() } else { self.live() };
@@ -189,8 +187,8 @@ impl Statistics {
         counters.timeline.note(now.wrapping_sub(ticks), now, path != Path::Engine, len as u64);
     }
 
-    /// Counts one call of the profile, of any size. Makes the file where reports are collected:
-    /// there the process writes none of its own.
+    /// Counts one call of the profile, of any size. Makes the file if reports are collected,
+    /// because then the process writes none itself.
     pub fn profile(&self, op: Op, len: usize) {
         let is_collected = || self.place.get().is_some_and(|place| place.is_collected);
         let live = self.live().or_else(|| is_collected().then(|| self.live_or_made())?);
@@ -216,7 +214,7 @@ impl Statistics {
         live.facts.ticks.store(sys::ticks(), Ordering::Relaxed);
     }
 
-    /// Makes the file, in the first thread that comes; others count in private memory meanwhile.
+    /// Makes the file, in the first thread that asks; others count in private memory meanwhile.
     #[cold]
     fn make(&self) -> Option<&'static Live> {
         let Some(place) = self.place.get() else {
@@ -229,15 +227,15 @@ impl Statistics {
             return None;
         }
         let allowed = allowed.ok()?;
-        // A handler that jumps out of this, or copies itself, finds nothing half done.
+        // No handler may jump out of this, or copy, while it is half done.
         let _held = SignalsHeld::all()?;
         let no_filter = sys::NoFilter::look();
         process::mark_our_memory();
         let name = self.choose_name();
         let mut found = None;
         for (number, path) in place.folders.iter().enumerate() {
-            // Under a filter no call is made that not every program makes, so there the folder
-            // has to be there already, made by the command.
+            // Under a filter only calls that every program makes are allowed, so the folder must
+            // exist already, made by the command.
             let folder = match no_filter {
                 Some(allowed) => Folder::open_or_make(path, allowed),
                 None if place.is_collected => Folder::open(path, allowed),
@@ -263,7 +261,7 @@ impl Statistics {
     }
 
     /// Writes the name of this process's file, digit by digit: formatting would copy, and copies
-    /// are what is counted here.
+    /// are counted here.
     fn choose_name(&self) -> &CStr {
         let mut places = self.name.iter();
         let mut push = |byte: u8| {
@@ -309,10 +307,10 @@ impl Statistics {
         live.messages.absorb(&self.private_messages);
     }
 
-    /// Brings all counts into one place, for a report.
+    /// Moves all counts into one place, for a report.
     pub fn settle(&self) -> &Recorder {
         if let Some(live) = self.live() {
-            // What was counted while the file was being made.
+            // Includes what was counted while the file was being made.
             self.absorb_private(live);
             self.publish(live);
             return &live.recorder;
@@ -346,8 +344,8 @@ impl Statistics {
         }
     }
 
-    /// Leaves the file to the parent, in the child of a fork. Zeros of our own are mapped in its place,
-    /// for a handler may have called fork in the middle of `record`.
+    /// Leaves the file to the parent, in the child of a fork. Our own zeros are mapped in its
+    /// place, because a handler may have called fork in the middle of `record`.
     pub fn forget_after_fork(&self) {
         let file = self.file.swap(null_mut(), Ordering::Relaxed);
         if !file.is_null() {

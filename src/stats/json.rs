@@ -90,7 +90,7 @@ fn by_name<'a>(out: &mut dyn Write, numbers: impl IntoIterator<Item = (&'a str, 
     list(out, numbers, |out, (name, number)| write!(out, "\"{name}\":{number}"))
 }
 
-/// Names with how many (`what`) and bytes.
+/// Writes names with counts (`what`) and bytes.
 fn counted<'a>(
     out: &mut dyn Write,
     what: &str,
@@ -119,8 +119,8 @@ fn helper(out: &mut dyn Write, helper: &HelperCounts<'_>) -> Result {
     out.write_str("}}")
 }
 
-/// Seconds that the run would have taken longer, their bounds, and their share of the time without
-/// us; or null and the reason. `known`: the part of the shared time that was compared with libc's.
+/// Writes the seconds saved, their bounds, and their share of the time without us; or null and the
+/// reason. `known`: the part of the shared time that was compared with libc's.
 fn saved(out: &mut dyn Write, snapshot: &Snapshot<'_>) -> Result {
     let (recorder, scale) = (snapshot.recorder, snapshot.nanoseconds_per_tick);
     let saved = worth::saved(recorder, scale, snapshot.seconds);
@@ -138,7 +138,7 @@ fn saved(out: &mut dyn Write, snapshot: &Snapshot<'_>) -> Result {
     write!(out, ",\"known\":{:.3}}}", saved.known)
 }
 
-/// The words of a command line, as far as they are text.
+/// Returns the words of a command line, as far as they are text.
 fn words(line: &[u8]) -> impl Iterator<Item = &str> {
     let line = line.strip_suffix(b"\0").unwrap_or(line);
     let words = line.split(|&byte| byte == 0).filter(|_| !line.is_empty());
@@ -148,8 +148,8 @@ fn words(line: &[u8]) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Call sites: the file of the module (null: not known, empty: the program's), where in it, and what
-/// was called from there.
+/// Writes call sites: the file of the module (null: not known, empty: the program's), the offset in
+/// it, and the calls from there.
 fn sites(out: &mut dyn Write, snapshot: &Snapshot<'_>) -> Result {
     out.write_str(",\"sites\":[")?;
     let (mut first, mut done) = (true, Ok(()));
@@ -172,8 +172,8 @@ fn sites(out: &mut dyn Write, snapshot: &Snapshot<'_>) -> Result {
     out.write_str("]")
 }
 
-/// Bytes by time: seconds from the start of the process to the first call and to the end of the last
-/// one, seconds of a step, and bytes in each by the engine and by libc.
+/// Writes bytes over time: seconds from the start of the process to the first call and to the end
+/// of the last one, seconds of a step, and bytes of each by the engine and by libc.
 fn timeline(out: &mut dyn Write, snapshot: &Snapshot<'_>) -> Result {
     let line = &snapshot.recorder.timeline;
     let seconds = |ticks: u64| ticks as f64 * snapshot.nanoseconds_per_tick / 1e9;

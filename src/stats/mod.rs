@@ -1,6 +1,6 @@
-//! Counters of large calls, added to without locks or allocation, where others can read them while
-//! the process runs; reports are made at exit. Layout, words and tables are those of the crate
-//! `adma-record`, which the command has too.
+//! Lock-free counters of large calls, which other processes can read while this one runs, and
+//! reports at exit. Layout, words and tables are in the crate `adma-record`, which the command uses
+//! too.
 
 pub mod file;
 mod json;

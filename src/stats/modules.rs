@@ -1,4 +1,4 @@
-//! Which loaded object an address of code belongs to, asked without a lock.
+//! Finds the loaded object that holds a code address, without a lock.
 
 use super::sites::Origin;
 use crate::os::lookup::{self, Function};
@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 /// The loader's `_dl_find_object`, which glibc has since 2.35; null: there is none.
 static FIND: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Bytes of a name that are looked at: no path is longer.
+/// Longest name that is read: no path is longer.
 const LONGEST: usize = 4096;
 
 /// struct dl_find_object of <dlfcn.h>.
@@ -35,8 +35,8 @@ pub fn resolve() {
     FIND.store(lookup::resolve_anywhere(Function::_dl_find_object), Ordering::Relaxed);
 }
 
-/// The object that holds an address to which a caller of ours will return: as long as that call
-/// lasts it stays loaded. The program's own name is empty.
+/// Returns the object that holds the return address of a call of ours: it stays loaded as long as
+/// that call lasts. The program's own name is empty.
 pub fn origin(address: usize) -> Option<Origin<'static>> {
     type Find = unsafe extern "C" fn(usize, *mut Found) -> i32;
     let find = FIND.load(Ordering::Relaxed);
@@ -52,7 +52,7 @@ pub fn origin(address: usize) -> Option<Origin<'static>> {
             return None;
         }
         let map = &*found.assume_init_ref().link_map;
-        // Bounded, so that no call of strlen is made of it.
+        // Bounded by hand, so that strlen is not called.
         let ends = |at: &usize| map.name.is_null() || *map.name.add(*at) == 0;
         let len = (0..LONGEST).find(ends).unwrap_or(LONGEST);
         let name = if len == 0 { &[][..] } else { slice::from_raw_parts(map.name.cast(), len) };

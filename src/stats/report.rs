@@ -1,4 +1,4 @@
-//! Writes the reports: which formats, to which file, and what to do when that fails.
+//! Writes the reports: formats, files, and errors.
 
 use super::snapshot::Snapshot;
 use super::{json, text};
@@ -30,7 +30,7 @@ pub struct ReportBuffers {
 type Space<'a> = (&'a mut [u8], &'a mut [u8]);
 
 impl ReportBuffers {
-    /// Room for the name of the program, and for `write_all`.
+    /// Returns room for the name of the program, and for `write_all`.
     pub fn parts(&mut self) -> (&mut [u8], Space<'_>) {
         (&mut self.exe, (&mut self.report, &mut self.path))
     }
@@ -84,8 +84,8 @@ fn send(fd: i32, snapshot: &Snapshot<'_>, report: &mut [u8], format: Format) -> 
 
 fn write_file(path: &Text<'_>, snapshot: &Snapshot<'_>, report: &mut [u8], format: Format) -> i32 {
     let Ok(path) = CStr::from_bytes_with_nul(path.as_bytes()) else { return libc::ENAMETOOLONG };
-    // Appended, so that processes that share a file lose nothing of each other. A pipe without
-    // a reader must not hold the program up at its exit.
+    // Appends, so that processes can share a file. A pipe without a reader must not block the
+    // program at its exit.
     let fd = sys::open_to_append(path);
     if fd < 0 {
         return -fd as i32;

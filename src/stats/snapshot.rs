@@ -1,4 +1,4 @@
-//! Everything a report tells, gathered at exit.
+//! All data of a report, gathered at exit.
 
 use super::Recorder;
 use super::messages::Messages;
@@ -10,18 +10,18 @@ pub struct Snapshot<'a> {
     pub backend: &'a str,
     /// Channels besides the caller.
     pub channels: usize,
-    /// `None`: learned.
+    /// Fixed threshold; `None`: learned.
     pub min_bytes: Option<usize>,
-    /// Smaller copies are never considered.
+    /// Smallest copy that is considered.
     pub floor: usize,
-    /// What learning has found, or the fixed number.
+    /// Threshold that was learned, or the fixed one.
     pub threshold: Option<usize>,
     pub nanoseconds_per_tick: f64,
     pub caller_bytes: u64,
-    /// What channels are called in front of their number.
+    /// Name of a channel, in front of its number.
     pub channel_name: &'a str,
     pub channel_bytes: &'a [u64],
-    /// Copies in which the caller redid pieces because a page refused.
+    /// Copies in which the caller redid pieces because of a bad page.
     pub faults: u64,
     /// Copies whose pieces were taken back from workers that did not run.
     pub taken_back: u64,
@@ -32,7 +32,7 @@ pub struct Snapshot<'a> {
     /// Messages between processes, if there were any.
     pub messages: Option<Messages>,
     pub profile: bool,
-    /// The words of the command line, each with a zero behind it.
+    /// Words of the command line, each terminated by a zero.
     pub command: &'a [u8],
     /// Start of the process, by the time stamp counter.
     pub start_ticks: u64,
@@ -41,19 +41,19 @@ pub struct Snapshot<'a> {
     pub seconds: f64,
 }
 
-/// What the kernel helper was asked, and what it has done itself.
+/// Requests to the kernel helper, and its own counters.
 pub struct HelperCounts<'a> {
-    /// Its channels, as `queues::held` has them.
+    /// Channels, as `queues::held` returns them.
     pub held: &'a str,
     /// Calls to submit and to wait, where words did not come or came late, and all that copies need;
     /// pieces that were refused or failed and that the caller has copied; requests, and the pages
     /// pinned for them.
     pub counts: [(&'static str, u64); 6],
-    /// Where the time of the requests went, in nanoseconds.
+    /// Time of the requests by phase, in nanoseconds.
     pub costs: [(&'static str, u64); 3],
-    /// Ranges of 64 pages: found pinned, not found, let go.
+    /// Ranges of 64 pages: found pinned, not found, dropped.
     pub kept: Option<[(&'static str, u64); 4]>,
-    /// What the module has counted for all processes together since it was loaded.
+    /// Counters of the module for all processes since it was loaded.
     pub module: Option<[(&'static str, u64); 2]>,
 }
 

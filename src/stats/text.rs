@@ -1,4 +1,4 @@
-//! The report for people: what every report has, and what only the library knows.
+//! The text report: what every report has, and what only the library knows.
 
 use super::snapshot::{HelperCounts, Snapshot};
 use super::units::{Bytes, Time};
@@ -57,7 +57,7 @@ fn helper(helper: &HelperCounts<'_>, out: &mut dyn Write) -> Result {
     writeln!(out)
 }
 
-/// Memory that was registered with a graphics card.
+/// Writes the counts of memory that was registered with a graphics card.
 fn registrations(
     [hits, misses, made, most_bytes, evicted, gone, refused]: [u64; 7],
     out: &mut dyn Write,

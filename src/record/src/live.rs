@@ -1,5 +1,5 @@
-//! The live file: what one process has counted so far, laid out so that its user can read it
-//! while the process runs and after it was killed.
+//! The live file: counters of one process, laid out so that its user can read them while the
+//! process runs and after it was killed.
 //!
 //! The library counts in a shared mapping of such a file; the command `adma` looks at copies that it
 //! has read. Every field is an atomic number, so that any bytes are a value: a reader asks
@@ -36,90 +36,90 @@ pub struct Live {
     pub control: Control,
     pub facts: Facts,
     pub recorder: Recorder,
-    /// Between processes.
+    /// Messages between processes.
     pub messages: MessageCounts,
 }
 
-/// The process that counts here. Written once, but for how the process has ended.
+/// Description of the process. Written once, except for how the process has ended.
 #[repr(C)]
 pub struct Head {
     /// Stored last: without it the file is still being made.
     pub magic: AtomicU64,
     pub version: AtomicU32,
-    /// Of the whole layout.
+    /// Size of the whole layout.
     pub size: AtomicU32,
     pub pid: AtomicU32,
-    /// One of `ended`.
+    /// How the process has ended, one of `ended`.
     pub ended: AtomicU32,
-    /// The exit status, where the process has told it.
+    /// Exit status, if the process has reported it.
     pub status: AtomicU32,
     reserved: AtomicU32,
-    /// The inode of the namespace that `pid` belongs to; 0: unknown.
+    /// Inode of the namespace that `pid` belongs to; 0: unknown.
     pub pid_namespace: AtomicU64,
-    /// When the file was made, by CLOCK_BOOTTIME: a process that started later is another one.
+    /// Time of creation by CLOCK_BOOTTIME: a process that started later is another one.
     pub made: AtomicU64,
-    /// When the process started: the time stamp counter, CLOCK_MONOTONIC, and since the epoch.
+    /// Start of the process: time stamp counter, CLOCK_MONOTONIC, and since the epoch.
     pub start_ticks: AtomicU64,
     pub start_nanoseconds: AtomicU64,
     pub start_wall: AtomicU64,
-    /// When it has ended, by CLOCK_MONOTONIC; 0: not yet, or it was killed.
+    /// End of the process by CLOCK_MONOTONIC; 0: not yet, or it was killed.
     pub end_nanoseconds: AtomicU64,
-    /// The program's file; of a longer path the end.
+    /// Path of the program; the end of a longer one.
     pub exe: Text<LONGEST_EXE>,
-    /// The words of the command line, each with a byte 0 behind it; of a longer one the beginning.
+    /// Words of the command line, each terminated by a zero; the beginning of a longer one.
     pub command: Text<LONGEST_COMMAND>,
 }
 
-/// How a process has ended.
+/// Ways in which a process has ended.
 pub mod ended {
-    /// Not at all, or not known.
+    /// Not ended, or not known.
     pub const NOT: u32 = 0;
-    /// By returning from main or calling exit.
+    /// Returned from main or called exit.
     pub const EXIT: u32 = 1;
-    /// By `_exit`, `quick_exit` or the like.
+    /// Called `_exit`, `quick_exit` or the like.
     pub const AT_ONCE: u32 = 2;
     pub const ABORT: u32 = 3;
 }
 
-/// `Head::status` where the status is not known.
+/// Value of `Head::status` where the status is not known.
 pub const NO_STATUS: u32 = u32::MAX;
 
-/// What the user wants of the running process. All zeros: what its environment says. The command
-/// writes, the library reads, checks and obeys at the next large copy.
+/// Settings that the user changes in the running process. All zeros: those of its environment. The
+/// command writes them; the library reads, checks and applies them at the next large copy.
 #[repr(C)]
 pub struct Control {
-    /// Another number with every change, stored last.
+    /// Number that differs with every change, stored last.
     pub change: AtomicU32,
-    /// 1: every copy is libc's.
+    /// 1: every copy goes to libc.
     pub off: AtomicU32,
     /// A fixed threshold in bytes; 0: as before.
     pub min_bytes: AtomicU64,
     /// Channels that one copy may use; 0: as before.
     pub channels: AtomicU32,
-    /// The last change that was obeyed.
+    /// Last change that was applied.
     pub obeyed: AtomicU32,
 }
 
 impl Control {
-    /// Thresholds that are obeyed: sharing less would only cost, and no copy is larger.
+    /// Thresholds that are accepted: sharing less would only cost, and no copy is larger.
     pub const BYTES: core::ops::RangeInclusive<u64> = 4096..=1 << 40;
 }
 
-/// What is counted elsewhere and put here now and then, at the latest when the process ends.
+/// Counters from elsewhere, published here now and then, at the latest when the process ends.
 #[repr(C)]
 pub struct Facts {
-    /// The engine that is up, as `word` writes it.
+    /// Engine that is up, encoded by `word`.
     pub backend: AtomicU64,
     pub channels: AtomicU32,
     /// 1: switched off through `Control`.
     pub off: AtomicU32,
     /// The fixed threshold; 0: learned.
     pub min_bytes: AtomicU64,
-    /// Smaller copies are never considered.
+    /// Smallest copy that is considered.
     pub floor: AtomicU64,
-    /// What learning has found; 0: nothing yet.
+    /// Threshold that was learned; 0: none yet.
     pub threshold: AtomicU64,
-    /// When this was written, by the time stamp counter.
+    /// Time of the last update, by the time stamp counter.
     pub ticks: AtomicU64,
     pub faults: AtomicU64,
     pub taken_back: AtomicU64,
@@ -127,11 +127,11 @@ pub struct Facts {
     pub channel_bytes: [AtomicU64; MOST_CHANNELS],
 }
 
-/// Sizes and times of the copies that went one way.
+/// Sizes and times of the copies that took one path.
 #[repr(C)]
 pub struct Flow {
     pub sizes: Histogram,
-    /// In ticks; reports turn them into nanoseconds.
+    /// Times in ticks; reports convert them to nanoseconds.
     pub ticks: Histogram,
     /// Bytes and ticks by power of two of the size, from `FIRST_SPEED` up.
     speeds: [Sums<2>; SPEEDS],
@@ -146,23 +146,23 @@ pub type Calls = Sums<2>;
 #[repr(C)]
 pub struct Recorder {
     pub engine: Flow,
-    /// Bytes by the engine.
+    /// Bytes carried by the engine.
     pub carried: AtomicU64,
     pub libc: Flow,
     pub fallbacks: [Calls; REASONS],
-    /// Of all those, reads of files: by the engine, by libc.
+    /// Reads of files among all those: by the engine, by libc.
     pub reads: [Calls; 2],
     pub verified: AtomicU64,
     pub mismatched: AtomicU64,
     pub samples: Samples,
     pub sites: Sites,
     pub timeline: Timeline,
-    /// Every copy, also the small ones; only with ADMA_PROFILE.
+    /// Sizes of every copy, small ones too; only with ADMA_PROFILE.
     pub every_size: Histogram,
     pub by_function: [Calls; FUNCTIONS],
 }
 
-/// Which way a large copy went.
+/// Path of a large copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
     Engine,
@@ -223,7 +223,7 @@ impl Fallback {
 
 const _: () = assert!(Fallback::ALL.len() < REASONS);
 
-/// Folders in which a user's live files may be, tried in turn. `runtime`: XDG_RUNTIME_DIR.
+/// Lists folders in which a user's live files may be, in order. `runtime`: XDG_RUNTIME_DIR.
 pub fn folders(user: u32, runtime: Option<&str>, mut add: impl FnMut(core::fmt::Arguments<'_>)) {
     if let Some(runtime) = runtime.filter(|path| path.starts_with('/')) {
         add(format_args!("{runtime}/adma"));
@@ -236,8 +236,8 @@ pub fn folders(user: u32, runtime: Option<&str>, mut add: impl FnMut(core::fmt::
 impl Live {
     pub const SIZE: usize = size_of::<Self>().next_multiple_of(4096);
 
-    /// Returns whether what was read from a file can be believed, as far as its numbers go: it is
-    /// complete, of this version, and no number is impossible.
+    /// Returns whether the contents of a file are valid: complete, of this version, and without
+    /// impossible numbers.
     pub fn is_valid(&self) -> bool {
         let head = &self.head;
         head.magic.load(Relaxed) == MAGIC
@@ -248,7 +248,7 @@ impl Live {
     }
 }
 
-/// A name of at most eight bytes as a number.
+/// Encodes a name of at most eight bytes as a number.
 pub fn word(name: &str) -> u64 {
     name.bytes().take(8).rev().fold(0, |word, byte| word << 8 | u64::from(byte))
 }
@@ -268,7 +268,7 @@ impl Flow {
         }
     }
 
-    /// Exponent of the size class, bytes and ticks of each that is in use.
+    /// Returns exponent, bytes and ticks of each size class in use.
     pub fn speeds(&self) -> impl Iterator<Item = (u32, u64, u64)> {
         let speeds = self.speeds.iter().map(Sums::get);
         let speeds =
@@ -276,7 +276,7 @@ impl Flow {
         speeds.filter(|speed| speed.1 > 0)
     }
 
-    /// Bytes in a tick of copies of a size class; `None`: there were none.
+    /// Returns bytes per tick of copies of a size class; `None`: there were none.
     pub fn speed(&self, class: u32) -> Option<f64> {
         let (_, bytes, ticks) = self.speeds().find(|speed| speed.0 == class && speed.2 > 0)?;
         Some(bytes as f64 / ticks as f64)
@@ -316,13 +316,13 @@ impl Recorder {
         self.reads[usize::from(path != Path::Engine)].add([1, len as u64]);
     }
 
-    /// Calls and bytes of reads of files, by the engine and by libc.
+    /// Returns calls and bytes of reads of files, by the engine and by libc.
     pub fn read_counts(&self) -> [(&'static str, u64, u64); 2] {
         let [engine, libc] = self.reads.each_ref().map(Sums::get);
         [("engine", engine[0], engine[1]), ("libc", libc[0], libc[1])]
     }
 
-    /// One call of the profile, of any size, of the function with this number.
+    /// Counts one call of the profile, of any size, of the function with this number.
     pub fn profile(&self, function: usize, len: usize) {
         self.every_size.record(len as u64);
         if let Some(calls) = self.by_function.get(function) {
@@ -330,40 +330,40 @@ impl Recorder {
         }
     }
 
-    /// Bytes that the engine has copied.
+    /// Returns the bytes that the engine has copied.
     pub fn engine_bytes(&self) -> u64 {
         self.carried.load(Relaxed)
     }
 
-    /// Bytes of large copies that libc has made.
+    /// Returns the bytes of large copies that libc has made.
     pub fn libc_bytes(&self) -> u64 {
         let bytes = self.fallbacks.iter().map(|calls| calls.get()[1]);
         bytes.fold(0, u64::saturating_add)
     }
 
-    /// The two ways of a large copy: by the engine, by libc.
+    /// Returns the flows of large copies: by the engine, by libc.
     pub fn flows(&self) -> [&Flow; 2] {
         [&self.engine, &self.libc]
     }
 
-    /// Calls and bytes of large copies, by the engine and by libc.
+    /// Returns calls and bytes of large copies, by the engine and by libc.
     pub fn counts(&self) -> [(&'static str, u64, u64); 2] {
         let [engine, libc] = self.flows().map(|flow| flow.sizes.count());
         [("engine", engine, self.engine_bytes()), ("libc", libc, self.libc_bytes())]
     }
 
-    /// Large copies, and their bytes.
+    /// Returns the number of large copies, and their bytes.
     pub fn total(&self) -> (u64, u64) {
         let [engine, libc] = self.counts();
         (engine.1.saturating_add(libc.1), engine.2.saturating_add(libc.2))
     }
 
-    /// Calls for each reason.
+    /// Returns the calls for each reason.
     pub fn fallbacks(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Fallback::ALL.iter().map(|&why| (why.name(), self.fallbacks[why as usize].get()[0]))
     }
 
-    /// Calls and bytes for each reason, most bytes first.
+    /// Returns calls and bytes for each reason, most bytes first.
     pub fn reasons(&self) -> [(Fallback, u64, u64); Fallback::ALL.len()] {
         let mut all = Fallback::ALL.map(|why| {
             let [calls, bytes] = self.fallbacks[why as usize].get();
@@ -377,15 +377,15 @@ impl Recorder {
         [&self.engine.sizes, &self.libc.sizes, &self.every_size].iter().all(|h| h.count() == 0)
     }
 
-    /// For the child of a fork: its report tells its own copies only.
+    /// Clears the counters in the child of a fork, whose report covers its own copies only.
     pub fn clear_used(&self) {
         if !self.is_empty() {
             self.clear();
         }
     }
 
-    /// Moves everything that another one has counted. Nothing is lost or counted twice, also where
-    /// threads go on counting there meanwhile.
+    /// Moves all counts of another one here. Nothing is lost or counted twice, even if threads go
+    /// on counting there meanwhile.
     pub fn absorb(&self, from: &Self) {
         if from.is_empty() {
             return;

@@ -3,19 +3,19 @@
 use crate::{Counters, absorb_all};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// How a message has travelled.
+/// Ways of a message.
 #[derive(Clone, Copy)]
 pub enum Regime {
     Eager,
-    /// By one of the two processes.
+    /// Copied by one of the two processes.
     OneCopy,
-    /// By both.
+    /// Copied by both.
     TwoEnded,
-    /// Through the region, in chunks.
+    /// Streamed through the region, in chunks.
     Chunks,
 }
 
-/// With what this process has copied.
+/// Means by which this process has copied.
 #[derive(Clone, Copy)]
 pub enum Means {
     Helper,
@@ -37,7 +37,7 @@ const NUMBERS: usize = 2 * (DIRECTIONS.len() + REGIMES.len()) + MEANS.len();
 #[repr(C)]
 pub struct MessageCounts([AtomicU64; NUMBERS]);
 
-/// What has become of all messages: names with messages and bytes.
+/// Sums of all messages: names with messages and bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Messages {
     pub directions: [(&'static str, u64, u64); DIRECTIONS.len()],
@@ -47,7 +47,7 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Messages of both directions, and their bytes.
+    /// Returns the messages of both directions, and their bytes.
     pub fn total(&self) -> (u64, u64) {
         self.directions.iter().fold((0, 0), |(messages, bytes), told| {
             (told.1.saturating_add(messages), told.2.saturating_add(bytes))
