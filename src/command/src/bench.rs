@@ -80,7 +80,7 @@ pub struct Options {
 
 const FEWEST: usize = 10;
 const MOST: usize = 100;
-/// Short programs run more often, until this has passed.
+/// Time until which short programs are run again.
 const ENOUGH: Duration = Duration::from_secs(3);
 
 fn number(text: &str) -> Result<usize, &'static str> {
@@ -88,15 +88,15 @@ fn number(text: &str) -> Result<usize, &'static str> {
     number.ok_or("want a number up to 1000")
 }
 
-/// What was measured.
+/// Results of a benchmark.
 pub struct Measured {
     words: Vec<String>,
     arms: Vec<Arm>,
     /// One run of each arm.
     rounds: Vec<Vec<Run>>,
-    /// All that were asked for.
+    /// Set if all rounds that were asked for were run.
     is_complete: bool,
-    /// Large copies of a run with adma: how many, bytes, bytes by the engine; `None`: not looked.
+    /// Large copies of a run with adma: number, bytes, bytes by the engine; `None`: not counted.
     copies: Option<(u64, u64, u64)>,
 }
 
@@ -169,7 +169,7 @@ impl Bench<'_> {
         for round in 0..options.warmup {
             progress(&format!("warm-up {} of {}", round + 1, options.warmup));
             for (at, arm) in result.arms.iter().enumerate() {
-                // The first arm with adma tells what it copies.
+                // The first arm with adma shows what it copies.
                 let tree = if at == 1 && round == 0 { live::make_tree() } else { None };
                 let run = self.one(arm, tree.as_deref());
                 if let Some(tree) = tree {
@@ -186,7 +186,7 @@ impl Bench<'_> {
             let left = begun.elapsed().as_secs_f64() / round.max(1) as f64 * (total - round) as f64;
             let left = if round > 0 { format!(", about {left:.0} s left") } else { String::new() };
             progress(&format!("round {} of {total}{left}", round + 1));
-            // There and back, so that a machine that gets slower is unfair to none of them.
+            // Forward and back, so that a machine that slows down treats all arms alike.
             let mut order: Vec<&Arm> = result.arms.iter().collect();
             let is_back = round % 2 == 1;
             if is_back {
@@ -230,7 +230,7 @@ impl Bench<'_> {
         measure::run(&invocation, self.signals)
     }
 
-    /// Stops at a failure, unless that is what is to be measured.
+    /// Stops at a failure, unless failures are to be measured.
     fn check(&self, arm: &Arm, run: &Run, ran_without: bool) -> Result<(), Stop> {
         if run.end == End::Exit(0) || self.options.ignore_failure {
             return Ok(());
@@ -251,7 +251,7 @@ impl Bench<'_> {
     }
 }
 
-/// One line that is written over, for people who wait.
+/// Writes a progress line over the last one.
 fn progress(what: &str) {
     let mut err = std::io::stderr();
     if err.is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb") {

@@ -1,7 +1,7 @@
 //! `adma check`: what this machine offers.
 //!
-//! Of copies the library itself tells, in a process of which it takes over the start-up: ours,
-//! executed again. What the system tells is added here.
+//! The library itself reports about copies, at the start-up of a process that is our own
+//! executable, executed again. Facts about the system are added here.
 
 use crate::library;
 use crate::say::{self, FAILED, fail};
@@ -47,7 +47,7 @@ impl Options {
     }
 }
 
-/// What the library tells, and its exit status.
+/// Returns the report of the library, and its exit status.
 fn of_library() -> (String, i32) {
     if std::env::var_os("ADMA_CHECK").is_some_and(|value| value == "1") {
         fail(FAILED, "the library could not be loaded");
@@ -63,7 +63,7 @@ fn of_library() -> (String, i32) {
     }
 }
 
-/// What the system allows, as names and values.
+/// Returns what the system allows, as names and values.
 fn of_system() -> Vec<(&'static str, String)> {
     let word = |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).ok();
     let kernel = word("/proc/sys/kernel/osrelease").unwrap_or("not known".to_owned());
@@ -88,7 +88,7 @@ fn of_system() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// One key for each line, its name in small letters; what a line goes on with belongs to it.
+/// Returns a key for each line, its name in lower case; continuation lines are part of the value.
 fn as_json(text: &str, rows: &[(&str, String)]) -> Map<String, Value> {
     let mut all: Vec<(String, String)> = Vec::new();
     for line in text.lines().skip(1) {

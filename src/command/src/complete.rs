@@ -1,7 +1,7 @@
-//! `adma --complete WORD...`, for shells: what the last of these words could become.
+//! `adma --complete WORD...`, for shells: lists completions of the last word.
 //!
-//! Answers one candidate a line, with a tab and what it is about; or one line that leaves it to
-//! the shell: `:files`, or `:command N` for the words of a program that begins at word N.
+//! Prints one candidate per line, with a tab and a description; or one line that leaves it to the
+//! shell: `:files`, or `:command N` for the words of a program that begins at word N.
 
 use crate::options::{self, Options};
 use crate::{SUBCOMMANDS, live, say};
@@ -92,7 +92,7 @@ fn answer(before: &[String], current: &str) -> String {
     out
 }
 
-/// The option that a word stands for, unless it brings its value along.
+/// Returns the option that a word stands for, unless it includes its value.
 fn option<'a>(command: &'a Command, word: &str) -> Option<&'a Arg> {
     match word.strip_prefix("--") {
         Some(long) => command.get_arguments().find(|arg| arg.get_long() == Some(long)),
@@ -102,7 +102,7 @@ fn option<'a>(command: &'a Command, word: &str) -> Option<&'a Arg> {
     }
 }
 
-/// The words that an option of the same name as a knob takes.
+/// Returns the values of an option that has the name of a knob.
 fn values(arg: &Arg) -> Vec<&'static str> {
     let name = format!("ADMA_{}", arg.get_id().as_str().to_uppercase());
     match knobs::knob(name.as_bytes()).map(|knob| &knob.form) {
@@ -113,7 +113,7 @@ fn values(arg: &Arg) -> Vec<&'static str> {
     }
 }
 
-/// Names of the programs in PATH.
+/// Returns the names of the programs in PATH.
 fn programs() -> Vec<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut names: Vec<String> = std::env::split_paths(&path)

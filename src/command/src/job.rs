@@ -22,7 +22,7 @@
 
 use std::fmt::{Display, Formatter, Result as Written};
 
-/// How the program has ended.
+/// Ways in which the program has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Exit(i32),
@@ -30,7 +30,7 @@ pub enum End {
 }
 
 impl End {
-    /// From a status that `wait` has told.
+    /// Decodes a status of `wait`.
     pub fn of(status: i32) -> Self {
         if libc::WIFEXITED(status) {
             End::Exit(libc::WEXITSTATUS(status))
@@ -59,25 +59,25 @@ const SIGNALS: [&str; 32] = [
     "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
 ];
 
-/// The signals of this process as they were found, and those that are waited for instead of taken.
+/// Signals of this process as they were found, and those that are waited for instead of taken.
 pub struct Signals {
     mask: libc::sigset_t,
     ignores_children: bool,
     waited_for: libc::sigset_t,
 }
 
-/// Not waited for: what a fault of our own raises.
+/// Signals that are not waited for: faults of our own raise them.
 const FAULTS: [i32; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
-/// Waited for even if they are ignored: they tell what the program and its terminal do.
+/// Signals that are waited for even if ignored: they show what the program and its terminal do.
 const JOB_CONTROL: [i32; 5] =
     [libc::SIGCHLD, libc::SIGCONT, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 
-/// They want a process to end.
+/// Signals that ask a process to end.
 pub const INTERRUPTS: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
 impl Signals {
-    /// Blocks signals: from now on they wait until `next` or `wait_for` takes them.
+    /// Blocks signals: from now on they are pending until `next` or `wait_for` takes them.
     pub fn held() -> Self {
         // SAFETY: sets of this function's own, filled before they are read; asking for the action
         // of a signal changes nothing.
@@ -85,14 +85,14 @@ impl Signals {
             let mut waited_for = std::mem::zeroed();
             libc::sigemptyset(&mut waited_for);
             for signal in (1..=libc::SIGRTMAX()).filter(|signal| !FAULTS.contains(signal)) {
-                // What was ignored from the start stays so, as nohup wants it.
+                // Signals ignored from the start stay ignored, as nohup needs it.
                 if action(signal) != libc::SIG_IGN || JOB_CONTROL.contains(&signal) {
                     libc::sigaddset(&mut waited_for, signal);
                 }
             }
             let ignores_children = action(libc::SIGCHLD) == libc::SIG_IGN;
             if ignores_children {
-                // Else there would be nothing to wait for.
+                // Otherwise there would be nothing to wait for.
                 libc::signal(libc::SIGCHLD, libc::SIG_DFL);
             }
             let mut mask = std::mem::zeroed();
@@ -101,7 +101,7 @@ impl Signals {
         }
     }
 
-    /// For the program: as if we had not been there.
+    /// Restores signals for the program, as if we had not been there.
     pub fn as_found(&self) {
         // SAFETY: restores what was there.
         unsafe {
@@ -123,7 +123,7 @@ impl Signals {
         }
     }
 
-    /// Waits for a signal, which is passed on to the child where it was meant for that.
+    /// Waits for a signal, and passes it on to the child if it was meant for that.
     pub fn next(&self, child: i32) -> i32 {
         // SAFETY: a set and a place for the answer.
         let (signal, info) = unsafe {
@@ -136,12 +136,12 @@ impl Signals {
         signal
     }
 
-    /// Takes a signal that wants this process to end and has come while it had no child.
+    /// Takes a pending signal that asks this process to end, if it came while there was no child.
     pub fn interrupt(&self) -> Option<i32> {
         INTERRUPTS.into_iter().find(|signal| has_come(*signal))
     }
 
-    /// A terminal may forbid those in the background to write: by a signal that must not wait.
+    /// Lets SIGTTOU act, by which a terminal stops background processes that write.
     pub fn before_writing(&self) {
         let_act(libc::SIGTTOU);
     }
@@ -164,13 +164,13 @@ impl Signals {
     }
 }
 
-/// What is known of the program.
+/// State of the program.
 struct Program {
     child: i32,
     is_stopped: bool,
 }
 
-/// What a look at the program has shown.
+/// Result of a look at the program.
 enum News {
     None,
     StoppedOrGoesOn,
@@ -178,8 +178,8 @@ enum News {
 }
 
 impl Program {
-    /// Does what the program has done; `None`: it goes on. `let_go_on`: this
-    /// process was continued.
+    /// Does what the program has done; `None`: the program goes on. `let_go_on`: this process was
+    /// continued.
     fn follow(&mut self, mut let_go_on: bool) -> Option<End> {
         if let News::Ended(end) = self.look() {
             return Some(end);
@@ -204,7 +204,7 @@ impl Program {
         None
     }
 
-    /// All that has happened to the program since the last look.
+    /// Collects all that has happened to the program since the last look.
     fn look(&mut self) -> News {
         let mut news = News::None;
         let mut status = 0;
@@ -221,8 +221,8 @@ impl Program {
     }
 }
 
-/// A signal for this process was meant for the program, unless a terminal has sent it to the whole
-/// group, and the program is still in that.
+/// Passes a signal on to the program, unless a terminal has sent it to the whole group and the
+/// program is still in that.
 fn pass_on(signal: i32, info: &libc::siginfo_t, child: i32) {
     let is_sent = info.si_code <= 0;
     // SAFETY: a signal that was sent has a sender; the others ask for numbers.
@@ -233,8 +233,8 @@ fn pass_on(signal: i32, info: &libc::siginfo_t, child: i32) {
             libc::getppid(),
         )
     };
-    // A program tells its parent so that it is ready, and that is ours to know. Any other signal
-    // of its own went to its group, of which our parent is no member.
+    // A program may notify its parent that it is ready, which is our parent's business. Any other
+    // signal of the program went to its group, of which our parent is no member.
     let is_news = || [libc::SIGUSR1, libc::SIGUSR2].contains(&signal) || signal >= libc::SIGRTMIN();
     let to = match is_its_own {
         true if is_news() && parent > 1 => parent,
@@ -254,14 +254,14 @@ fn action(signal: i32) -> libc::sighandler_t {
     }
 }
 
-/// Takes a signal that waits; whether there was one.
+/// Takes a pending signal; returns whether there was one.
 fn has_come(signal: i32) -> bool {
     let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a set of one signal; no details are asked for.
     unsafe { libc::sigtimedwait(&only(signal), std::ptr::null_mut(), &at_once) == signal }
 }
 
-/// A signal that waits acts before this returns, and others like it do at once.
+/// Lets a pending signal act before this returns, and others like it at once.
 fn let_act(signal: i32) {
     // SAFETY: this process's own signals.
     unsafe { libc::sigprocmask(libc::SIG_UNBLOCK, &only(signal), std::ptr::null_mut()) };

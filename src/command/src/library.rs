@@ -1,5 +1,5 @@
-//! Where the library is: beside us in the source tree, or in the library folder of the same
-//! installation, as which a Python wheel counts too; and what the loader can be told of it.
+//! Finds the library: beside us in the source tree, or in the library folder of the same
+//! installation or Python wheel; and makes a path that the loader accepts.
 
 use crate::say::{FAILED, fail};
 use std::fs;
@@ -9,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 const TRIPLET: &str = "x86_64-linux-gnu";
-/// The name that programs are linked with, and the plain one of a source tree.
+/// Name that programs are linked with, and the plain one of a source tree.
 const NAMES: [&str; 2] = ["libadma.so.0", "libadma.so"];
 
 pub fn find() -> PathBuf {
@@ -26,14 +26,14 @@ pub fn find() -> PathBuf {
     })
 }
 
-/// The file itself, whatever links lead to it.
+/// Returns our own executable, with links resolved.
 pub fn myself() -> PathBuf {
     std::env::current_exe().unwrap_or_else(|error| {
         fail(FAILED, format_args!("cannot tell where I am, so not where the library is: {error}"))
     })
 }
 
-/// Folders that may hold the library of a command in `folder`, the nearest first.
+/// Returns folders that may hold the library of a command in `folder`, the nearest first.
 fn places(folder: &Path) -> Vec<PathBuf> {
     let above = folder.parent().unwrap_or(folder);
     vec![
@@ -45,7 +45,7 @@ fn places(folder: &Path) -> Vec<PathBuf> {
     ]
 }
 
-/// A path under which the library can be preloaded: its own, or that of a copy.
+/// Returns a path under which the library can be preloaded: its own, or that of a copy.
 pub fn preloadable(library: PathBuf) -> PathBuf {
     if !unpreloadable(&library) {
         return library;
@@ -61,7 +61,7 @@ pub fn preloadable(library: PathBuf) -> PathBuf {
         .unwrap_or_else(|why| fail(FAILED, format_args!("{}: {why}", folder.display())))
 }
 
-/// LD_PRELOAD is split at blanks and colons, and the loader replaces $LIB and the like.
+/// Returns whether LD_PRELOAD cannot hold a path: it splits at blanks and colons, and expands $LIB.
 fn unpreloadable(path: &Path) -> bool {
     path.as_os_str()
         .as_bytes()
@@ -71,7 +71,7 @@ fn unpreloadable(path: &Path) -> bool {
 
 fn copy(library: &Path, folder: &Path, user: u32) -> Result<PathBuf, String> {
     match fs::DirBuilder::new().mode(0o700).create(folder) {
-        // Perhaps another process has made it at this moment.
+        // Another process may have made it at this moment.
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
             return Err(error.to_string());
         }
@@ -86,7 +86,7 @@ fn copy(library: &Path, folder: &Path, user: u32) -> Result<PathBuf, String> {
     let bytes = fs::read(library).map_err(cannot)?;
     let place = folder.join("libadma.so");
     if fs::read(&place).ok().as_ref() != Some(&bytes) {
-        // By renaming: programs that run with the former copy keep it.
+        // By renaming: running programs keep the former copy.
         let fresh = folder.join(format!("libadma.so.{}", std::process::id()));
         fs::write(&fresh, &bytes).and_then(|()| fs::rename(&fresh, &place)).map_err(cannot)?;
     }

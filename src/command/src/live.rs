@@ -1,4 +1,4 @@
-//! Live files as they are found: untrusted input.
+//! Reading of live files, which are untrusted input.
 //!
 //! They are read, never mapped, and only as what they should be: regular files of this user, of
 //! exactly the right size, in a folder that only this user can write to. A number in them may be any
@@ -15,13 +15,13 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// More files than this are not looked at.
+/// Most files that are looked at.
 const MOST: usize = 4096;
 
-/// One process as its live file shows it.
+/// A process as its live file describes it.
 pub struct LiveProcess {
     pub path: PathBuf,
-    /// The user's number.
+    /// User id.
     pub owner: u32,
     pub pid: i32,
     pub live: Box<Live>,
@@ -31,28 +31,28 @@ pub struct LiveProcess {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Running,
-    /// By returning from main or by exit.
+    /// Ended by returning from main or by exit.
     Exited(Option<i32>),
-    /// By `_exit` and the like.
+    /// Ended by `_exit` and the like.
     Left(Option<i32>),
     Aborted,
-    /// It is gone without a word.
+    /// Gone without notice.
     Killed,
     /// It has executed another program.
     Replaced,
-    /// It runs where process numbers mean something else.
+    /// Runs in another pid namespace.
     Elsewhere,
 }
 
 impl LiveProcess {
-    /// The name of its program, fit for a terminal.
+    /// Returns the name of its program, safe for a terminal.
     pub fn program(&self) -> String {
         let path = self.path_of_program();
         let name = path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("?");
         name.strip_suffix(" (deleted)").unwrap_or(name).to_owned()
     }
 
-    /// Its arguments, as they were at its start; the name of its program where they are not known.
+    /// Returns its arguments at its start; the name of its program where they are not known.
     pub fn command_line(&self) -> String {
         let mut room = [0; LONGEST_COMMAND];
         let words = self.live.head.command.get(&mut room);
@@ -69,7 +69,7 @@ impl LiveProcess {
         crate::say::printable(&String::from_utf8_lossy(self.live.head.exe.get(&mut room)))
     }
 
-    /// Its messages to and from other processes; `None`: there were none.
+    /// Returns its messages to and from other processes; `None`: there were none.
     pub fn messages(&self) -> Option<Messages> {
         self.live.messages.told()
     }
@@ -80,7 +80,7 @@ impl LiveProcess {
         recorder.total().1 > 0 || recorder.every_size.count() > 0 || self.messages().is_some()
     }
 
-    /// Seconds from its start to its end, or to now.
+    /// Returns the seconds from its start to its end, or to now.
     pub fn seconds(&self) -> f64 {
         let head = &self.live.head;
         let end = match head.end_nanoseconds.load(Relaxed) {
@@ -90,8 +90,8 @@ impl LiveProcess {
         end.saturating_sub(head.start_nanoseconds.load(Relaxed)) as f64 / 1e9
     }
 
-    /// Nanoseconds of a tick. The counter is the same for all processes, so from the start of
-    /// this one on it tells the time by now as well.
+    /// Returns the nanoseconds of a tick. All processes share the counter, so it can be compared
+    /// with the clock since the start of this one.
     pub fn scale(&self) -> f64 {
         let head = &self.live.head;
         let passed = now().saturating_sub(head.start_nanoseconds.load(Relaxed));
@@ -101,25 +101,25 @@ impl LiveProcess {
     }
 }
 
-/// The engine of a process, by name.
+/// Returns the engine of a process, by name.
 pub fn backend(live: &Live) -> String {
     let word = live.facts.backend.load(Relaxed).to_le_bytes();
     let name = String::from_utf8_lossy(&word);
     crate::say::printable(name.trim_end_matches('\0'))
 }
 
-/// Bytes by channel, as far as there are some.
+/// Returns bytes by channel, up to the last one in use.
 pub fn channel_bytes(live: &Live) -> Vec<u64> {
     let channels = live.facts.channels.load(Relaxed) as usize;
     live.facts.channel_bytes.iter().take(channels).map(|bytes| bytes.load(Relaxed)).collect()
 }
 
-/// What the channels of an engine are called, in front of their number.
+/// Returns the name of an engine's channels, in front of their number.
 pub fn channel_name(backend: &str) -> &str {
     if matches!(backend, "ioat" | "gpu") { backend } else { "adma" }
 }
 
-/// Folders in which live files of this user can be.
+/// Returns folders that may hold live files of this user.
 pub fn places() -> Vec<PathBuf> {
     let runtime = std::env::var("XDG_RUNTIME_DIR").ok();
     let mut places: Vec<PathBuf> = Vec::new();
@@ -128,7 +128,7 @@ pub fn places() -> Vec<PathBuf> {
     places
 }
 
-/// A fresh folder for the files of one tree of processes; `None`: there is none to be had.
+/// Makes a fresh folder for the files of one tree of processes; `None`: not possible.
 pub fn make_tree() -> Option<PathBuf> {
     places().into_iter().find_map(|place| {
         let _ = fs::DirBuilder::new().mode(0o700).create(&place); // it may be there already
@@ -142,9 +142,9 @@ pub fn make_tree() -> Option<PathBuf> {
     })
 }
 
-/// Every process of this user that keeps a live file. Files of processes that have gone are
-/// removed, unless a command is about to collect them.
-/// With `everybody` those of other users too, as far as this user may read them: root's right.
+/// Returns every process of this user that keeps a live file. Files of processes that have gone are
+/// removed, unless a command is about to collect them. With `everybody`, also those of other users,
+/// as far as this user may read them (root).
 pub fn all(everybody: bool, folder: Option<&Path>) -> Vec<LiveProcess> {
     let mut all = Vec::new();
     let mut places = places();
@@ -167,7 +167,7 @@ pub fn all(everybody: bool, folder: Option<&Path>) -> Vec<LiveProcess> {
     all
 }
 
-/// Every process with a file in one folder.
+/// Returns every process with a file in one folder.
 pub fn in_folder(folder: &Path, tidy: bool) -> Vec<LiveProcess> {
     let mut found = Vec::new();
     let Some(owner) = owner(folder) else { return found };
@@ -200,14 +200,14 @@ pub fn in_folder(folder: &Path, tidy: bool) -> Vec<LiveProcess> {
     found
 }
 
-/// `4711-1f0a33b2c4`, and nothing else.
+/// Parses names like `4711-1f0a33b2c4`, and nothing else.
 fn pid_of(name: &OsStr) -> Option<i32> {
     let (pid, unique) = name.to_str()?.split_once('-')?;
     let digits = |text: &str, radix| !text.is_empty() && text.chars().all(|c| c.is_digit(radix));
     (digits(pid, 10) && digits(unique, 16)).then(|| pid.parse().ok())?
 }
 
-/// Opens a live file of this owner, and nothing that only has its name.
+/// Opens a live file of this owner, and no other file with its name.
 pub fn open(path: &Path, owner: u32) -> io::Result<fs::File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
     let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -241,7 +241,7 @@ fn state(live: &Live, pid: i32) -> State {
         return State::Elsewhere;
     }
     match started(pid) {
-        // The kernel tells the start in hundredths of a second.
+        // The kernel reports the start in hundredths of a second.
         Some(start) if start <= head.made.load(Relaxed).saturating_add(20_000_000) => {
             State::Running
         }
@@ -253,7 +253,7 @@ fn exists(pid: i32) -> bool {
     started(pid).is_some()
 }
 
-/// When a process started, in nanoseconds since the machine did; `None`: there is no such process.
+/// Returns the start of a process, in nanoseconds since boot; `None`: there is no such process.
 fn started(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name may hold anything; what follows its last parenthesis does not.
@@ -272,8 +272,8 @@ fn own_namespace() -> u64 {
     digits.parse().unwrap_or(0)
 }
 
-/// Folders of trees, each with the process of its command. Their names are those of live files with
-/// `tree-` before them.
+/// Returns the folders of trees, each with the process of its command. Their names are `tree-` and
+/// the name of a live file.
 fn trees(place: &Path) -> Vec<(PathBuf, i32)> {
     let entries = fs::read_dir(place).into_iter().flatten().flatten();
     let tree = |entry: fs::DirEntry| {
@@ -283,31 +283,31 @@ fn trees(place: &Path) -> Vec<(PathBuf, i32)> {
     entries.filter_map(tree).take(MOST).collect()
 }
 
-/// Trees whose command was killed, or has left while processes went on: when the last of these
-/// has gone nothing will be collected.
+/// Removes trees whose command was killed, or has left while processes went on: when the last of
+/// these has gone, nothing will be collected.
 fn remove_old_trees(place: &Path) {
     let old = trees(place).into_iter().filter(|(_, command)| !exists(*command));
     old.for_each(|(tree, _)| remove_tree(&tree));
 }
 
-/// Removes a tree's folder; what processes still use stays.
+/// Removes a tree's folder; files in use stay.
 pub fn remove_tree(tree: &Path) {
     in_folder(tree, true);
     let _ = fs::remove_dir(tree); // not empty: a process lives
 }
 
-/// A folder of this user's that no other user can look into, and no link.
+/// Returns whether a folder belongs to this user, is closed to others, and is no link.
 fn is_private(path: &Path) -> bool {
     owner(path) == Some(user())
 }
 
-/// The user whose folder this is, where no other user can look into it, and it is no link.
+/// Returns the user of a folder that is closed to others and is no link.
 fn owner(path: &Path) -> Option<u32> {
     let about = fs::symlink_metadata(path).ok()?;
     (about.is_dir() && about.permissions().mode() & 0o077 == 0).then_some(about.uid())
 }
 
-/// Returns where live files of other users are: folders that are named after their owner.
+/// Returns the folders of live files of other users, which are named after their owner.
 fn places_of_others() -> Vec<PathBuf> {
     let mut found = Vec::new();
     for (folder, before, after) in
@@ -325,7 +325,7 @@ fn places_of_others() -> Vec<PathBuf> {
     found
 }
 
-/// The name of a user, or the number.
+/// Returns the name of a user, or the number.
 pub fn name_of(user: u32) -> String {
     let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let is_wanted = |line: &&str| line.split(':').nth(2) == Some(&user.to_string());
@@ -341,7 +341,7 @@ pub fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Nanoseconds of the clock that live files are dated by.
+/// Returns the nanoseconds of the clock that live files are dated by.
 fn now() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

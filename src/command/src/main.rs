@@ -45,11 +45,11 @@ use options::Options;
 use std::ffi::OsString;
 use std::io::Write;
 
-/// A word that is no program where it comes first.
+/// A first word that is not a program.
 pub struct Subcommand {
     name: &'static str,
     about: &'static str,
-    /// What clap knows of its options.
+    /// Returns clap's definition of its options.
     options: fn() -> clap::Command,
     run: fn(&[OsString]) -> i32,
 }
@@ -111,7 +111,7 @@ fn command(arguments: Vec<OsString>) -> i32 {
         options::check_environment();
         return check::command(false);
     } else if options.words.is_empty() {
-        // A failure cannot be told anywhere.
+        // A failure cannot be reported anywhere.
         let _ = std::io::stderr().write_all(options::help().as_bytes());
         return say::FAILED;
     } else {

@@ -1,6 +1,6 @@
-//! Why a program cannot be helped: read from its file before it is executed.
+//! Obstacles to preloading: read from a program's file before it is executed.
 //!
-//! What cannot be read is taken to be fine: the loader complains, if need be.
+//! Unreadable files are assumed to be fine: the loader complains if need be.
 
 use crate::program;
 use crate::say::printable;
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct Obstacle {
     program: PathBuf,
-    /// The program is a script, and this is what executes it.
+    /// Interpreter, if the program is a script.
     interpreter: Option<PathBuf>,
     why: Why,
 }
@@ -29,7 +29,7 @@ enum Why {
     Static,
     SetUserId,
     Capabilities,
-    /// With the loader that it asks for.
+    /// Names the loader that it asks for.
     OtherLibc(String),
     Bits32,
     OtherProcessor,
@@ -61,10 +61,10 @@ impl Display for Obstacle {
     }
 }
 
-/// `None`: nothing is known against it.
+/// Examines a program. `None`: there is no known obstacle.
 pub fn of(program: &Path) -> Option<Obstacle> {
     let mut file = program.to_owned();
-    // As deep as the kernel goes.
+    // As many levels as the kernel allows.
     for depth in 0..5 {
         let opened = File::open(&file).ok();
         let mut start = [0; 256];
@@ -81,7 +81,7 @@ pub fn of(program: &Path) -> Option<Obstacle> {
     None
 }
 
-/// What a script names in its first line; with `env`, the program that this would find.
+/// Returns the interpreter in a script's first line; with `env`, the program it would find.
 fn interpreter(start: &[u8]) -> Option<PathBuf> {
     let line = start.strip_prefix(b"#!")?;
     let line = &line[..memchr(b'\n', line).unwrap_or(line.len())];
@@ -94,7 +94,7 @@ fn interpreter(start: &[u8]) -> Option<PathBuf> {
     program::find(OsStr::from_bytes(name)).ok()
 }
 
-/// A program that gets rights which its caller lacks is started by the loader without us.
+/// Returns the obstacle of a program that gains rights: its loader ignores LD_PRELOAD.
 fn rights(file: &Path) -> Option<Why> {
     let found = file.metadata().ok()?;
     let is_confined = rustix::thread::no_new_privs().unwrap_or(false);
@@ -114,11 +114,11 @@ fn rights(file: &Path) -> Option<Why> {
 fn changes_user(found: &Metadata, user: u32, group: u32) -> bool {
     let has = |bits: u32| found.mode() & bits == bits;
     (has(libc::S_ISUID) && found.uid() != user)
-        // Without the right to execute the bit means something else.
+        // Without the execute bit the bit means something else.
         || (has(libc::S_ISGID | libc::S_IXGRP) && found.gid() != group)
 }
 
-/// What the file's headers tell.
+/// Returns the obstacle that the file's headers show.
 fn contents(opened: &File, file: &Path) -> Option<Why> {
     let data = &ReadCache::new(opened);
     match FileKind::parse(data).ok()? {
@@ -140,7 +140,7 @@ fn contents(opened: &File, file: &Path) -> Option<Why> {
             return (!is_glibc(&name)).then_some(Why::OtherLibc(name));
         }
     }
-    // The loader itself, called with a program, has no loader either, and heeds LD_PRELOAD.
+    // The loader itself, run with a program as argument, has no loader, and honours LD_PRELOAD.
     let real = file.canonicalize().ok()?;
     let is_loader = real.file_name()?.as_bytes().starts_with(b"ld-") || real.ends_with("ld.so");
     (!is_loader).then_some(Why::Static)

@@ -91,11 +91,11 @@ impl KnobOptions {
 }
 
 impl Options {
-    /// Options win over the environment.
+    /// Sets knobs from options, which override the environment.
     pub fn set(&self) {
         self.knobs.set();
         if let Some(path) = self.stats_file.as_ref().filter(|path| !path.contains('%')) {
-            // Processes append to it. What another run has left there is not theirs.
+            // Processes append to it. What another run has left there is removed.
             let is_file = std::fs::metadata(path).is_ok_and(|about| about.is_file());
             let _ = is_file.then(|| std::fs::write(path, "")); // they complain if it cannot be
         }
@@ -116,7 +116,7 @@ fn set_all(knobs: &[(&str, &Option<String>)]) {
     }
 }
 
-/// Accepts what the knob of this name accepts.
+/// Returns a parser that accepts what the knob of this name accepts.
 fn of_knob(name: &'static str) -> impl Fn(&str) -> Result<String, String> + Clone {
     move |text| accepted(name, text).map(|()| text.to_owned())
 }
@@ -138,7 +138,7 @@ pub fn accepted(name: &str, text: &str) -> Result<(), String> {
     Err(format!("want {}{}", knob.form, like.trim_end_matches(';')))
 }
 
-/// Checks every knob in the environment, so that not every process has to complain.
+/// Checks every knob in the environment once, instead of in every process.
 pub fn check_environment() {
     for (name, value) in std::env::vars_os() {
         if !name.as_bytes().starts_with(b"ADMA_") {
@@ -153,7 +153,7 @@ pub fn check_environment() {
     }
 }
 
-/// `; did you mean NAME?`, if one is like enough; else a semicolon.
+/// Returns `; did you mean NAME?`, if one is similar enough; else a semicolon.
 pub fn did_you_mean<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
     let likeness = |known: &str| strsim::normalized_damerau_levenshtein(word, known);
     let is_beginning = |known: &&str| word.len() > 2 && known.starts_with(word);
@@ -168,7 +168,7 @@ pub fn did_you_mean<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Str
     }
 }
 
-/// The options of `adma` or one of its subcommands, or the end of this process.
+/// Parses the options of `adma` or a subcommand, or ends this process.
 pub fn parse<T: Parser>(subcommand: &str, words: &[OsString]) -> T {
     let name = [say::name().as_str(), subcommand].join(" ").trim_end().to_owned();
     let command = command::<T>().bin_name(&name).no_binary_name(true);
@@ -177,7 +177,7 @@ pub fn parse<T: Parser>(subcommand: &str, words: &[OsString]) -> T {
     T::from_arg_matches(&matches).unwrap_or_else(|error| explain(&error, &name))
 }
 
-/// What clap knows of a subcommand's options.
+/// Returns clap's definition of a subcommand's options.
 pub fn command<T: CommandFactory>() -> clap::Command {
     let help = Arg::new("help").short('h').long("help").action(ArgAction::Help);
     T::command()
@@ -187,18 +187,18 @@ pub fn command<T: CommandFactory>() -> clap::Command {
         .arg(help.help("show this help"))
 }
 
-/// The help of `adma`.
+/// Returns the help of `adma`.
 pub fn help() -> String {
     by_our_name(&command::<Options>().render_help().to_string())
 }
 
-/// The usage by the name that we were called by.
+/// Replaces the program name in the usage by the one we were called by.
 fn by_our_name(help: &str) -> String {
     let (usage, rest) = help.split_once("\n\n").unwrap_or((help, ""));
     format!("{}\n\n{rest}", usage.replace("adma ", &format!("{} ", say::name())))
 }
 
-/// One line, as everything that is said here.
+/// Prints a parser's error as one line and ends this process.
 fn explain(error: &clap::Error, name: &str) -> ! {
     let said = error.render().to_string();
     if error.kind() == ErrorKind::DisplayHelp {
@@ -248,7 +248,7 @@ fn explain(error: &clap::Error, name: &str) -> ! {
     fail(FAILED, printable(&what))
 }
 
-/// The environment that the library reads, from its table.
+/// Returns the list of environment variables that the library reads, from its table.
 pub fn list_of_knobs() -> String {
     let mut text =
         String::from("Environment, read by the library (also with a plain LD_PRELOAD):\n");
@@ -263,7 +263,7 @@ pub fn list_of_knobs() -> String {
 
 /// Changes the environment that the program will have.
 pub fn set(name: &str, value: &OsStr) {
-    // The system can hold no such string; arguments cannot bring one.
+    // No such string can exist in arguments or in the environment.
     debug_assert!(!value.as_bytes().contains(&0));
     // SAFETY: this process has one thread.
     unsafe { std::env::set_var(name, value) }

@@ -1,4 +1,4 @@
-//! A program: where it is, and becoming it.
+//! Finding a program, and becoming it.
 
 use crate::options;
 use crate::say::{self, FAILED, NOT_EXECUTABLE, NOT_FOUND, fail};
@@ -7,8 +7,8 @@ use std::io::Error;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// The file of a program that was named, or the end of this process. `words`: what the name could
-/// have been meant for.
+/// Returns the file of a named program, or ends this process. `words`: candidates for a misspelt
+/// name.
 pub fn named(name: &OsStr, words: &[&str]) -> PathBuf {
     find(name).unwrap_or_else(|(status, why)| {
         let name = say::printable(&name.to_string_lossy());
@@ -17,7 +17,7 @@ pub fn named(name: &OsStr, words: &[&str]) -> PathBuf {
     })
 }
 
-/// As a shell does it: a bare name is looked for in PATH only.
+/// Finds a program like a shell: a bare name is searched in PATH only.
 pub fn find(name: &OsStr) -> Result<PathBuf, (i32, &'static str)> {
     const NOWHERE: (i32, &str) = (NOT_FOUND, "not found");
     const UNUSABLE: (i32, &str) = (NOT_EXECUTABLE, "cannot be executed");
@@ -52,8 +52,8 @@ fn is_executable(path: &Path) -> bool {
     path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
-/// Becomes the program. `words`: its name for itself, and its arguments. Not by
-/// `std::process::Command`, which changes the signals that the program would inherit.
+/// Becomes the program. `words`: its argv. Not by `std::process::Command`, which changes the
+/// signals that the program would inherit.
 pub fn become_program(program: &Path, words: Vec<OsString>) -> ! {
     let terminated = |text: OsString| CString::new(text.into_vec()).expect("came from the system");
     let file = terminated(program.into());

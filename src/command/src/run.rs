@@ -1,5 +1,5 @@
-//! `adma program`: finds the program, says what keeps it from being helped, and becomes it, unless
-//! there is to be one report for all its processes (see `tree`).
+//! `adma program`: finds the program, warns of obstacles, and becomes it, unless there is to be one
+//! report for all its processes (see `tree`).
 //!
 //! The program takes this process over: its number, its descriptors, its signals and its exit
 //! status are what they would be without us.
@@ -12,7 +12,7 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-/// What the library writes at exit where nothing else was asked for.
+/// Report of the library at exit by default.
 const REPORT: &str = "text";
 
 pub fn run(options: Options) -> ! {
@@ -31,7 +31,7 @@ pub fn run(options: Options) -> ! {
         Some("dma" | "ioat") => complain_about_helper(),
         _ => {}
     }
-    // To no purpose, and some loaders would complain.
+    // Useless otherwise, and some loaders would complain.
     if obstacle.is_none_or(|obstacle| !obstacle.refuses_preloading()) {
         options::set("LD_PRELOAD", &preload_with(&library::preloadable(library::find())));
         report(&options, &found);
@@ -39,8 +39,8 @@ pub fn run(options: Options) -> ! {
     program::become_program(&found, options.words)
 }
 
-/// One report for all processes, where nothing else was asked for. Returns where each process
-/// reports for itself, or none does.
+/// Makes one report for all processes, by default. Returns if each process reports for itself, or
+/// none does.
 fn report(options: &Options, program: &Path) {
     let is_set = |knob| std::env::var_os(knob).is_some();
     if options.html.is_some() {
@@ -56,7 +56,7 @@ fn report(options: &Options, program: &Path) {
     options::set("ADMA_STATS", REPORT.as_ref());
 }
 
-/// Says once why a graphics card that was asked for cannot serve any of the processes.
+/// Warns once why a graphics card that was asked for cannot serve any of the processes.
 fn complain_about_card() {
     // SAFETY: a terminated name; the driver is only opened, as the library would.
     if unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY) }.is_null() {
@@ -64,8 +64,8 @@ fn complain_about_card() {
     }
 }
 
-/// Says once that there is no kernel helper, where one was asked for. Processes whose report is made
-/// here say nothing of it.
+/// Warns once that the kernel helper that was asked for is missing. Processes whose report is made
+/// here do not.
 fn complain_about_helper() {
     let why = match std::fs::File::open("/dev/adma").map_err(|error| error.kind()) {
         Ok(_) => return,
@@ -75,8 +75,7 @@ fn complain_about_helper() {
     say::say(format_args!("warning: {why}; using threads"));
 }
 
-/// LD_PRELOAD with our library behind what is there already: AddressSanitizer, for one, insists
-/// on being first.
+/// Returns LD_PRELOAD with our library appended: AddressSanitizer, for one, insists on being first.
 pub fn preload_with(library: &Path) -> OsString {
     let before = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     if before.as_bytes().split(separates).any(|one| one == library.as_os_str().as_bytes()) {
@@ -88,7 +87,7 @@ pub fn preload_with(library: &Path) -> OsString {
     }
 }
 
-/// LD_PRELOAD as it would be without us.
+/// Returns LD_PRELOAD without our library.
 pub fn preload_without(library: &Path) -> OsString {
     let before = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let ours = library.as_os_str().as_bytes();
@@ -96,7 +95,7 @@ pub fn preload_without(library: &Path) -> OsString {
     OsString::from_vec(others.collect::<Vec<_>>().join(&b':'))
 }
 
-/// The loader splits LD_PRELOAD there.
+/// Returns whether the loader splits LD_PRELOAD at a byte.
 fn separates(byte: &u8) -> bool {
     byte.is_ascii_whitespace() || *byte == b':'
 }

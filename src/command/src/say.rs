@@ -5,13 +5,13 @@ use std::fmt::{Arguments, Display};
 use std::io::Write;
 use std::path::Path;
 
-/// adma itself cannot do what was asked.
+/// Exit status: adma itself cannot do what was asked.
 pub const FAILED: i32 = 125;
-/// The program is there, but cannot be executed.
+/// Exit status: the program exists, but cannot be executed.
 pub const NOT_EXECUTABLE: i32 = 126;
 pub const NOT_FOUND: i32 = 127;
 
-/// Our own name: preload.sh and links to us have others than `adma`.
+/// Returns our own name: preload.sh and links to us have others than `adma`.
 pub fn name() -> String {
     let called = std::env::args_os().next().unwrap_or_default();
     let name = Path::new(&called).file_name().unwrap_or("adma".as_ref());
@@ -28,18 +28,18 @@ pub fn fail(status: i32, what: impl Display) -> ! {
     std::process::exit(status)
 }
 
-/// What the system says, without its number.
+/// Returns the system's message, without its number.
 pub fn reason(error: &std::io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error ").next().unwrap_or(&text).to_owned()
 }
 
-/// What is wrong with a file.
+/// Describes what is wrong with a file.
 pub fn about(file: &Path, error: &std::io::Error) -> String {
     format!("{}: {}", printable(&file.to_string_lossy()), reason(error))
 }
 
-/// To standard output; a full disk is no success.
+/// Writes to standard output; a full disk is a failure.
 pub fn out(what: Arguments<'_>) {
     let mut stdout = std::io::stdout().lock();
     if let Err(error) = stdout.write_fmt(what).and_then(|()| stdout.flush()) {
@@ -47,7 +47,7 @@ pub fn out(what: Arguments<'_>) {
     }
 }
 
-/// Text for people, in letters that their locale has.
+/// Replaces characters that the user's locale lacks.
 pub fn in_locale(text: String) -> String {
     let set = ["LC_ALL", "LC_CTYPE", "LANG"]
         .into_iter()
@@ -67,7 +67,7 @@ pub fn in_locale(text: String) -> String {
     text.chars().map(plain).collect()
 }
 
-/// Text of others, as a terminal may see it: a program's name can hold escape sequences.
+/// Makes untrusted text safe for a terminal: a program's name can hold escape sequences.
 pub fn printable(text: &str) -> String {
     let hidden = |c: char| {
         c.is_control()

@@ -1,5 +1,5 @@
-//! Names of functions, from the symbol tables of the files that programs are made of: untrusted
-//! input, which `object` reads with every number checked.
+//! Names of functions, from the symbol tables of executables and libraries: untrusted input, which
+//! `object` reads with every number checked.
 
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSymbol, SymbolKind};
@@ -7,16 +7,16 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-/// Larger files are not looked at.
+/// Largest file that is read.
 const LARGEST: u64 = 1 << 30;
 
-/// Functions of the files that were asked about: where each begins and ends, and its name.
+/// Functions of the files that were read: start, end and name.
 #[derive(Default)]
 pub struct Symbols(HashMap<String, Vec<(u64, u64, String)>>);
 
 impl Symbols {
-    /// The module and the function that an address to return to lies in, for people: `libc fread`, or
-    /// `libc +0x1234` where the file has no symbol for it.
+    /// Returns module and function of a return address, for people: `libc fread`, or `libc +0x1234`
+    /// where the file has no symbol for it.
     pub fn name(&mut self, module: &str, offset: u64) -> String {
         let read = || functions(Path::new(module)).unwrap_or_default();
         let functions = self.0.entry(module.to_owned()).or_insert_with(read);
@@ -32,7 +32,7 @@ impl Symbols {
     }
 }
 
-/// The name of a file without its folder and its endings: `_multiarray_umath` of
+/// Returns the name of a file without folder and extensions: `_multiarray_umath` of
 /// `/…/_multiarray_umath.cpython-311-x86_64-linux-gnu.so`.
 fn short(module: &str) -> &str {
     let name = module.rsplit('/').next().unwrap_or(module);
@@ -40,7 +40,7 @@ fn short(module: &str) -> &str {
     end.map_or(name, |end| &name[..end])
 }
 
-/// All functions of a file, in order; `None`: it is no ELF file of 64 bits, or is cut off.
+/// Returns all functions of a file, in order; `None`: it is no 64-bit ELF file, or is truncated.
 fn functions(path: &Path) -> Option<Vec<(u64, u64, String)>> {
     let about =
         fs::metadata(path).ok().filter(|about| about.is_file() && about.len() <= LARGEST)?;

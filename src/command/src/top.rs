@@ -80,7 +80,7 @@ pub fn command(wish: Wish) -> i32 {
     lines::run(&wish)
 }
 
-/// One process, with what has changed since it was seen before.
+/// A process, with its changes since the last sample.
 struct Row {
     process: LiveProcess,
     program: String,
@@ -93,9 +93,9 @@ struct Row {
     bytes_per_second: f64,
     messages_per_second: f64,
     reads_per_second: f64,
-    /// Part of the bytes that the engine has carried, since it was seen before.
+    /// Part of the bytes that the engine has carried since the last sample.
     engine: f64,
-    /// Seconds; `None`: not known.
+    /// Seconds saved; `None`: not known.
     saved: Option<f64>,
 }
 
@@ -108,20 +108,20 @@ impl Row {
         self.process.live.facts.off.load(Relaxed) == 1
     }
 
-    /// Copies from this size up are carried: as the user, the configuration or learning has it.
+    /// Returns the size from which copies are carried, as set, configured or learned.
     fn threshold(&self) -> Option<u64> {
         let (control, facts) = (&self.process.live.control, &self.process.live.facts);
         let known = [&control.min_bytes, &facts.min_bytes, &facts.threshold];
         known.into_iter().map(|bytes| bytes.load(Relaxed)).find(|&bytes| bytes > 0)
     }
 
-    /// The reason for which libc has copied most.
+    /// Returns the reason for which libc has copied most.
     fn because(&self) -> &'static str {
         let [(why, _, bytes), ..] = self.recorder().reasons();
         if bytes > 0 { why.name() } else { "" }
     }
 
-    /// Part of the shared bytes that callers have copied themselves.
+    /// Returns the part of the shared bytes that callers have copied themselves.
     fn caller(&self) -> Option<f64> {
         let caller = self.process.live.facts.caller_bytes.load(Relaxed) as f64;
         let channels: f64 =
@@ -130,11 +130,11 @@ impl Row {
     }
 }
 
-/// What was counted when a process was seen before: copies, bytes by the engine, bytes in all,
-/// messages, reads of files.
+/// Counters of a process at the last sample: copies, bytes by the engine, bytes in all, messages,
+/// reads of files.
 type Before = [u64; 5];
 
-/// Remembers what it has seen, so that it can tell rates.
+/// Samples processes, and remembers counters to compute rates.
 struct Sampler {
     before: HashMap<PathBuf, Before>,
     when: Instant,
@@ -145,11 +145,11 @@ impl Sampler {
         Self { before: HashMap::new(), when: Instant::now() }
     }
 
-    /// All processes, or one. Of a process that was not seen before the rate is that of its life.
+    /// Samples all processes, or one. The rate of a new process is that of its life.
     fn sample(&mut self, wish: &Wish) -> Vec<Row> {
         let pid = wish.pid;
         let mut processes = live::all(wish.all, wish.folder.as_deref());
-        // A process that has executed another program is shown as what it is now.
+        // A process that has executed another program is shown as the new one.
         processes.retain(|process| {
             pid.is_none_or(|pid| process.pid == pid) && process.state != State::Replaced
         });

@@ -1,8 +1,8 @@
 //! `adma program`, with one report for the program and all its descendants.
 //!
-//! This process stays, as the parent of the program, until the program has ended, to
-//! report also what processes have counted that were killed. It behaves as if it were the program
-//! (see `job`). With `--quiet` or `--each` the program has this very process.
+//! This process stays, as the parent of the program, until the program has ended, so that the
+//! report includes processes that were killed. It behaves as if it were the program (see `job`).
+//! With `--quiet` or `--each` it becomes the program.
 
 use crate::job::{End, Signals};
 use crate::live::{self, LiveProcess, State};
@@ -73,7 +73,7 @@ fn nothing() -> String {
     }
 }
 
-/// As far as can be known: how a process has ended that is not our child only it could tell.
+/// Returns how a process has ended, as far as it has reported that or is our child.
 fn ended(process: &LiveProcess, child: i32, end: End) -> String {
     let status = |how: &str, status: Option<i32>| match status {
         Some(status) => format!("{how} {status}"),

@@ -1,4 +1,4 @@
-//! What differs between the runs: the environment.
+//! Arms of the benchmark, which differ in the environment.
 
 use crate::{library, live, options, run};
 use std::ffi::OsString;
@@ -6,11 +6,11 @@ use std::path::Path;
 
 pub struct Arm {
     pub name: String,
-    /// Variables, and what they are set to.
+    /// Variables and their values.
     pub environment: Vec<(String, OsString)>,
 }
 
-/// Without adma, with it, and with it and each of these settings.
+/// Returns the arms: without adma, with it, and with it and each of these settings.
 pub fn all(with: &[String]) -> Vec<Arm> {
     let library = library::preloadable(library::find());
     let preload = |value| vec![("LD_PRELOAD".to_owned(), value)];
@@ -37,7 +37,7 @@ pub fn all(with: &[String]) -> Vec<Arm> {
     arms
 }
 
-/// `KNOB=VALUE`, several of them with blanks between.
+/// Parses `KNOB=VALUE`, several of them separated by blanks.
 pub fn settings(text: &str) -> Result<String, String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     for word in &words {
@@ -47,7 +47,7 @@ pub fn settings(text: &str) -> Result<String, String> {
     if words.is_empty() { Err("want KNOB=VALUE".to_owned()) } else { Ok(words.join(" ")) }
 }
 
-/// Large copies of all processes with a live file here: how many, bytes, bytes by the engine.
+/// Sums large copies of all processes with a live file here: number, bytes, bytes by the engine.
 pub fn copies(tree: &Path) -> (u64, u64, u64) {
     live::in_folder(tree, false).iter().fold((0, 0, 0), |(calls, bytes, carried), process| {
         let (recorder, total) = (&process.live.recorder, process.live.recorder.total());

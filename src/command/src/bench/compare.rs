@@ -8,7 +8,7 @@ use super::Measured;
 use super::measure::Run;
 use crate::job::End;
 
-/// Of the wall times of one arm.
+/// Spread of the wall times of one arm.
 pub struct Spread {
     pub median: f64,
     pub quartiles: (f64, f64),
@@ -16,7 +16,7 @@ pub struct Spread {
     pub most: f64,
 }
 
-/// How many times as fast, and between which values at 95 %; `None`: too few rounds.
+/// Speed-up, and its 95 % confidence interval; `None`: too few rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
     pub estimate: f64,
@@ -34,15 +34,15 @@ pub enum Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     Same,
-    /// Also without adma.
+    /// Varies also without adma.
     Varies,
     Differs,
     NotCompared,
 }
 
-/// Less than this is not worth a word.
+/// Least difference that is worth mentioning.
 const WORTH_SAYING: f64 = 0.01;
-/// An interval that holds 1 and is wider than this says nothing.
+/// Largest interval around 1 that is still an answer.
 const TOO_WIDE: f64 = 1.2;
 
 impl Measured {
@@ -65,7 +65,7 @@ impl Measured {
         }
     }
 
-    /// Medians of user and system time.
+    /// Returns the medians of user and system time.
     pub fn cpu(&self, arm: usize) -> (f64, f64) {
         (median(self.of(arm, |run| run.user)), median(self.of(arm, |run| run.system)))
     }
@@ -74,7 +74,7 @@ impl Measured {
         median(self.of(arm, |run| run.peak as f64)) as u64
     }
 
-    /// The first arm's wall time over this one's.
+    /// Returns the first arm's wall time over this one's.
     pub fn ratio(&self, arm: usize) -> Ratio {
         let logs: Vec<f64> = self.rounds.iter().map(|r| (r[0].wall / r[arm].wall).ln()).collect();
         ratio(&logs)
@@ -91,8 +91,8 @@ impl Measured {
         }
     }
 
-    /// Rounds whose time is far from the others: more than three times the distance of the
-    /// quartiles beyond them, and a tenth of the median.
+    /// Returns outliers: rounds that are more than three times the interquartile range, and a tenth
+    /// of the median, outside the quartiles.
     pub fn outliers(&self, arm: usize) -> Vec<(usize, f64)> {
         let Spread { median, quartiles: (low, high), .. } = self.spread(arm);
         let fence = 3.0 * (high - low);
@@ -114,7 +114,7 @@ impl Measured {
         }
     }
 
-    /// How the runs of an arm have ended, each way once.
+    /// Returns how the runs of an arm have ended, each way once.
     pub fn ends(&self, arm: usize) -> Vec<End> {
         let mut ends = Vec::new();
         for run in self.rounds.iter().map(|runs| &runs[arm]) {
@@ -156,7 +156,7 @@ fn left_out(rounds: usize) -> Option<usize> {
         let deviation = (n * (n + 1.0) * (2.0 * n + 1.0) / 24.0).sqrt();
         return Some((sums as f64 / 2.0 - 1.96 * deviation) as usize);
     }
-    // The chances of each sum of ranks, where every sign is as likely as the other.
+    // Probabilities of each sum of ranks, where both signs are equally likely.
     let mut chances = vec![0.0; sums + 1];
     chances[0] = 1.0;
     for rank in 1..=rounds {
@@ -178,7 +178,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     quantile(&values, 0.5)
 }
 
-/// Of sorted values; between two of them, in proportion.
+/// Returns a quantile of sorted values, interpolated.
 fn quantile(sorted: &[f64], part: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else { return 0.0 };
     let at = part * last as f64;

@@ -17,7 +17,7 @@ pub struct Invocation<'a> {
     pub input: Option<&'a Path>,
     pub keeps_output: bool,
     pub arm: &'a Arm,
-    /// Where its processes keep live statistics.
+    /// Folder of its processes' live files.
     pub tree: Option<&'a Path>,
 }
 
@@ -26,16 +26,16 @@ pub struct Run {
     pub wall: f64,
     pub user: f64,
     pub system: f64,
-    /// Bytes of its largest process.
+    /// Peak memory of its largest process.
     pub peak: u64,
     pub end: End,
     /// A hash of what it wrote to standard output.
     pub output: Option<u64>,
-    /// The last it wrote to standard error, if it failed.
+    /// End of its standard error, if it failed.
     pub complaint: String,
 }
 
-/// Why no more runs are made.
+/// Reason why no more runs are made.
 pub enum Stop {
     Signal(i32),
     Failed(String),
@@ -47,7 +47,7 @@ impl From<io::Error> for Stop {
     }
 }
 
-/// What is told of a failure.
+/// Lines of standard error that are shown after a failure.
 const LAST_LINES: usize = 5;
 
 pub fn run(invocation: &Invocation<'_>, signals: &Signals) -> Result<Run, Stop> {
@@ -84,7 +84,7 @@ pub fn run(invocation: &Invocation<'_>, signals: &Signals) -> Result<Run, Stop> 
     })
 }
 
-/// A command line for sh, with our own input and output.
+/// Runs a command line in sh, with our own input and output.
 pub fn shell(line: &str, what: &str, signals: &Signals) -> Result<(), Stop> {
     let words = ["sh", "-c", line].map(OsString::from).to_vec();
     let run = || program::become_program(Path::new("/bin/sh"), words.clone());
@@ -94,8 +94,8 @@ pub fn shell(line: &str, what: &str, signals: &Signals) -> Result<(), Stop> {
     }
 }
 
-/// Waits for a child that does this. A signal that wants us to end reaches the child as well, and the
-/// second one kills it.
+/// Runs a child and waits for it. A signal that asks us to end is passed to the child, and a second
+/// one kills it.
 fn child(signals: &Signals, become_program: impl Fn()) -> Result<(c_int, libc::rusage), Stop> {
     // SAFETY: this process has one thread.
     let child = unsafe { libc::fork() };
@@ -107,7 +107,7 @@ fn child(signals: &Signals, become_program: impl Fn()) -> Result<(c_int, libc::r
     if child < 0 {
         return Err(io::Error::last_os_error().into());
     }
-    // What a terminal has sent before the fork has not reached the child.
+    // Signals of a terminal before the fork have not reached the child.
     let mut interrupted = signals.interrupt();
     if let Some(signal) = interrupted {
         // SAFETY: a signal to a child that was not waited for.
@@ -138,7 +138,7 @@ fn child(signals: &Signals, become_program: impl Fn()) -> Result<(c_int, libc::r
     }
 }
 
-/// A file without a name.
+/// Makes a file without a name.
 fn memory() -> io::Result<File> {
     Ok(rustix::fs::memfd_create(c"adma-bench", rustix::fs::MemfdFlags::CLOEXEC)?.into())
 }

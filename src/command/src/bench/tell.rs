@@ -1,4 +1,4 @@
-//! The result as text, as JSON and as a page.
+//! Output of the result as text, as JSON and as a page.
 
 use super::Measured;
 use super::compare::{Output, Ratio, Spread, Verdict};
@@ -9,7 +9,7 @@ use adma_record::units::Bytes;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// Three digits.
+/// Formats a time with three digits.
 fn time(seconds: f64) -> String {
     match seconds {
         s if s >= 100.0 => format!("{s:.0} s"),
@@ -25,7 +25,7 @@ fn interval(Ratio { interval, .. }: Ratio) -> String {
     interval.map_or(String::new(), |(low, high)| format!(" ({low:.2} to {high:.2})"))
 }
 
-/// What is to be done about it.
+/// Returns the conclusion about an arm.
 fn words(result: &Measured, arm: usize) -> String {
     let ratio = result.ratio(arm);
     match result.verdict(arm) {
@@ -48,7 +48,7 @@ fn subject(result: &Measured) -> String {
     format!("{rounds} round{plural} of {arms} runs in turn{early}")
 }
 
-/// What else is to be known, a sentence each.
+/// Returns further notes, a sentence each.
 fn notes(result: &Measured) -> Vec<String> {
     let mut notes = Vec::new();
     notes.push(match result.output() {
@@ -81,7 +81,7 @@ fn notes(result: &Measured) -> Vec<String> {
 const HEAD: [&str; 7] =
     ["run", "wall, median", "quartiles", "range", "CPU", "peak memory", "verdict"];
 
-/// What is told of an arm, as `HEAD` has it.
+/// Returns the cells of an arm, in the order of `HEAD`.
 fn cells(result: &Measured, arm: usize) -> [String; 7] {
     let Spread { median, quartiles: (low, high), least, most } = result.spread(arm);
     let (user, system) = result.cpu(arm);

@@ -1,14 +1,14 @@
-//! Did it help, and what should be changed: in sentences that name the knob.
+//! Verdict and advice, in sentences that name the knob.
 
 use super::Report;
 use super::figures::{Figures, TimeSaved};
 use super::units::{bytes, percent};
 use adma_record::live::Fallback;
 
-/// Reasons for less than this part of the bytes need no advice.
+/// Least part of the bytes for which a reason gets advice.
 const LEAST: u64 = 10; // percent
 
-/// Returns whether it helped, in a few words.
+/// Returns the verdict, in a few words.
 pub fn verdict(report: &Report) -> String {
     let Some(TimeSaved { interval, of_seconds }) = &report.saved else {
         return match report.total.live.recorder.total().1 {
@@ -28,7 +28,7 @@ pub fn verdict(report: &Report) -> String {
     }
 }
 
-/// What to do about it, the most important first.
+/// Returns what to do about it, the most important first.
 pub fn advice(report: &Report) -> Vec<String> {
     let total = &report.total;
     let mut advice = Vec::new();
@@ -74,7 +74,7 @@ pub fn advice(report: &Report) -> Vec<String> {
     advice
 }
 
-/// The size from which on the engine was faster than libc, by a tenth at least.
+/// Returns the size from which the engine was faster than libc, by a tenth at least.
 fn pays_from(total: &Figures) -> Option<String> {
     let recorder = &total.live.recorder;
     let pays = |class: u32| -> Option<bool> {
@@ -84,7 +84,7 @@ fn pays_from(total: &Figures) -> Option<String> {
     (class..40).all(|class| pays(class) != Some(false)).then(|| (1u64 << class).to_string())
 }
 
-/// What can be set against a reason.
+/// Returns the remedy for a reason.
 fn remedy(why: Fallback) -> Option<&'static str> {
     Some(match why {
         Fallback::Off => "were libc's because sharing was off: ADMA_BACKEND=auto.",

@@ -1,4 +1,4 @@
-//! What processes have copied: the record of one, and the sum of many.
+//! Figures of processes: the record of one, and the sum of many.
 
 use super::Process;
 use crate::live;
@@ -10,40 +10,40 @@ use hdrhistogram::Histogram as Hdr;
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A name and its number, in the order in which they were told.
+/// Names with numbers, in the order in which they were reported.
 pub type Named = Vec<(String, u64)>;
 
 pub struct Figures {
-    /// Its numbers.
+    /// Counters.
     pub live: Box<Live>,
     /// Nanoseconds of a tick.
     pub scale: f64,
-    /// Which code has made the large calls, most bytes first.
+    /// Code that has made the large calls, most bytes first.
     pub sites: Vec<Site>,
-    /// Nanoseconds of requests to the kernel helper, by what they were spent on.
+    /// Nanoseconds of requests to the kernel helper, by phase.
     pub costs: Named,
-    /// What has become of memory that was registered with a graphics card.
+    /// Counts of memory that was registered with a graphics card.
     pub registrations: Named,
 }
 
-/// What the engine was worth.
+/// Time that the engine has saved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimeSaved {
-    /// Or why it is not known.
+    /// Seconds saved, or why that is not known.
     pub interval: Result<Interval, String>,
-    /// The wall time of the process, or of the run.
+    /// Wall time of the process, or of the run.
     pub of_seconds: f64,
 }
 
 impl TimeSaved {
-    /// The one sentence of every report.
+    /// Returns the sentence of every report.
     pub fn sentence(&self) -> Sentence<'_> {
         let saved = self.interval.as_ref().map(|interval| *interval).map_err(|why| why as _);
         Sentence { wall: self.of_seconds, saved }
     }
 }
 
-/// Large calls from one place of the code.
+/// Large calls from one call site.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Site {
     /// Module and function.
@@ -68,12 +68,12 @@ impl Figures {
         (ticks as f64 * self.scale) as u64
     }
 
-    /// Times of a way's copies in nanoseconds.
+    /// Returns the times of a path's copies in nanoseconds.
     pub fn times(&self, flow: &Flow) -> Hdr<u64> {
         distribution(&flow.ticks, |ticks| self.nanoseconds(ticks))
     }
 
-    /// Bytes of shared copies by channel, the caller's own first.
+    /// Returns the bytes of shared copies by channel, the caller's own first.
     pub fn channels(&self) -> Named {
         let backend = live::backend(&self.live);
         let name = live::channel_name(&backend);
@@ -87,7 +87,7 @@ impl Figures {
         self.live.recorder.every_size.count() > 0
     }
 
-    /// Sites of one name are one.
+    /// Adds call sites; those of one name are merged.
     pub fn add_sites(&mut self, more: &[Site]) {
         for site in more {
             match self.sites.iter_mut().find(|sum| sum.name == site.name) {
@@ -109,7 +109,7 @@ impl Figures {
             start => start,
         };
         if start(&copy) < start(&self.live) {
-            // A timeline grows at its end only.
+            // A timeline can only be extended at its end.
             std::mem::swap(&mut copy.recorder.timeline, &mut self.live.recorder.timeline);
         }
         self.live.recorder.absorb(&copy.recorder);
@@ -146,26 +146,26 @@ fn add_named(sums: &mut Named, more: &Named) {
     }
 }
 
-/// A histogram of the record as HdrHistogram has it, to two digits.
+/// Converts a histogram of the record to HdrHistogram's, to two digits.
 pub fn distribution(histogram: &Histogram, unit: impl Fn(u64) -> u64) -> Hdr<u64> {
     let mut all = Hdr::new(2).expect("two digits are allowed");
     all.auto(true);
     let max = histogram.max();
     for (lowest, highest, count) in histogram.buckets() {
         let value = unit(highest.min(max).max(lowest)).clamp(1, i64::MAX as u64);
-        // A count that is more than there can be ends at the greatest.
+        // Impossibly large counts are clamped.
         let _ = all.record_n(value, count.min(i64::MAX as u64 / 4096));
     }
     all
 }
 
-/// Processes that overlap by less count as one after the other.
+/// Average number at once below which processes count as sequential.
 const MOST_AT_ONCE: f64 = 1.05;
 
-/// What a run of several processes would have taken without us. `None`: none has shared.
+/// Returns what a run of several processes would have taken without us. `None`: none has shared.
 ///
-/// What processes have saved one after the other adds up. Those that copied at once competed for memory
-/// and CPUs: their mean counts, with bounds that hold none of it and all of each.
+/// Savings of sequential processes add up. Those that copied at once competed for memory and CPUs:
+/// their mean counts, with bounds from none of it to all of each.
 pub fn saved(processes: &[Process], seconds: f64) -> Option<TimeSaved> {
     let sharing = || processes.iter().filter_map(|p| Some((p.span, p.saved.as_ref()?)));
     let mut spans: Vec<_> = sharing().map(|(span, _)| span).collect();
@@ -184,7 +184,7 @@ pub fn saved(processes: &[Process], seconds: f64) -> Option<TimeSaved> {
             high: sum.high + one.high,
         })
     });
-    // Not a number: a report that does not say when it copied.
+    // NaN for a report without times of copies.
     let at_once = all / passed;
     if spans.len() == 1 || at_once < MOST_AT_ONCE {
         return Some(TimeSaved { interval, of_seconds: seconds });
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(sum.times(&recorder.engine).value_at_quantile(1.0), 501, "two digits");
     }
 
-    /// A process that copied between these seconds and has saved this.
+    /// Returns a process that copied between these seconds and has saved this.
     fn process(from: f64, to: f64, saved: Result<f64, &str>) -> Process {
         let interval = saved.map(|s| Interval { seconds: s, low: s / 2.0, high: s * 2.0 });
         let saved = TimeSaved { interval: interval.map_err(str::to_owned), of_seconds: 9.0 };

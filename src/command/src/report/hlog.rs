@@ -10,7 +10,7 @@ pub fn header() -> Vec<u8> {
     concat!("#adma ", env!("CARGO_PKG_VERSION"), ": bytes and nanoseconds\n").into()
 }
 
-/// One tagged line for each histogram of a process that is in use.
+/// Appends a tagged line for each histogram of a process that is in use.
 pub fn append(log: &mut Vec<u8>, process: &Process) {
     let Some(figures) = &process.figures else { return };
     let mut serializer = V2DeflateSerializer::new();
@@ -26,11 +26,11 @@ pub fn append(log: &mut Vec<u8>, process: &Process) {
         ("libc.ns", distribution(&recorder.libc.ticks, time)),
         ("every.bytes", distribution(&recorder.every_size, |bytes| bytes)),
     ];
-    // Absolute times, not offsets: the processes began at different ones.
+    // Absolute times, not offsets: the processes have different starts.
     let [start, length] = [process.started, process.seconds]
         .map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default());
     for (tag, histogram) in all.iter().filter(|(_, histogram)| !histogram.is_empty()) {
-        // Only counts that no program reaches cannot be written.
+        // Fails only for counts that no program reaches.
         let _ = log.write_histogram(histogram, start, length, Tag::new(tag));
     }
 }

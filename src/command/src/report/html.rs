@@ -1,8 +1,8 @@
-//! Tags and escaping. Every text of a report's file goes through `escaped`.
+//! Tags and escaping. All text of a report's file goes through `escaped`.
 
 use std::fmt::Write;
 
-/// For text and for attributes in quotation marks.
+/// Escapes text, and attributes in quotation marks.
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
@@ -18,24 +18,24 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// Parts of a bar, each with the class that gives it its filling (see page.css).
+/// Parts of a bar, each with its CSS class (see page.css).
 pub type Bar = Vec<(f64, &'static str)>;
 
-/// A bar of one part.
+/// Returns a bar of one part.
 pub fn bar(value: u64, class: &'static str) -> Vec<Bar> {
     vec![vec![(value as f64, class)]]
 }
 
-/// Cells of each row, and bars of which one stands below the other.
+/// Cells of each row, and its bars from top to bottom.
 pub type Rows = Vec<(Vec<String>, Vec<Bar>)>;
 
-/// A table whose first column names its rows. Cells are text, and escaped here; behind them stands
-/// a picture of the row, in proportion to the other rows.
+/// A table whose first column names its rows. Cells are text, and escaped here; behind them are
+/// bars, in proportion to the other rows.
 pub struct Table<'a> {
     caption: String,
     head: &'a [&'a str],
     pub rows: Rows,
-    /// Rows from the first on whose name leads to `#process-NUMBER`.
+    /// Number of first rows whose name links to `#process-NUMBER`.
     pub links: usize,
 }
 

@@ -1,4 +1,4 @@
-//! A live file as a report: what a process would have written at its end, also of one that was
+//! Converts a live file to a report: what a process would have written at its end, even if it was
 //! killed.
 
 use super::figures::{Figures, Site, TimeSaved};
@@ -10,7 +10,7 @@ use adma_record::worth;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Process {
-    /// `end`: how it ended, as far as that is known.
+    /// Converts a process; `end`: how it ended, as far as that is known.
     pub fn of_live(process: LiveProcess, end: String) -> Self {
         let (scale, seconds) = (process.scale(), process.seconds());
         let head = &process.live.head;
@@ -42,7 +42,7 @@ impl Process {
     }
 }
 
-/// The call sites of a process, by module and function.
+/// Returns the call sites of a process, by module and function.
 pub fn sites(process: &LiveProcess) -> Vec<Site> {
     let (mut symbols, mut all, scale) = (Symbols::default(), Figures::new(1.0), process.scale());
     process.live.recorder.sites.for_each(|site| {

@@ -61,7 +61,7 @@ pub struct Options {
     diff: bool,
 }
 
-/// More than a thousand full reports.
+/// Largest file: more than a thousand full reports.
 const LONGEST_FILE: u64 = 256 << 20;
 /// Processes that are shown one by one; of the others only the rows of tables are kept.
 const PICTURED: usize = 24;
@@ -71,19 +71,19 @@ const PICTURED: usize = 24;
 pub struct Process {
     pub version: String,
     pub pid: u64,
-    /// The path of the program, or what the system tells instead.
+    /// Path of the program, or what the system reports instead.
     pub exe: String,
-    /// The words of the command line, with blanks between them; empty: not known.
+    /// Words of the command line, separated by blanks; empty: not known.
     pub command: String,
-    /// Seconds since the epoch.
+    /// Start in seconds since the epoch.
     pub started: f64,
     pub seconds: f64,
     /// How it ended; empty: not known.
     pub end: String,
     pub backend: String,
-    /// Besides the caller.
+    /// Channels besides the caller.
     pub channels: usize,
-    /// The smallest copy that was carried, if that was fixed or learned.
+    /// Smallest copy that was carried, if that was fixed or learned.
     pub threshold: Option<u64>,
     pub saved: Option<TimeSaved>,
     /// Seconds of its first large call and of the end of its last one.
@@ -91,9 +91,9 @@ pub struct Process {
     pub calls: u64,
     pub bytes: u64,
     pub engine_bytes: u64,
-    /// Of copies and messages.
+    /// Bytes of copies and messages.
     pub all_bytes: u64,
-    /// `None`: it is one of many.
+    /// Figures; `None`: too many processes to keep them.
     pub figures: Option<Figures>,
 }
 
@@ -107,7 +107,7 @@ fn span(live: &Live, seconds: impl Fn(u64) -> f64) -> (f64, f64) {
 }
 
 impl Process {
-    /// What the numbers tell.
+    /// Returns a process with these figures.
     fn of(figures: Figures) -> Self {
         let messages = figures.live.messages.told().map_or(0, |told| told.total().1);
         let (calls, bytes) = figures.live.recorder.total();
@@ -123,12 +123,12 @@ impl Process {
         }
     }
 
-    /// The program without its folders.
+    /// Returns the program without its folders.
     pub fn name(&self) -> &str {
         self.exe.rsplit('/').next().unwrap_or(&self.exe)
     }
 
-    /// The command line where it is known, the program otherwise; both without folders in front.
+    /// Returns the command line where it is known, or the program; both without folders in front.
     pub fn program(&self) -> &str {
         let line = if self.command.is_empty() { &self.exe } else { &self.command };
         let program = line.split(' ').next().unwrap_or(line);
@@ -140,12 +140,12 @@ impl Process {
 pub struct Report {
     processes: Vec<Process>,
     total: Figures,
-    /// What the run would have taken without; `None`: nothing was shared.
+    /// Estimate of the time saved; `None`: nothing was shared.
     saved: Option<TimeSaved>,
     run: Option<Run>,
 }
 
-/// What the command knows of a run that it has made itself.
+/// Facts about a run that the command has made itself.
 pub struct Run {
     pub command: String,
     pub seconds: f64,
@@ -174,14 +174,14 @@ impl Report {
         self.processes.sort_by_key(|process| Reverse(process.all_bytes));
     }
 
-    /// When all processes were added.
+    /// Completes the report when all processes were added.
     pub fn finish(mut self) -> Self {
         self.sort();
         self.saved = figures::saved(&self.processes, self.seconds());
         self
     }
 
-    /// Wall time of the run; where it was not timed, from the first start to the last end.
+    /// Returns the wall time of the run; if it was not timed, from the first start to the last end.
     pub fn seconds(&self) -> f64 {
         let begun = self.processes.iter().map(|process| process.started);
         let ended = self.processes.iter().map(|process| process.started + process.seconds);
@@ -193,7 +193,7 @@ impl Report {
         self.processes.iter().map(|process| process.seconds).sum()
     }
 
-    /// Makes the page anew.
+    /// Writes the page, replacing an old one.
     pub fn write_page(&self, path: &Path) -> Result<(), String> {
         std::fs::write(path, page::of(self)).map_err(|error| say::about(path, &error))
     }
@@ -211,7 +211,7 @@ pub fn command(Options { files, html, hlog, diff }: Options) -> i32 {
             }
             report.add(process);
         };
-        // The others are still worth a look.
+        // The other files are still reported.
         if let Err(why) = take(file, &mut add) {
             say(why);
             status = 1;
@@ -223,7 +223,7 @@ pub fn command(Options { files, html, hlog, diff }: Options) -> i32 {
     let report = report.finish();
     let write = |path: &Path| std::fs::write(path, &log).map_err(|error| say::about(path, &error));
     let written = [hlog.map(|path| write(&path)), html.map(|path| report.write_page(&path))];
-    // A file that cannot be written does not keep the text from being printed.
+    // The text is printed even if a file cannot be written.
     for why in written.into_iter().flatten().filter_map(Result::err) {
         say(why);
         status = 1;
@@ -247,13 +247,13 @@ fn compare(files: &[OsString]) -> i32 {
     0
 }
 
-/// Takes every report of a file, or says what is wrong with it.
+/// Takes every report of a file, or returns what is wrong with it.
 fn take(file: &OsStr, add: &mut dyn FnMut(Process)) -> Result<(), String> {
     let read = read(file).and_then(|text| all_in(&text, add));
     read.map_err(|why| format!("{}: {why}", printable(&file.to_string_lossy())))
 }
 
-/// `-` is standard input.
+/// Reads a file; `-` is standard input.
 fn read(file: &OsStr) -> Result<Vec<u8>, String> {
     let mut text = Vec::new();
     let source: Box<dyn Read> = if file == "-" {
@@ -268,7 +268,7 @@ fn read(file: &OsStr) -> Result<Vec<u8>, String> {
     Ok(text)
 }
 
-/// A file holds the reports of as many processes as have written to it. Those before a bad one
+/// Parses a file with the reports of all processes that have written to it. Those before a bad one
 /// are kept.
 fn all_in(text: &[u8], add: &mut dyn FnMut(Process)) -> Result<(), String> {
     let reports = serde_json::Deserializer::from_slice(text).into_iter::<serde_json::Value>();

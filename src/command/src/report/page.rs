@@ -1,4 +1,4 @@
-//! The page: one file that needs no other, no script and no network, and says so to the browser.
+//! The page: one self-contained file without scripts and network access, enforced by its policy.
 //!
 //! Bars stand behind the numbers that they show; whatever can be opened or scrolled can be reached
 //! by the Tab key.
@@ -45,7 +45,7 @@ pub fn of(report: &Report) -> String {
     document(&name, &advice::verdict(report), &head, &out)
 }
 
-/// A whole page. `head` and `main` are tags, the others text.
+/// Returns a whole page. `head` and `main` are tags, the others text.
 pub fn document(name: &str, headline: &str, head: &str, main: &str) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -65,7 +65,7 @@ pub fn document(name: &str, headline: &str, head: &str, main: &str) -> String {
     )
 }
 
-/// The machine that this command runs on: name, kernel and CPU.
+/// Returns name, kernel and CPU of the machine that this command runs on.
 fn machine() -> String {
     let line = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let info = line("/proc/cpuinfo");
@@ -76,7 +76,7 @@ fn machine() -> String {
     format!("{host} · Linux {kernel} · {cpus} × {model}")
 }
 
-/// Everything that tells one run from another.
+/// Returns what distinguishes one run from another.
 fn subject(report: &Report) -> String {
     let Report { processes, run, .. } = report;
     let mut parts = Vec::new();
@@ -147,7 +147,7 @@ fn cards(report: &Report) -> String {
     out + "</ul>\n"
 }
 
-/// All processes, most bytes first.
+/// Returns the list of all processes, most bytes first.
 fn list(processes: &[Process]) -> String {
     let rows = processes.iter().map(|process| {
         let cells = vec![

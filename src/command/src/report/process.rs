@@ -1,8 +1,8 @@
-//! The JSON of one process, looked at key by key: it may be cut off, of another version, or
-//! written to do harm.
+//! Parses the JSON of one process, key by key: it may be truncated, of another version, or
+//! malicious.
 //!
-//! Keys that are not known are left alone. Names are kept short and without control characters;
-//! what shows them still escapes what its format needs.
+//! Unknown keys are ignored. Names are kept short and without control characters; each output still
+//! escapes them.
 
 use super::figures::{Figures, Named, Site, TimeSaved};
 use super::{Process, span};
@@ -15,18 +15,18 @@ use adma_record::worth::Interval;
 use serde_json::Value;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// More than the library's histograms have.
+/// Most buckets: more than the library's histograms have.
 const MOST_BUCKETS: usize = 4096;
-/// More than there are channels, reasons, functions.
+/// Most names: more than there are channels, reasons, functions.
 const MOST_NAMES: usize = 256;
 const LONGEST_NAME: usize = 64;
 const LONGEST_PATH: usize = 4096;
-/// Smaller copies are not considered, unless a threshold is set.
+/// Smallest copy that is considered, unless a threshold is set.
 pub const FLOOR: u64 = 256 << 10;
 
 type Parsed<T> = Result<T, String>;
 
-/// Times in JSON are nanoseconds, so they are ticks of this record.
+/// Parses a report. Times in JSON are nanoseconds, so a tick of this record is one.
 pub fn of_json(value: &Value) -> Parsed<Process> {
     let top = Key { value, path: String::new() };
     if !value.is_object() {
@@ -71,7 +71,7 @@ pub fn of_json(value: &Value) -> Parsed<Process> {
     })
 }
 
-/// Copies, messages and the profile.
+/// Parses copies, messages and the profile.
 fn counts(top: &Key<'_>, live: &Live) -> Parsed<()> {
     let recorder = &live.recorder;
     let paths = top.key("paths")?;
@@ -142,7 +142,7 @@ fn facts(top: &Key<'_>, live: &Live) -> Parsed<()> {
     Ok(())
 }
 
-/// `None`: nothing was shared, so nothing was saved.
+/// Parses the time saved. `None`: nothing was shared, so nothing was saved.
 fn saved(told: &Key<'_>, of_seconds: f64) -> Parsed<Option<TimeSaved>> {
     let number = |name: &str| {
         // Negative where the engine has cost time.
@@ -184,12 +184,12 @@ fn sites(key: &Key<'_>, figures: &mut Figures) -> Parsed<()> {
     Ok(())
 }
 
-/// What sites are called that belong to no file.
+/// Returns the name of sites that belong to no file.
 pub fn unknown_code(offset: u64) -> &'static str {
     if offset == 0 { "other places" } else { "code without a file" }
 }
 
-/// Bytes by time, in ticks since the epoch.
+/// Parses bytes over time, in ticks since the epoch.
 fn timeline(key: &Key<'_>, started: f64, live: &Live) -> Parsed<()> {
     let at = |name: &str| Ok::<_, String>(started + key.key(name)?.seconds()?);
     let (start, end, step) = (at("start")?, at("end")?, key.key("step")?.seconds()?);
@@ -203,7 +203,7 @@ fn timeline(key: &Key<'_>, started: f64, live: &Live) -> Parsed<()> {
     Ok(())
 }
 
-/// A value, and how one came to it.
+/// A value and its path.
 struct Key<'a> {
     value: &'a Value,
     path: String,
@@ -216,7 +216,7 @@ impl<'a> Key<'a> {
         Key { value, path }
     }
 
-    /// `None` where it is missing or null.
+    /// Returns a member; `None` where it is missing or null.
     fn optional(&self, name: &str) -> Option<Self> {
         let value = self.value.get(name).filter(|value| !value.is_null())?;
         Some(self.below(name, value))
@@ -267,7 +267,7 @@ impl<'a> Key<'a> {
         Ok(list.iter().map(|value| self.below("", value)).collect())
     }
 
-    /// Names with the number of `what` and the bytes of each.
+    /// Parses names with the number of `what` and the bytes of each.
     fn counted(&self, what: &str) -> Parsed<Vec<(String, u64, u64)>> {
         let row = |(name, of): (String, Self)| {
             Ok((name, of.key(what)?.number()?, of.key("bytes")?.number()?))
@@ -275,7 +275,7 @@ impl<'a> Key<'a> {
         self.entries()?.into_iter().map(row).collect()
     }
 
-    /// Fills one way's numbers. Returns its bytes.
+    /// Parses the numbers of one path. Returns its bytes.
     fn flow(&self, flow: &Flow) -> Parsed<u64> {
         self.key("calls")?.number()?;
         self.key("size")?.histogram(&flow.sizes)?;

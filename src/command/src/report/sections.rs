@@ -1,5 +1,5 @@
-//! The page's sections, for one process or for all: each a heading, what it is about, and tables in
-//! which every row has its bar.
+//! Sections of the page, for one process or for all: each a heading, an explanation, and tables in
+//! which every row has a bar.
 
 use super::figures::{Figures, Named, TimeSaved, distribution};
 use super::html::{Rows, Table, bar, escaped};
@@ -13,20 +13,20 @@ use std::cmp::Reverse;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Classes of bars, which are also the names of the two ways of a copy.
+/// CSS classes of bars, which are also the names of the two paths of a copy.
 const WAYS: [&str; 2] = ["engine", "libc"];
 
-/// Whose numbers are shown: of one process, or of all.
+/// Figures to show: of one process, or of all.
 type Shown<'a> = (&'a Figures, Option<&'a TimeSaved>);
 
 /// Caption, names of columns, rows.
 type Listed = (&'static str, &'static [&'static str], fn(&Shown<'_>) -> Rows);
 
-/// Shown if a table has rows.
+/// A section, shown if a table has rows.
 struct Section {
     title: &'static str,
     about: &'static str,
-    /// Makes tags above the tables.
+    /// Functions that make tags above the tables.
     pictures: &'static [fn(&Figures) -> String],
     tables: &'static [Listed],
 }
@@ -105,7 +105,7 @@ sections! {
     }
 }
 
-/// What there is to see of one process, or of all.
+/// Writes all sections of one process, or of all.
 pub fn all(out: &mut String, figures: &Figures, saved: Option<&TimeSaved>, whose: &str, level: u8) {
     for section in SECTIONS {
         let tables = section.tables.iter().map(|(caption, head, rows)| {
@@ -127,7 +127,7 @@ pub fn all(out: &mut String, figures: &Figures, saved: Option<&TimeSaved>, whose
     }
 }
 
-/// The run as it was, and as it would have been.
+/// Returns the time of the run as it was, and as it would have been.
 fn worth((_, saved): &Shown<'_>) -> Rows {
     let Some(TimeSaved { interval: Ok(saved), of_seconds }) = saved else { return Rows::new() };
     let without = |saved: f64| (of_seconds + saved).max(0.0);
@@ -140,7 +140,7 @@ fn worth((_, saved): &Shown<'_>) -> Rows {
     rows.map(|(name, s, way)| (vec![name.to_owned(), seconds(s)], vec![vec![(s, way)]])).to_vec()
 }
 
-/// GB/s by size class: the two ways beside each other where both had copies of that size.
+/// Returns GB/s by size class, for both paths where both had copies of that size.
 fn speeds((figures, _): &Shown<'_>) -> Rows {
     let row = |class: u32| {
         let flows = figures.live.recorder.flows();
@@ -167,7 +167,7 @@ fn sites((figures, _): &Shown<'_>) -> Rows {
     rows.collect()
 }
 
-/// Bytes by step of time and by way.
+/// Returns the bytes by step of time and by path.
 fn steps(figures: &Figures) -> [Vec<u64>; 2] {
     figures.live.recorder.timeline.bytes().map(Iterator::collect)
 }
@@ -183,7 +183,7 @@ fn timeline((figures, _): &Shown<'_>) -> Rows {
     rows.collect()
 }
 
-/// When the copies were: a column for each step.
+/// Returns the timeline of copies: a column for each step.
 fn strip(figures: &Figures) -> String {
     let (line, [engine, libc]) = (&figures.live.recorder.timeline, steps(figures));
     let ticks = line.end.load(Relaxed).saturating_sub(line.start.load(Relaxed));
@@ -225,7 +225,7 @@ fn percentiles(
     let ways = figures.live.recorder.flows().map(|flow| of(figures, flow));
     let rows = PARTS.iter().filter(|_| ways.iter().any(|way| !way.is_empty()));
     let rows = rows.map(|(part, name, enough)| {
-        // A percentile of too few copies says nothing.
+        // A percentile of too few copies is not shown.
         let known = |way: &Hdr<u64>| way.len() >= *enough;
         let values = ways.each_ref().map(|way| known(way).then(|| way.value_at_quantile(*part)));
         let cells = values.map(|value| value.map_or("–".to_owned(), told));
@@ -236,7 +236,7 @@ fn percentiles(
     rows.collect()
 }
 
-/// Parts of one sum.
+/// Returns rows for the parts of one sum.
 fn shares(parts: &Named, told: fn(u64) -> String) -> Rows {
     let all = parts.iter().fold(0u64, |sum, part| sum.saturating_add(part.1));
     let rows = parts.iter().filter(|_| all > 0).map(|(name, part)| {
@@ -287,7 +287,7 @@ fn functions((figures, _): &Shown<'_>) -> Rows {
     counts(functions)
 }
 
-/// Names with numbers and bytes, as far as there are some.
+/// Returns rows for names with numbers and bytes, as far as there are some.
 fn counts<'a>(counts: impl IntoIterator<Item = (&'a str, u64, u64)>) -> Rows {
     let used = counts.into_iter().filter(|(_, number, _)| *number > 0);
     let rows = used.map(|(name, number, sum)| {
@@ -304,7 +304,7 @@ fn every_size((figures, _): &Shown<'_>) -> Rows {
     rows.collect()
 }
 
-/// The powers of two from the first in use to the last: values and their sum, of each histogram.
+/// Sums each histogram by powers of two, from the first in use to the last: values and their sum.
 fn by_class(histograms: &[&Histogram]) -> (u32, Vec<Vec<(u64, u64)>>) {
     let class = |value: u64| value.max(1).ilog2();
     let used = || histograms.iter().flat_map(|all| all.buckets()).map(|bucket| class(bucket.0));

@@ -1,5 +1,5 @@
-//! Files that are cut off, spoiled or written to do harm: an error of one line,
-//! or a page that holds nothing of theirs but text.
+//! Tests with truncated, corrupt or malicious files: an error of one line, or a page that holds
+//! only text of theirs.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn read_text(text: &[u8]) -> Result<Report, String> {
     all_in(text, &mut |process| report.add(process)).map(|()| report.finish())
 }
 
-/// Both reports, or the reason why there are none; neither may do harm.
+/// Makes both reports, or returns the error; checks that neither does harm.
 fn harmless(text: &[u8], what: &str) -> Result<String, String> {
     match read_text(text) {
         Ok(report) => {
@@ -36,7 +36,7 @@ fn first() -> serde_json::Value {
     serde_json::from_str(SAMPLE.lines().next().unwrap()).unwrap()
 }
 
-/// Every tag is one of ours and is closed; no attribute but ours; no script, no address outside.
+/// Checks that every tag is ours and closed; no other attribute, no script, no outside address.
 fn is_sound(page: &str, what: &str) {
     let mut open = vec!["html"];
     let body = page.split_once("</head>").expect("a head").1;
@@ -198,7 +198,7 @@ fn file_that_is_cut_off_anywhere_is_said_to_be() {
     }
     assert_eq!(harmless(b"", "nothing").unwrap_err(), "holds no report");
     assert_eq!(harmless(b" \n\n", "blanks").unwrap_err(), "holds no report");
-    // What was whole before the cut counts.
+    // Complete processes before the cut count.
     let mut whole = 0;
     let why =
         all_in(format!("{first}\n{{\"version\":").as_bytes(), &mut |_| whole += 1).unwrap_err();

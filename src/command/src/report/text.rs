@@ -9,16 +9,16 @@ use adma_record::units::Time;
 use std::fmt::{Display, Write};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Call sites that are named.
+/// Number of call sites that are named.
 const SITES: usize = 3;
-/// Processes that have a line, of a run and of files; the others are counted.
+/// Processes that get a line, of a run and of files; the others are counted.
 const LISTED: (usize, usize) = (3, 40);
 
 pub fn of(report: &Report) -> String {
     let mut out = String::new();
     // A `String` takes everything.
     let _ = write(report, &mut out);
-    // Nothing real is longer, but for how a program has ended.
+    // Only the end of a program makes a line longer.
     let longest = if report.run.is_some() { usize::MAX } else { 80 };
     out.lines().map(|line| cut(line, longest).replace(" us", " µs") + "\n").collect()
 }
@@ -43,7 +43,7 @@ fn write(report: &Report, out: &mut String) -> std::fmt::Result {
             (true, true) => "made large copies or sent messages",
             (false, true) => "sent messages",
         };
-        // A profile also has processes without large copies.
+        // A profile includes processes without large copies.
         let all = messages || recorder.total().1 == 0;
         let count = processes.iter().filter(|process| all || process.all_bytes > 0).count();
         let plural = if count == 1 { "" } else { "es" };
@@ -71,7 +71,7 @@ fn write(report: &Report, out: &mut String) -> std::fmt::Result {
     .write(out)
 }
 
-/// The engine's part of the bytes, if there were any.
+/// Returns the engine's part of the bytes, if there were any.
 pub fn engine_share(process: &Process) -> String {
     match process.bytes {
         0 => "-".to_owned(),
@@ -79,7 +79,7 @@ pub fn engine_share(process: &Process) -> String {
     }
 }
 
-/// The time that a process has saved, if that is known.
+/// Returns the time that a process has saved, if that is known.
 pub fn saved(process: &Process) -> Option<String> {
     let saved = process.saved.as_ref()?.interval.as_ref().ok()?.estimate()?;
     Some(if saved < 0.0 { format!("−{}", seconds(-saved)) } else { seconds(saved) })
@@ -109,14 +109,14 @@ fn registrations(out: &mut dyn Write, all: &[(String, u64)]) -> std::fmt::Result
     Ok(())
 }
 
-/// An end that is worth a word in the heading.
+/// Returns an end that deserves a mention in the heading.
 fn unusual(end: &str) -> String {
     let usual = ["", "exit 0", "_exit 0", "exit", "_exit", "still runs", "not known"];
     let is_usual = usual.contains(&end) || end.starts_with("became");
     if is_usual { String::new() } else { format!("; {end}") }
 }
 
-/// Those of several processes that copied most.
+/// Lists those of several processes that copied most.
 fn list(out: &mut dyn Write, report: &Report) -> std::fmt::Result {
     let all = &report.processes[..];
     let is_run = report.run.is_some();
@@ -129,7 +129,7 @@ fn list(out: &mut dyn Write, report: &Report) -> std::fmt::Result {
         "  {:<24}{:>8}{:>9}{:>11}{:>9}  {last}",
         "process", "pid", "copies", "bytes", "engine"
     )?;
-    // Of a script's many small processes the number will do.
+    // Of a script's many small processes only the number is shown.
     let copied = all.iter().filter(|process| process.all_bytes > 0).count();
     let most = if is_run { LISTED.0 } else { LISTED.1 };
     let listed = if copied == 0 { all.len() } else { copied }.min(most);

@@ -6,12 +6,12 @@ pub fn bytes(value: u64) -> String {
     Bytes(value).to_string()
 }
 
-/// As the library's reports have it, but for the sign that not every terminal has.
+/// Formats a time as the library does, with a micro sign that not every terminal has.
 pub fn nanoseconds(value: u64) -> String {
     Time(value).to_string().replace("us", "µs")
 }
 
-/// Two or three digits, as the saved time deserves.
+/// Formats seconds with two or three digits.
 pub fn seconds(value: f64) -> String {
     match value {
         0.0 => "0 s".to_owned(),
@@ -21,7 +21,7 @@ pub fn seconds(value: f64) -> String {
     }
 }
 
-/// With a narrow space between thousands.
+/// Formats a count with a narrow space between thousands.
 pub fn count(value: u64) -> String {
     let digits = value.to_string();
     let first = (digits.len() - 1) % 3 + 1;
@@ -33,14 +33,14 @@ pub fn percent(part: u64, whole: u64) -> String {
     match 100.0 * part as f64 / whole.max(1) as f64 {
         0.0 => "0 %".to_owned(),
         p if p < 0.1 => "< 0.1 %".to_owned(),
-        // Not the whole unless it is the whole.
+        // Never shows the whole for less than the whole.
         p if p > 99.9 && part < whole => "> 99.9 %".to_owned(),
         p if p < 10.0 || p > 90.0 && part < whole => format!("{p:.1} %"),
         p => format!("{p:.0} %"),
     }
 }
 
-/// Day and minute of the epoch's second, in UTC.
+/// Formats seconds of the epoch as day and minute, in UTC.
 pub fn date(epoch: f64) -> String {
     const LAST: f64 = 253_402_300_799.0; // of the year 9999
     // SAFETY: all zeros is a valid `tm`, which is filled; the year fits.
@@ -53,7 +53,7 @@ pub fn date(epoch: f64) -> String {
     format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", time.tm_hour, time.tm_min)
 }
 
-/// As many characters as there is room for.
+/// Cuts text to the room there is.
 pub fn cut(text: &str, longest: usize) -> String {
     match text.char_indices().nth(longest) {
         Some(_) => text.chars().take(longest - 1).chain(['…']).collect(),

@@ -1,4 +1,4 @@
-//! The columns of the table: those for which there is room, each as wide as its cells.
+//! Columns of the table: those for which there is room, each as wide as its cells.
 
 use super::Row;
 use crate::live::State;
@@ -6,7 +6,7 @@ use adma_record::units::{Bytes, Time};
 
 pub struct Column {
     pub title: &'static str,
-    /// The lowest leaves first where there is not room for all.
+    /// Rank; the lowest is dropped first where there is not room for all.
     rank: u8,
     is_left: bool,
     cell: fn(&Row) -> String,
@@ -52,14 +52,14 @@ const fn left(title: &'static str, rank: u8, cell: fn(&Row) -> String) -> Column
     Column { title, rank, is_left: true, cell }
 }
 
-/// What is shown of each process, and how wide.
+/// Columns that are shown, and their widths.
 pub struct Layout(pub Vec<(&'static Column, usize)>);
 
-/// The command line has at least this and at most that.
+/// Least and greatest width of the command line.
 const COMMAND: std::ops::RangeInclusive<usize> = 12..=60;
 
 impl Layout {
-    /// `users`: whose processes they are is shown too.
+    /// Chooses columns; `users`: shows whose processes they are too.
     pub fn new(rows: &[Row], room: usize, users: bool) -> Self {
         let width = |column: &Column| {
             let widest = rows.iter().map(|row| (column.cell)(row).chars().count()).max();
@@ -91,7 +91,7 @@ impl Layout {
     }
 }
 
-/// Only a command line can be longer than its column.
+/// Fits text into its column; only a command line can be too long.
 fn fitted(text: &str, column: &Column, width: usize) -> String {
     let text: String = text.chars().take(width).collect();
     if column.is_left { format!("{text:<width$}") } else { format!("{text:>width$}") }
@@ -106,7 +106,7 @@ fn signed(seconds: f64) -> String {
     format!("{sign}{}", Time((seconds.abs() * 1e9) as u64))
 }
 
-/// With a digit behind the point where that says something.
+/// Formats a rate, with a decimal where that is significant.
 fn rate(per_second: f64) -> String {
     if per_second < 10_000.0 { format!("{per_second:.1}") } else { format!("{per_second:.0}") }
 }

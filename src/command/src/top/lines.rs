@@ -42,13 +42,13 @@ fn table(rows: &[Row], wish: &Wish) -> String {
     text
 }
 
-/// Columns of the terminal; a pipe or a file takes all.
+/// Returns the columns of the terminal; a pipe or a file takes all.
 fn width() -> usize {
     let size = rustix::termios::tcgetwinsize(std::io::stdout());
     size.ok().map(|size| size.ws_col.into()).filter(|columns| *columns > 0).unwrap_or(1000)
 }
 
-/// As the report at exit has it; null: none.
+/// Returns messages as the report at exit has them; null: none.
 fn messages(told: Option<Messages>) -> Value {
     let Some(told) = told else { return Value::Null };
     let mut all = counted("messages", told.directions);
@@ -57,7 +57,7 @@ fn messages(told: Option<Messages>) -> Value {
     all.into()
 }
 
-/// Names with the number of `what` and the bytes of each.
+/// Returns names with the number of `what` and the bytes of each.
 fn counted<const N: usize>(what: &str, rows: [(&str, u64, u64); N]) -> Map<String, Value> {
     let row = |(name, count, bytes)| (String::from(name), json!({ what: count, "bytes": bytes }));
     rows.into_iter().map(row).collect()

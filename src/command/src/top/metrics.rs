@@ -4,7 +4,7 @@ use super::Row;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The value of a label, with what the format wants escaped.
+/// Escapes the value of a label.
 fn label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

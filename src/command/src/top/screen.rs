@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 const KEYS: &str = "q leave  h help  / filter  s sort  space off/on  +/- threshold  r undo";
-/// Of at most `HELP_COLUMNS` each; keys, then names of columns.
+/// Lines of at most `HELP_COLUMNS` each: keys, then names of columns.
 const HELP: [&str; 13] = [
     "up down k j  choose a process",
     "PgUp PgDn Home End  further",
@@ -49,11 +49,11 @@ const ORDERS: [(&str, Key); 4] = [
 #[derive(Default)]
 struct Screen {
     rows: Vec<Row>,
-    /// Processes that the filter leaves out; another one shows them at once.
+    /// Processes that the filter hides; kept so that another filter shows them at once.
     hidden: Vec<Row>,
-    /// What a command line must hold.
+    /// Text that a command line must contain.
     filter: String,
-    /// Keys go into the filter.
+    /// Set while keys go into the filter.
     is_typing: bool,
     shows_help: bool,
     shows_users: bool,
@@ -61,9 +61,9 @@ struct Screen {
     page: usize,
     /// Index into `ORDERS`.
     order: usize,
-    /// The process that was chosen; it keeps the choice when rows move.
+    /// Process that was chosen; it stays chosen when rows move.
     chosen: Option<i32>,
-    /// What went wrong with the last key.
+    /// Error of the last key.
     message: String,
 }
 
@@ -112,7 +112,7 @@ impl Screen {
         self.rows.sort_by(|a, b| key(b).total_cmp(&key(a)).then(a.process.pid.cmp(&b.process.pid)));
     }
 
-    /// Takes a key into the filter.
+    /// Handles a key for the filter.
     fn type_in(&mut self, code: KeyCode) {
         match code {
             KeyCode::Enter => self.is_typing = false,
@@ -190,7 +190,7 @@ impl Screen {
 
     fn change(&mut self, how: impl Fn(&mut Setting, &Row)) {
         let Some(row) = self.position().map(|at| &self.rows[at]) else { return };
-        // The next key means this one too, whatever row it is in by then.
+        // The next key applies to this process too, whatever row it is in by then.
         self.chosen = Some(row.process.pid);
         let mut setting = Setting::of(&row.process);
         how(&mut setting, row);
@@ -205,7 +205,7 @@ impl Screen {
             Ok(()) => "told; the next large copy obeys".to_owned(),
             Err(error) => format!("process {}: {error}", row.process.pid),
         };
-        // What was told is where the next key begins.
+        // The next key starts from the setting that was just written.
         let control = &row.process.live.control;
         control.off.store(setting.off.into(), Relaxed);
         control.min_bytes.store(setting.min_bytes, Relaxed);
@@ -263,7 +263,7 @@ impl Screen {
         frame.render_widget(below, detail);
     }
 
-    /// All that is known of the chosen process.
+    /// Returns the details of the chosen process.
     fn detail(&self) -> String {
         let Some(row) = self.position().map(|at| &self.rows[at]) else {
             let why = match self.hidden.is_empty() {
@@ -349,7 +349,7 @@ mod tests {
         }
     }
 
-    /// What the terminal shows, line by line.
+    /// Returns what the terminal shows, line by line.
     fn drawn(screen: &mut Screen, columns: u16, lines: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(columns, lines)).unwrap();
         terminal.draw(|frame| screen.draw(frame)).unwrap();

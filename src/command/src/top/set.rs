@@ -1,8 +1,8 @@
-//! What the user wants of a running process goes into the control part of its live file.
+//! Changes settings of a running process, through the control part of its live file.
 //!
-//! The file's mode is 0400, so that it is not cut off by mistake: it is opened for reading, made
-//! writable for a moment, and a few numbers of it are written in place. The library checks each
-//! of them. Nothing is said to the process; its next large copy sees it.
+//! The file's mode is 0400, so that it is not truncated by mistake: it is opened for reading, made
+//! writable for a moment, and a few numbers are written in place. The library checks each of them.
+//! The process is not notified; its next large copy sees the change.
 
 use crate::live::{self, LiveProcess, State};
 use crate::say::{self, FAILED, fail};
@@ -15,7 +15,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Zeros: as configured.
+/// Settings; zeros: as configured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Setting {
     pub off: bool,
@@ -33,7 +33,7 @@ impl Setting {
         }
     }
 
-    /// Takes one word into account; false: it is none that we know.
+    /// Applies one word; false: it is unknown.
     fn apply(&mut self, word: &str) -> bool {
         match word.split_once('=') {
             None if word == "off" || word == "on" => self.off = word == "off",
@@ -98,7 +98,7 @@ pub fn write(process: &LiveProcess, setting: Setting) -> io::Result<()> {
     put(&u32::from(setting.off).to_ne_bytes(), offset_of!(Control, off))?;
     put(&setting.min_bytes.to_ne_bytes(), offset_of!(Control, min_bytes))?;
     put(&setting.channels.to_ne_bytes(), offset_of!(Control, channels))?;
-    // Last: from now on the numbers above are looked at.
+    // Stored last: from now on the numbers above are valid.
     let change = process.live.control.change.load(Relaxed).wrapping_add(1);
     put(&change.to_ne_bytes(), offset_of!(Control, change))?;
     restored
