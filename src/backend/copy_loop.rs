@@ -1,10 +1,9 @@
-//! How the bytes of a piece are copied, filled or compared: loops of our own that survive a bad
-//! page and can be interrupted.
+//! Loops that copy, fill or compare the bytes of a piece, survive a bad page and can be
+//! interrupted.
 //!
-//! All loops lie in one stretch of code and keep one promise: `rdi` is the next byte to write (or
-//! to compare), and every byte before it is written (or equal), whatever instruction was reached. So
-//! nothing has to be noted before a loop is entered, and stopping it takes a change of the
-//! instruction pointer only:
+//! All loops lie in one range of code and keep one invariant: `rdi` is the next byte to write (or
+//! to compare), and every byte before it is written (or equal), at every instruction. So no state
+//! is saved before a loop is entered, and changing the instruction pointer suffices to stop it:
 //!
 //! - A bad page raises SIGSEGV or SIGBUS. The handler (`signals`) asks `recover`, as the Linux
 //!   kernel asks its exception table, and the loop ends with `Copied::BadPage`.
@@ -30,18 +29,18 @@ pub enum CopyLoop {
     Stream,
 }
 
-/// How a piece ended.
+/// Result of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copied {
     Whole,
     BadPage,
-    /// The caller has taken the piece back: it belongs to another thread now.
+    /// The caller has taken the piece back: it belongs to another thread.
     TakenBack,
     /// Compared: two bytes differ.
     Differs,
 }
 
-/// How a worker's piece can be taken back from it: as long as `generation` holds `expected` the
+/// State by which a worker's piece can be taken back: as long as `generation` holds `expected`, the
 /// piece is the worker's. After a change of it and a call of `sys::interrupt_workers` the worker
 /// writes nothing more.
 #[repr(C)]
@@ -57,8 +56,8 @@ impl TakeBack {
     }
 }
 
-/// A worker's restartable sequence: the kernel's struct rseq, which it writes to whenever the
-/// worker has been away.
+/// A worker's restartable sequence: the kernel's struct rseq, which it writes to after every
+/// preemption.
 #[repr(C, align(32))]
 pub struct Sequence(UnsafeCell<[u64; 4]>);
 
@@ -71,17 +70,17 @@ impl Sequence {
         Self(UnsafeCell::new([0; 4]))
     }
 
-    /// Tells the kernel of it, for this thread. False: the kernel has no such thing, or refuses it.
+    /// Registers it with the kernel, for this thread. False: not supported, or refused.
     pub fn register(&self, allowed: sys::NoFilter) -> bool {
-        // The kernel wants to find all zeros but the CPU number, which is "not yet" as it was.
+        // The kernel expects all zeros except for the CPU number, which is reset to "not yet".
         // SAFETY: no other thread uses it.
         unsafe { *self.0.get() = [0; 4] };
         sys::register_rseq(self.0.get() as usize, size_of::<Self>(), SIGNATURE, allowed)
     }
 }
 
-/// The word that the kernel wants to find before the place where an interrupted sequence goes on, so
-/// that an attacker cannot make it jump elsewhere.
+/// Signature that the kernel expects before the abort address of a sequence, so that an attacker
+/// cannot make it jump elsewhere.
 const SIGNATURE: u32 = 0x5305_3053;
 
 impl CopyLoop {
@@ -94,7 +93,7 @@ impl CopyLoop {
         unsafe { self.copy_until_taken_back(dst, src, len, None) }
     }
 
-    /// Copies one piece; with `take_back` for a worker whose piece can be taken back.
+    /// Copies one piece; with `take_back` in a worker whose piece can be taken back.
     ///
     /// # Safety
     /// Ranges do not overlap, no Rust reference covers `dst`, as long as the piece is not taken back.
@@ -142,8 +141,8 @@ impl CopyLoop {
     }
 }
 
-/// Compares two ranges. Also returns how many bytes it has found to be equal; what has stopped it
-/// comes right behind them.
+/// Compares two ranges. Also returns how many bytes are equal; what has stopped it comes right
+/// after them.
 ///
 /// # Safety
 /// As `CopyLoop::copy_until_taken_back`, except that nothing is written: ranges may overlap.
@@ -161,14 +160,14 @@ pub unsafe fn compare_until_taken_back(
     unsafe { run(a, b, 1, len, which, take_back) }
 }
 
-/// Writes to `place` what has become of a worker's piece, unless it was taken back.
+/// Writes the state of a worker's piece to `place`, unless it was taken back.
 pub fn commit(place: *const AtomicU8, what: u8, take_back: &TakeBack) {
     // SAFETY: a byte of the queue, which is always there.
     while unsafe { adma_commit(place, what, take_back) } == end::INTERRUPTED {}
 }
 
-/// Runs one of the loops below to its end, however often it is interrupted; returns which end, after
-/// how many bytes. What it takes for the source moves on by `pace` with each byte.
+/// Runs one of the loops below to its end, however often it is interrupted; returns which end,
+/// after how many bytes. The source argument advances by `pace` with each byte.
 ///
 /// # Safety
 /// As the loop wants it, for a CPU that has its instructions.
@@ -198,7 +197,7 @@ unsafe fn run(
     }
 }
 
-/// Returns where to go on, if `ip` lies in a copy loop that has met a bad page.
+/// Returns the address to resume at, if `ip` lies in a copy loop that has met a bad page.
 pub fn recover(ip: usize) -> Option<usize> {
     let [begin, end, interrupted, bad_page] = [
         &raw const adma_loops_begin,
@@ -234,7 +233,7 @@ unsafe extern "C" {
         which: *const u8,
         take_back: *const TakeBack,
     ) -> LoopEnd;
-    /// Writes a byte, if the piece is not taken back.
+    /// Writes a byte, if the piece was not taken back.
     fn adma_commit(place: *const AtomicU8, what: u8, take_back: *const TakeBack) -> usize;
     static adma_loop_movsb: u8;
     static adma_loop_avx2: u8;
@@ -251,8 +250,8 @@ unsafe extern "C" {
 }
 
 // Registers in the loops: rdi next byte to write, r8 the first one, r9 source minus destination,
-// r10 the end, r11 the loop. Nothing lies on the stack, so every end is a plain return, and one
-// unwind entry holds for all of it. Debuggers and profilers go by the names and sizes.
+// r10 the end, r11 the loop. Nothing is on the stack, so every end is a plain return, and one
+// unwind entry covers all of it. Names and sizes are for debuggers and profilers.
 global_asm!(
     ".macro adma_label name",
     ".globl \\name",
@@ -270,7 +269,7 @@ global_asm!(
     ".size \\name, . - \\name",
     ".endm",
 
-    // Copies rcx bytes; rdi stays the next byte to write at every moment.
+    // Copies rcx bytes; rdi is the next byte to write at every moment.
     ".macro adma_bytes",
     "lea rsi, [rdi + r9]",
     "rep movsb",

@@ -1,4 +1,4 @@
-//! The originals: the next definitions after ours, resolved once at start-up.
+//! The original functions: the next definitions after ours, resolved once at start-up.
 //!
 //! Until then, and in case nothing is found, a bootstrap copy serves. It is written in
 //! assembly because compilers turn copy loops into calls of memcpy, that is, of us.
@@ -20,8 +20,8 @@ const fn pointer_to(function: *const ()) -> AtomicPtr<c_void> {
     AtomicPtr::new(function.cast_mut().cast())
 }
 
-/// What the exported functions read. Until start-up every call goes to the slow path: the
-/// resolver of an IFUNC may copy before the loader has filled in `next`.
+/// Thresholds and originals that the exported functions read. Until start-up every call goes to the
+/// slow path: the resolver of an IFUNC may copy before the loader has filled in `next`.
 pub static ENTRIES: [EntryPoint; Op::ALL.len()] = entries! {
     bootstrap_memmove, bootstrap_memmove, bootstrap_mempcpy, bcopy_by_memmove,
     wmemmove_by_memmove, wmemmove_by_memmove,
@@ -39,13 +39,13 @@ pub static ENTRIES: [EntryPoint; Op::ALL.len()] = entries! {
 /// is known, `rep movsb`.
 static LIBC_MEMMOVE: AtomicPtr<c_void> = pointer_to(bootstrap_memmove as *const ());
 
-/// libc's own memset, for the reasons of `LIBC_MEMMOVE`. Where another interposer's is in front of
-/// it, `rep stosb`.
+/// libc's own memset, for the reasons of `LIBC_MEMMOVE`. With another interposer in front of it,
+/// `rep stosb`.
 static LIBC_MEMSET: AtomicPtr<c_void> = pointer_to(bootstrap_memset as *const ());
 
 type Memmove = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
 
-/// Functions that libc does not derive from others, for each of which start-up pays.
+/// Functions that libc does not derive from others; start-up pays for each.
 const OPS: [(Op, Function); 6] = [
     (Op::Memmove, Function::memmove),
     (Op::Mempcpy, Function::mempcpy),
@@ -86,10 +86,10 @@ const OTHERS: [(Op, Function); 16] = [
     (Op::FreadUnlockedChk, Function::__fread_unlocked_chk),
 ];
 
-/// What reads are called as: as many words as the longest of them takes.
+/// Type of reads: as many words as the longest of them takes.
 pub type ReadFn = unsafe extern "C" fn(usize, usize, usize, usize, usize) -> isize;
 
-/// See `reads_are_libcs`.
+/// Result of `reads_are_libcs`.
 #[unsafe(link_section = ".data")] // a page that start-up touches anyhow
 static READS_ARE_LIBCS: AtomicBool = AtomicBool::new(false);
 
@@ -103,15 +103,15 @@ pub fn resolve() {
     READS_ARE_LIBCS.store(reads_are_libcs, Ordering::Release);
     if OPS.into_iter().all(|(op, _)| is_libcs(op)) {
         // memcpy of GLIBC_2.2.5 is memmove, and later versions share its code on nearly every CPU:
-        // memmove for both keeps overlapping copies right. Other functions keep what was found for
-        // them, transfers between processes and checked reads for good.
+        // memmove for both keeps overlapping copies right. Other functions keep their own original,
+        // transfers between processes and checked reads for good.
         set_next(Op::Memcpy, next(Op::Memmove));
         set_next(Op::Bcmp, next(Op::Memcmp));
     } else {
-        // Another library's may call another by name: then it must not come back.
+        // Another library's function may call one of ours by name: that must not recurse.
         OTHERS.into_iter().for_each(take);
     }
-    // What we copy ourselves from here on, until the engine is open, is libc's.
+    // From here until the engine is open, our own copies go to libc.
     Op::ALL.into_iter().for_each(|op| set_min(op, NEVER));
     if is_libcs(Op::Memset) {
         LIBC_MEMSET.store(next(Op::Memset), Ordering::Release);
@@ -129,8 +129,8 @@ pub fn resolve() {
     }
 }
 
-/// Checks for the checked variants: rcx is the room at the destination. What does not fit ends the
-/// program. Another C library has no such function, and no program of it calls these variants.
+/// Checks for the checked variants: rcx is the room at the destination. An overflow ends the
+/// program. Another C library has no such function, and its programs do not call these variants.
 macro_rules! check_room {
     () => {
         ".weak __chk_fail\ncmp rcx, rdx\njae 3f\njmp [rip + __chk_fail@GOTPCREL]\n3:"
@@ -155,7 +155,7 @@ macro_rules! check_items {
     };
 }
 
-/// Functions that bring their arguments into the order of another, and jump to its original.
+/// Functions that reorder their arguments and jump to the original of another.
 macro_rules! derived {
     ($($name:ident: $($before:expr),* => $op:ident;)*) => { $(
         #[unsafe(naked)]
@@ -192,7 +192,7 @@ fn set_next(op: Op, found: *mut c_void) {
 }
 
 /// Returns whether no interposer stands between us and libc's reads. One may know descriptors that
-/// the kernel does not, and reads that are shared pass it by.
+/// the kernel does not, and shared reads bypass it.
 pub fn reads_are_libcs() -> bool {
     READS_ARE_LIBCS.load(Ordering::Relaxed)
 }
@@ -202,7 +202,7 @@ pub fn set_min(op: Op, bytes: usize) {
     ENTRIES[op as usize].min.store(bytes.div_ceil(op.unit()), Ordering::Release);
 }
 
-/// The function that `op` stands in front of.
+/// Returns the original of `op`.
 pub fn next(op: Op) -> *mut c_void {
     ENTRIES[op as usize].next.load(Ordering::Relaxed)
 }
@@ -235,7 +235,7 @@ pub unsafe fn fill(dst: usize, value: usize, len: usize) {
     }
 }
 
-/// Compares by the function that `op` stands in front of.
+/// Compares by the original of `op`.
 ///
 /// # Safety
 /// As that function; the length is in bytes.
@@ -271,7 +271,7 @@ pub unsafe fn compare_before_start(op: Op, a: usize, b: usize, len: usize) -> is
     }
 }
 
-/// Counts the equal bytes before the first that differ. Nothing behind those is read.
+/// Counts the equal bytes before the first difference, and reads nothing behind it.
 ///
 /// # Safety
 /// Both sides can be read so far.
@@ -311,7 +311,7 @@ pub unsafe fn copy_before_start(dst: usize, src: usize, len: usize) {
     }
 }
 
-/// Functions of assembly that end with a return, or with a jump to another.
+/// Assembly functions that end with a return, or with a jump to another.
 macro_rules! bootstrap {
     ($($name:ident: $($line:expr),* $(=> $body:ident)?;)*) => { $(
         #[unsafe(naked)]
@@ -339,8 +339,8 @@ bootstrap! {
         "mov r8, rdi", "rep stosb", "mov rax, r8", "ret";
     bootstrap_wmemset: "mov eax, esi", "mov rcx, rdx",
         "mov r8, rdi", "rep stosd", "mov rax, r8", "ret";
-    // The kernel takes the flags behind an offset in two halves, of which with 64 bits the first is
-    // all.
+    // The kernel takes the flags after an offset in two halves, of which 64-bit programs use the
+    // first.
     bootstrap_preadv2: "mov r9, r8" => bootstrap_preadv2_of_six;
 }
 

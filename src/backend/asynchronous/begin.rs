@@ -1,5 +1,5 @@
-//! Starting copies: each is handed to the workers or to an engine's channels, in parts of one cookie.
-//! A copy that neither takes is done before `begin` returns.
+//! Starts asynchronous copies: each is handed to the workers or to an engine's channels, as parts
+//! of one cookie. A copy that neither takes is done before `begin` returns.
 
 use super::Copy;
 use super::end::{run_piece, see_to_the_end, tell};
@@ -16,7 +16,7 @@ use crate::os::{process, sys};
 use crate::plan::{self, Cut, PAGE};
 use core::sync::atomic::Ordering;
 
-/// What carries copies.
+/// Carrier of copies.
 #[derive(Clone, Copy)]
 pub enum By {
     /// This many workers; copies of `stream_from` bytes and more by streaming stores.
@@ -29,7 +29,7 @@ pub enum By {
 }
 
 impl By {
-    /// Copies below this are over sooner than they could be handed on.
+    /// Returns the smallest copy that is worth handing on.
     const fn floor(&self) -> usize {
         match self {
             By::Workers { .. } => FLOOR,
@@ -47,15 +47,15 @@ impl By {
 
 pub const FLOOR: usize = 16 << 10;
 
-/// What is wanted besides the copies.
+/// Options besides the copies.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted {
     pub notice: Option<Notice>,
-    /// No thread will ask for the end.
+    /// Set if no thread will ask for the end.
     pub detached: bool,
 }
 
-/// What came of `begin`.
+/// Result of `begin`.
 pub struct Begun {
     pub cookie: Cookie,
     /// Bytes that workers or an engine carry.
@@ -64,7 +64,7 @@ pub struct Begun {
 }
 
 /// Starts copies that end together. Without `by` they are done at once. `None`: the table is full
-/// and nothing is under way.
+/// and nothing is in flight.
 ///
 /// # Safety
 /// As memmove of each, until the end is told; the word of a notice can be written until it is.
@@ -83,16 +83,16 @@ pub unsafe fn begin(copies: &[Copy], by: Option<By>, wanted: Wanted) -> Option<B
         None => (None, None),
     };
     let handled = wanted.detached && by.is_some() && signals::program_handles_faults();
-    // At most this many copies are handed on: the first ones that suit.
+    // Most copies that are handed on: the first ones that suit.
     let room = if copies.len() > 1 { PENDING.room() } else { 1 };
     let mut left = room;
-    // Whatever faults from here on may jump, so there is nothing in the table yet.
+    // Faults from here on may jump, so there is nothing in the table yet.
     for copy in copies {
         let &Copy { src, dst, len } = copy;
         match by {
             Some(by) if left > 0 && suits(copy, &by) => {
                 left -= 1;
-                // There will be no later call in which a fault could come.
+                // There will be no later call in which a fault could be raised.
                 if handled {
                     // SAFETY: the caller's ranges.
                     unsafe { touch_pages(dst, src, len) };
@@ -154,7 +154,7 @@ fn may_hand_on_to(by: &By, now: u64) -> Result<(), Refused> {
     }
     let ours = match by {
         By::Workers { .. } => process::shares_our_memory(),
-        // The helper knows processes, not memory.
+        // The helper identifies processes, not memory.
         By::Helper(..) => process::is_ours(),
     };
     if !ours {
@@ -169,9 +169,9 @@ fn may_hand_on_to(by: &By, now: u64) -> Result<(), Refused> {
 /// Adds parts to an owner.
 struct Parts {
     owner: &'static Entry,
-    /// The owner's own entry can still be used for a part.
+    /// Set while the owner's own entry can still be used for a part.
     own: bool,
-    /// Workers have been called.
+    /// Set when workers have been called.
     called: bool,
     wanted: Wanted,
 }
@@ -181,13 +181,13 @@ impl Parts {
         if core::mem::take(&mut self.own) { Some(self.owner) } else { PENDING.take() }
     }
 
-    /// Gives an entry back in which nothing was begun.
+    /// Releases an entry in which nothing was begun.
     fn give_back(&mut self, part: &'static Entry) {
         if core::ptr::eq(part, self.owner) { self.own = true } else { PENDING.release(part) }
     }
 
-    /// Adds a part; workers are called if it is `offered` to them. Once is enough: every worker that
-    /// comes calls others.
+    /// Adds a part; workers are called if it is `offered` to them. Once is enough: every worker
+    /// that comes calls more.
     fn post(&mut self, part: &Entry, posted: &Posted, offered: bool) {
         PENDING.add(self.owner, part, posted, offered);
         if offered {
@@ -198,8 +198,8 @@ impl Parts {
         }
     }
 
-    /// Adds a part that an engine carries. A worker watches it if no call of the program's will, or
-    /// if the program waits for the descriptor.
+    /// Adds a part that an engine carries. A worker watches it if no call of the program will, or
+    /// if the program polls the descriptor.
     fn post_request(&mut self, part: &Entry, copy: &Copy, mode: Mode) {
         let &Copy { src, dst, len } = copy;
         let (cut, mode) = (Cut::from_parts(len, 0, len), mode | Mode::BY_HELPER);
@@ -247,13 +247,13 @@ impl Parts {
         taken
     }
 
-    /// Copies what neither workers nor an engine take. It must not fault while other parts are under
-    /// way: a handler might jump, and no thread would know of them. So it is a part as well, and a
-    /// page of it that is bad faults when the end is told.
+    /// Copies what neither workers nor an engine take. It must not fault while other parts are in
+    /// flight: a handler might jump, and no thread would know of them. So it is a part as well, and
+    /// a bad page of it faults when the end is reported.
     unsafe fn copy_at_once(&mut self, copy: &Copy, mode: Mode) {
         let &Copy { src, dst, len } = copy;
         let Some(part) = self.entry() else {
-            // Others have just taken what there was room for.
+            // Other threads have just taken the last entries.
             see_to_the_end(self.owner);
             // SAFETY: the caller's promise.
             return unsafe { original::copy(dst, src, len) };
@@ -267,7 +267,7 @@ impl Parts {
         }
     }
 
-    /// One request after the other, as large as they may be.
+    /// Submits one request after the other, as large as allowed.
     unsafe fn submit(
         &mut self,
         engine: &'static ioat::Engine,

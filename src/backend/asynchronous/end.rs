@@ -1,5 +1,5 @@
-//! How copies that were started are finished: pieces are copied, requests of an engine are seen to
-//! be over, and the thread that finishes last tells.
+//! Finishes asynchronous copies: pieces are copied, requests of an engine are completed, and the
+//! thread that finishes last reports the end.
 //!
 //! Faults come as from memcpy: at once, or in the thread that asks for the end (see `report`).
 
@@ -21,27 +21,27 @@ use crate::os::sys;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The caller holds signals while it works on pieces: a handler that waited for the same copy would
-/// wait for ever. So it copies at most this many bytes in one go.
+/// Most bytes that a caller copies with signals held: a handler that waited for this copy would
+/// deadlock, so none may run meanwhile.
 const CHUNK: usize = 16 << 20;
 
-/// How long a worker looks at one request of an engine before it looks at the others.
+/// Time that a worker spends on one request of an engine before it looks at the others.
 const WATCH_NANOS: u64 = 1_000_000;
 
-/// Called with bytes and starting time of what workers and engines have carried, if set; by any
-/// thread of ours.
+/// Called with bytes and start of what workers and engines have carried, if set; by any thread of
+/// ours.
 pub static AT_END: Once<fn(usize, u64)> = Once::new();
 
-/// Called with destination, source and length of what was carried, if set, when its end is told by a
-/// call: afterwards the program may change both sides.
+/// Called with destination, source and length of what was carried, if set, when a call reports its
+/// end: afterwards the program may change both sides.
 pub static VERIFY: Once<unsafe fn(usize, usize, usize)> = Once::new();
 
-/// At start-up.
+/// Sets up workers' part at start-up.
 pub fn init() {
     worker::ATTEND.set(attend);
 }
 
-/// What a worker does with a part that it has found.
+/// Works on a part that a worker has found.
 fn attend(part: &'static Entry, bytes: &AtomicU64, policy: &AtomicU32) {
     if part.is_carried_by_helper() && !is_over(part, WATCH_NANOS) {
         return;
@@ -70,7 +70,7 @@ fn help(owner: &Entry) -> bool {
                     worker::summon(1);
                 }
             }
-            // Workers come from the front, so that the start of a copy is in place first.
+            // Workers claim from the front, so that the start of a copy is in place first.
             let Some((copy, index)) = PENDING.claim(part, End::Back) else { break };
             if !copy.mode.contains(Mode::BY_HELPER) {
                 own += copy.cut.piece(index).len;
@@ -86,13 +86,13 @@ fn help(owner: &Entry) -> bool {
     total + own > 0
 }
 
-/// A part of an owner that an engine carries and no thread has claimed.
+/// Returns a part of an owner that an engine carries and no thread has claimed.
 fn request_left(owner: &Entry) -> Option<&'static Entry> {
     let is_left = |part: &&Entry| part.is_carried_by_helper() && part.slot.unclaimed() > 0;
     PENDING.parts(owner).find(is_left)
 }
 
-/// Waits for all parts of an owner that the caller is still adding to.
+/// Waits for all parts of an owner to which the caller is still adding.
 pub(super) fn see_to_the_end(owner: &Entry) {
     loop {
         help(owner);
@@ -106,7 +106,7 @@ pub(super) fn see_to_the_end(owner: &Entry) {
     }
 }
 
-/// Copies a claimed piece, or sees a claimed request to its end.
+/// Copies a claimed piece, or waits for a claimed request.
 pub(super) fn run_piece(part: &Entry, copy: &Posted, index: usize) {
     let piece = copy.cut.piece(index);
     let (dst, src) = (copy.dst + piece.offset, copy.src + piece.offset);
@@ -129,8 +129,8 @@ pub(super) fn run_piece(part: &Entry, copy: &Posted, index: usize) {
         done = copy_part(0, piece.len);
     }
     if !done && PENDING.owner(part).is_some_and(Entry::is_detached) {
-        // A bad page ends the process: see `begin`. Blocked, so that no handler sees it: this is
-        // not a thread of the program's.
+        // A bad page ends the process: see `begin`. Signals are blocked so that no handler runs in
+        // this thread, which is not the program's.
         let _held = SignalsHeld::all();
         // SAFETY: as above.
         unsafe { original::copy(dst, src, piece.len) };
@@ -141,7 +141,7 @@ pub(super) fn run_piece(part: &Entry, copy: &Posted, index: usize) {
     }
 }
 
-/// The helper's engine that carries a part.
+/// Returns the helper's engine that carries a part.
 fn helper(part: &Entry) -> Option<&'static ioat::Engine> {
     let engine = part.request.engine.load(Ordering::Relaxed) as *const ioat::Engine;
     // SAFETY: null, or what `submit` has put there, which lives for ever.
@@ -156,7 +156,7 @@ fn is_over(part: &Entry, nanos: u64) -> bool {
     helper(part).is_none_or(|engine| engine.is_over(&part.request, nanos))
 }
 
-/// All copies of an owner have ended.
+/// Reports that all copies of an owner have ended.
 pub(super) fn tell(ended: Ended) {
     if let Some(record) = AT_END.get().filter(|_| ended.bytes > 0) {
         record(ended.bytes, ended.begun);
@@ -166,7 +166,7 @@ pub(super) fn tell(ended: Ended) {
     }
 }
 
-/// What a look at a cookie shows.
+/// Result of a look at a cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyStatus {
     Over,
@@ -199,7 +199,7 @@ pub unsafe fn check(cookie: Cookie) -> CopyStatus {
     }
 }
 
-/// Finishes those requests of an engine that are over.
+/// Finishes the requests of an engine that are over.
 fn settle(owner: &Entry) {
     for part in PENDING.parts(owner) {
         if part.slot.unclaimed() == 0 || !part.is_carried_by_helper() || !is_over(part, 0) {
@@ -229,7 +229,7 @@ pub unsafe fn wait(cookie: Cookie) -> CopyStatus {
             since = sys::ticks();
             continue;
         }
-        // Nothing is claimed meanwhile, so signals may come.
+        // Nothing is claimed meanwhile, so signals may be handled.
         if owner.needs_help()
             && let Some(part) = request_left(owner)
             && !ioat::is_asked_for(&part.request)
@@ -250,8 +250,8 @@ pub unsafe fn wait(cookie: Cookie) -> CopyStatus {
     }
 }
 
-/// Tells of the end, once. Pieces that could not be copied are copied now, in the program's
-/// thread, where a bad page faults as it would have in memcpy.
+/// Reports the end, once. Pieces that failed are copied now, in the program's thread, where a bad
+/// page faults as it would have in memcpy.
 unsafe fn report(owner: &Entry, cookie: Cookie) -> CopyStatus {
     if !PENDING.retire(cookie) {
         return CopyStatus::Unknown;
@@ -299,7 +299,7 @@ fn verify(owner: &Entry) {
     }
 }
 
-/// The stretch of a part in which pieces have failed.
+/// Returns the stretch of a part in which pieces have failed.
 fn failure(part: &Entry) -> Option<Copy> {
     let failed = part.slot.failed();
     if failed.is_empty() {

@@ -1,10 +1,10 @@
-//! Copies that go on while their caller does something else: carried by the workers or by an engine's
-//! channels, ended by the thread that finishes last.
+//! Asynchronous copies: carried by the workers or by an engine's channels, ended by the thread that
+//! finishes last.
 //!
 //! The caller works too, but only when it waits: then it claims pieces like a worker.
 //!
-//! What is under way belongs to the caller's promise: source, destination and word stay as
-//! they are until the end is told.
+//! The caller promises that source, destination and word stay as they are until the end is
+//! reported.
 
 mod begin;
 mod end;
@@ -34,14 +34,14 @@ pub struct Copy {
     pub len: usize,
 }
 
-/// In the child of a fork: what was under way is the parent's.
+/// Forgets copies in flight in the child of a fork: they are the parent's.
 pub fn forget_after_fork() {
     if process::Own::get().is_some() {
         PENDING.forget_everything();
     }
 }
 
-/// Fetches what `begin` will change, while the caller decides.
+/// Prefetches what `begin` will change, while the caller decides.
 pub fn prefetch() {
     process::prefetch();
     PENDING.prefetch();

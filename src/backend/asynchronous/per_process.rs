@@ -1,12 +1,12 @@
-//! What of asynchronous copies belongs to one process: the tag of its cookies, and the descriptor that
-//! becomes readable when something has ended.
+//! Per-process state of asynchronous copies: the tag of its cookies, and the descriptor that
+//! becomes readable when a copy has ended.
 
 use crate::backend::threads::cookies::Cookie;
 use crate::os::process::Own;
 use crate::os::sys;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// What the descriptor for ends stood for: device and inode.
+/// Device and inode of the descriptor for ends.
 static POLL_FILE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 pub fn pack(cookie: Cookie) -> i64 {
@@ -22,19 +22,19 @@ pub fn unpack(cookie: i64) -> Option<Cookie> {
     if tag == 0 { None } else { Cookie::unpack(cookie, tag) }
 }
 
-/// The descriptor for ends, if the program has asked for one.
+/// Returns the descriptor for ends, if the program has asked for one.
 pub(super) fn poll() -> Option<i32> {
     let stored = Own::get()?.poll.load(Ordering::Acquire);
     (stored > 0).then(|| stored - 1)
 }
 
-/// The program may have closed the number, and another file may have it now.
+/// Returns whether the number still stands for our descriptor: the program may have closed it.
 pub(super) fn is_our_poll(fd: i32) -> bool {
     let [device, inode] = POLL_FILE.each_ref().map(|half| half.load(Ordering::Relaxed));
     sys::file_of(fd) == Some((device, inode))
 }
 
-/// The descriptor that becomes readable when something has ended, or an errno.
+/// Returns the descriptor that becomes readable when a copy has ended, or an errno.
 pub fn poll_fd() -> Result<i32, i32> {
     let stored = &Own::get_or_make().poll;
     let before = stored.load(Ordering::Acquire);

@@ -46,7 +46,7 @@ use core::ffi::c_void;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-/// The program's call, as it came.
+/// Arguments of the program's call.
 pub struct ReadCall {
     pub op: Op,
     pub fd: usize,
@@ -57,7 +57,7 @@ pub struct ReadCall {
     pub flags: usize,
     /// All arguments, as the original takes them.
     pub arguments: [usize; 5],
-    /// Where the caller goes on; 0: not known.
+    /// Return address of the caller; 0: not known.
     pub site: usize,
 }
 
@@ -66,9 +66,8 @@ pub enum Buffers {
     List(SegmentList),
 }
 
-/// Lists outside the stack may not be readable at all, so only the kernel can fetch them. That
-/// costs more than a short read may pay. So they are fetched for this many calls after one that
-/// has read much.
+/// Calls, after one that has read much, for which lists outside the stack are fetched. Such lists
+/// may be unreadable, so only the kernel can fetch them, which costs too much for a short read.
 const FETCHES: u32 = 16;
 static FETCHES_LEFT: AtomicU32 = AtomicU32::new(0);
 
@@ -110,7 +109,7 @@ impl ReadCall {
     }
 }
 
-/// Takes the program's list as it is now.
+/// Reads the program's list as it is now.
 fn fetch(list: SegmentList, room: &mut ListRoom) -> Option<&[Segment]> {
     if list.count == 0 || list.count > SHORT {
         return None;
@@ -140,15 +139,15 @@ pub struct FileRead<'a> {
     fd: usize,
     file: RegularFile,
     list: &'a [Segment],
-    /// Where in the file the first byte lies.
+    /// File offset of the first byte.
     start: AtomicUsize,
     /// Bytes that the file has for the request, and bytes that were asked for.
     len: usize,
     asked: usize,
     uses_position: bool,
-    /// Some of it was not cached, so that the time it took says nothing about sharing.
+    /// Set if some of it was not cached, so that its time says nothing about sharing.
     went_on_alone: AtomicBool,
-    /// The descriptor was seen to be another file's, or closed.
+    /// Set if the descriptor was seen to be closed or another file's.
     was_replaced: AtomicBool,
 }
 
@@ -206,7 +205,7 @@ impl<'a> FileRead<'a> {
         self.len
     }
 
-    /// Returns where all of it goes, if that is one buffer.
+    /// Returns the destination of all of it, if that is one buffer.
     pub fn buffer(&self) -> Option<usize> {
         if let [one] = self.list { Some(one.base) } else { None }
     }
@@ -215,7 +214,7 @@ impl<'a> FileRead<'a> {
         self.went_on_alone.load(Ordering::Relaxed)
     }
 
-    /// Looks whether the descriptor has been the file's so far.
+    /// Returns whether the descriptor has been the file's so far.
     fn is_still_here(&self) -> bool {
         let is_here = || NoFilter::look().is_none_or(|allowed| self.file.is_here(self.fd, allowed));
         let here = !self.was_replaced.load(Ordering::Relaxed) && is_here();
@@ -270,9 +269,9 @@ impl<'a> FileRead<'a> {
         (done, answer)
     }
 
-    /// Does a piece, the pages of a fresh buffer first.
+    /// Reads a piece, after making the pages of a fresh buffer.
     fn read_piece(&self, from: usize, len: usize, fresh: bool) -> bool {
-        // Filters of all threads reach workers, and descriptors may be the caller's alone.
+        // A filter of all threads applies to workers, but descriptors may be the caller's alone.
         let here = 0u8;
         if workers::is_worker_stack(&raw const here as usize)
             && !NoFilter::look().is_some_and(|allowed| self.file.is_here(self.fd, allowed))
@@ -306,7 +305,7 @@ impl<'a> FileRead<'a> {
             (from, Seen::default(), self.start.load(Ordering::Relaxed));
         while at < self.len {
             let len = chunk_of(self.len - at, how.workers);
-            // Where in memory the pieces lie matters for one buffer.
+            // The place of pieces in memory matters for one buffer.
             let place = self.buffer().map_or(0, |to| to + at);
             let cut = match how.fresh {
                 true => Cut::for_fresh(place, len, how.workers + 1),
@@ -374,8 +373,8 @@ impl<'a> FileRead<'a> {
         Ok((done as isize, seen))
     }
 
-    /// Reads what the file may have got since it was asked for its size; the kernel's answer tells
-    /// where it ends. Returns how many bytes.
+    /// Reads what the file may have grown by since its size was read; the kernel's answer shows the
+    /// end. Returns how many bytes.
     fn read_grown(&self) -> usize {
         let more = self.read_by_libc(self.len, self.asked - self.len).0;
         self.went_on_alone.store(more > 0, Ordering::Relaxed);
@@ -385,7 +384,7 @@ impl<'a> FileRead<'a> {
         if !self.uses_position {
             return more;
         }
-        // It is ours if no other thread or process has read it meanwhile.
+        // Claimed if no other thread or process has read it meanwhile.
         let end = self.start.load(Ordering::Relaxed) + self.len + more;
         if file::seek_by(self.fd, more as isize) == end as isize {
             return more;
