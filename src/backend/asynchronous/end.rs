@@ -36,7 +36,7 @@ pub static AT_END: Once<fn(usize, u64)> = Once::new();
 /// end: afterwards the program may change both sides.
 pub static VERIFY: Once<unsafe fn(usize, usize, usize)> = Once::new();
 
-/// Sets up workers' part at start-up.
+/// Registers `attend` with the workers, at start-up.
 pub fn init() {
     worker::ATTEND.set(attend);
 }

@@ -1,4 +1,4 @@
-//! What the channels of both engines have in common: a thread, a lock, faults and counters each.
+//! Common part of the channels of both engines: a thread, a lock, faults and counters each.
 //!
 //! Descriptors are run by one thread per channel, so that a doorbell never waits for a copy that
 //! stalls. A channel's lock is held for one descriptor at a time.
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-/// Delivers the interrupt of a vector; it must not come back to the engine.
+/// Delivers the interrupt of a vector; must not call back into the engine.
 pub type Raise = Box<dyn Fn(usize) + Send + Sync>;
 
 /// An engine as its PCI function sees it. Register accesses have 1, 2, 4 or 8 bytes and do not
@@ -20,14 +20,14 @@ pub trait Engine: Send + Sync {
     fn write(&self, offset: u32, size: u32, value: u64);
     /// A write of 8 bytes to the portals, BAR 2.
     fn submit(&self, _offset: u32, _value: u64) {}
-    /// Power-on state. Faults and counters stay.
+    /// Restores the power-on state, except for faults and counters.
     fn reset(&self);
     /// Orders a fault, or cancels all, on the channels of a mask.
     fn arm(&self, channels: u32, fault: Option<Fault>);
     fn counters(&self, index: usize) -> Option<Counters>;
 }
 
-/// What a channel's thread does next.
+/// Next action of a channel's thread.
 #[derive(Debug, PartialEq)]
 pub enum Next {
     Step,
@@ -73,7 +73,7 @@ impl<S: Default + Send + 'static> Channels<S> {
         self.0[index].1.notify_all();
     }
 
-    /// Waits until a channel changes: `wake` ends that, too.
+    /// Waits until a channel changes; `wake` ends that, too.
     pub fn wait(&self, index: usize, channel: &mut MutexGuard<'_, Channel<S>>) {
         self.0[index].1.wait(channel);
     }
@@ -91,7 +91,7 @@ impl<S: Default + Send + 'static> Channels<S> {
                 let mut channel = all.lock(index);
                 loop {
                     match step(&engine, index, &mut channel, Instant::now()) {
-                        // Let a waiting register access in.
+                        // Lets a waiting register access in.
                         Next::Step => MutexGuard::bump(&mut channel),
                         Next::Sleep => all.wait(index, &mut channel),
                         Next::SleepUntil(when) => {

@@ -76,21 +76,21 @@ impl Descriptor {
 
 #[derive(Default)]
 struct Queue {
-    /// 0: the queue is disabled.
+    /// Size of the queue; 0: it is disabled.
     entries: usize,
     max_size: u64,
     incoming: [u64; 8],
     waiting: VecDeque<Descriptor>,
-    /// The next descriptor's fate, once decided, and not before when.
+    /// Fate of the next descriptor, once decided, and its earliest time.
     fate: Option<(Instant, Fate)>,
-    /// Put off until then; others overtake them.
+    /// Delayed descriptors, which others overtake.
     late: VecDeque<(Instant, Descriptor)>,
-    /// Whether the next one may be put off.
+    /// Set if the next one may be delayed.
     turn: bool,
 }
 
 pub struct Dsa {
-    /// For the thread of a command, which may have to wait.
+    /// Reference for the thread of a command, which may have to wait.
     me: Weak<Dsa>,
     memory: Arc<Memory>,
     raise: Raise,
@@ -190,7 +190,7 @@ impl Dsa {
         0
     }
 
-    /// Forgets what the queue still has: after this it writes nothing more.
+    /// Drops what the queue still has: after this it writes nothing more.
     fn disable(&self, index: usize) {
         self.queues.lock(index).state = Queue::default();
         self.registers()[(WQCFG + index * WQCFG_SIZE) / 4 + 6] &= !(3 << 30);
@@ -284,12 +284,12 @@ impl Dsa {
             queue.faults.counters.interrupts += 1;
             (self.raise)(what.vector);
         }
-        self.queues.wake(index); // for `drain`
+        self.queues.wake(index); // wakes `drain`
         Next::Step
     }
 }
 
-/// The registers after a reset.
+/// Returns the registers after a reset.
 fn power_on(queues: usize) -> Vec<u32> {
     let mut words = vec![0; END / 4];
     let mut put = |at: usize, value: u64| {
@@ -350,7 +350,7 @@ impl Engine for Dsa {
             return;
         }
         let descriptor = Descriptor::new(queue.incoming);
-        // What is late was taken out of the queue, by an engine.
+        // Delayed descriptors have left the queue: an engine has taken them.
         if queue.waiting.len() < queue.entries {
             queue.waiting.push_back(descriptor);
             drop(queue);

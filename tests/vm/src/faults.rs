@@ -1,4 +1,4 @@
-//! Faults that a guest can order from the device, and what it may count.
+//! Faults that a guest can order from the device, and counters that it can read.
 //!
 //! A guest speaks to this area through the configuration space of the
 //! function, from `AREA` up, in 32-bit words (see README.md for the table). It
@@ -11,7 +11,7 @@ use std::time::Duration;
 pub const READ_ERROR: u32 = 0x100;
 pub const WRITE_ERROR: u32 = 0x200;
 
-/// What "other error" is when the guest names none: a bad next descriptor.
+/// Error bit for "other error" when the guest names none: a bad next descriptor.
 const SOME_ERROR: u32 = 0x4;
 
 /// One fault, armed on one channel.
@@ -20,7 +20,7 @@ pub struct Fault {
     pub kind: Kind,
     /// Data descriptors that still go through.
     pub after: u32,
-    /// Occurrences that are left; 0 for ever.
+    /// Occurrences that are left; 0: no limit.
     pub times: u32,
     pub value: u32,
 }
@@ -44,7 +44,7 @@ impl Fault {
     }
 }
 
-/// What becomes of one descriptor.
+/// Result of one descriptor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fate {
     Run,
@@ -52,7 +52,7 @@ pub enum Fate {
     Hang,
 }
 
-/// The faults that wait on one channel.
+/// Armed faults of one channel.
 #[derive(Default)]
 pub struct Faults {
     armed: Vec<Fault>,
@@ -60,7 +60,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// One more fault; none: no fault any more.
+    /// Adds a fault; `None` removes all.
     pub fn arm(&mut self, fault: Option<Fault>) {
         match fault {
             Some(fault) => self.armed.push(fault),
@@ -68,7 +68,7 @@ impl Faults {
         }
     }
 
-    /// A data descriptor is about to run: after how long, and how it ends.
+    /// Returns the delay and the result of a data descriptor.
     pub fn on_data(&mut self) -> (Duration, Fate) {
         let (mut delay, mut fate) = (Duration::ZERO, Fate::Run);
         for index in 0..self.armed.len() {
@@ -92,7 +92,7 @@ impl Faults {
         (delay, fate)
     }
 
-    /// A null descriptor, which starts a channel: only a dead one fails here.
+    /// Returns the result of a null descriptor, which starts a channel: only a dead one fails here.
     pub fn on_null(&mut self) -> Fate {
         let Some(index) = self.ready(Kind::Dead) else { return Fate::Run };
         let fate = Fate::Fail(self.armed[index].error());
@@ -101,7 +101,7 @@ impl Faults {
         fate
     }
 
-    /// An interrupt is due: is it lost?
+    /// Returns whether an interrupt that is due is lost.
     pub fn on_interrupt(&mut self) -> bool {
         let Some(index) = self.ready(Kind::Lost) else { return false };
         self.fire(index);
@@ -109,7 +109,7 @@ impl Faults {
         true
     }
 
-    /// A descriptor that may be overtaken: by how much, if it is.
+    /// Returns the delay of a descriptor that may be overtaken, if it is.
     pub fn on_unfenced(&mut self) -> Option<Duration> {
         let index = self.ready(Kind::Overtaken)?;
         let delay = self.armed[index].delay();
@@ -133,10 +133,10 @@ impl Faults {
     }
 }
 
-/// Instead of the 0 that would mean for ever.
+/// Replaces a 0, which would mean no limit.
 const SPENT: u32 = u32::MAX;
 
-/// What a channel has done since power-on.
+/// Counters of a channel since power-on.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Counters {
     pub data: u32,
@@ -154,7 +154,7 @@ impl Counters {
     }
 }
 
-/// What the guest asks for by a write to the area.
+/// Request of the guest, by a write to the area.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Order {
     Arm { channels: u32, fault: Option<Fault> },
@@ -172,7 +172,7 @@ pub struct Area {
 }
 
 impl Area {
-    /// `offset` is from `AREA`.
+    /// Reads a register; `offset` is relative to `AREA`.
     pub fn read(&self, offset: u32) -> u32 {
         match offset {
             // A vendor-specific capability, the last in the list, of 64 bytes.
@@ -217,7 +217,7 @@ impl Area {
         Some(Order::Arm { channels: word >> 8 & 0xff, fault })
     }
 
-    /// The counters of the selected channel, all of one moment.
+    /// Shows the counters of the selected channel, all of one moment.
     pub fn show(&mut self, counters: Counters) {
         self.counters = counters;
     }

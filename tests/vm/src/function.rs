@@ -1,8 +1,7 @@
 //! An engine as a PCI function: configuration space, BARs, MSI-X.
 //!
-//! The transport forwards every access here. MSI-X is ours as well: an
-//! interrupt is a write of the table's data to the table's address, which
-//! whoever owns the transport performs (`Message`).
+//! The transport forwards every access here. MSI-X is ours as well: an interrupt is a write of the
+//! table's data to the table's address, which the transport performs (`Message`).
 
 use crate::channel::Engine;
 use crate::dsa::{self, Dsa};
@@ -14,7 +13,7 @@ use std::sync::Arc;
 
 pub const VENDOR: u16 = 0x8086;
 
-/// What the function is; the number is its PCI device.
+/// Model of the function, with its PCI device number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Model {
     /// The I/OAT engine of Skylake and Cascade Lake servers.
@@ -57,7 +56,7 @@ struct Config {
 }
 
 impl Function {
-    /// A function of a device with several of them, or with one.
+    /// Makes a function of a device.
     pub fn new(
         model: Model,
         several: bool,
@@ -153,7 +152,7 @@ impl Function {
         }
     }
 
-    /// Addresses are the guest's: which BAR is meant, only the address tells.
+    /// Writes to a BAR; addresses are the guest's, and the address determines the BAR.
     pub fn bar_write(&self, address: u64, size: u32, value: u64) {
         if self.model == Model::Dsa {
             let base = word_at(&self.config.lock().bytes, PORTALS);
@@ -174,7 +173,7 @@ fn word_at(bytes: &[u8; 256], at: usize) -> u32 {
     u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
 }
 
-/// Returns which bits of a configuration byte keep what is written.
+/// Returns the writable bits of a configuration byte.
 fn writable(model: Model, at: usize) -> u8 {
     match at {
         0x1a if model == Model::Dsa => 0xff << (PORTALS_SIZE >> 16).trailing_zeros(),

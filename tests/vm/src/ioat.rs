@@ -1,8 +1,7 @@
 //! The I/OAT function itself: registers, channels, descriptors, completions.
 //!
-//! It knows no PCI and no QEMU. Registers are read and written by whoever has
-//! the transport. Suspend and reset take effect between two descriptors, and
-//! after them the channel writes nothing more.
+//! It knows no PCI and no QEMU. The transport reads and writes registers. Suspend and reset take
+//! effect between two descriptors, and after them the channel writes nothing more.
 
 use crate::channel::{Channels, Engine, Next, Raise};
 use crate::faults::{Counters, Fate, Fault, WRITE_ERROR};
@@ -11,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::time::Instant;
 
-/// More, and the driver would not believe it.
+/// Most channels that the driver accepts.
 pub const MAX_CHANNELS: usize = 4;
 
 const VERSION: u64 = 0x32;
@@ -59,37 +58,36 @@ enum Status {
 struct State {
     control: u16,
     status: Status,
-    /// How many descriptors of this chain there are: a running total, modulo
-    /// 65536, as is `processed`.
+    /// Descriptors of this chain: a running total, modulo 65536, as is `processed`.
     count: u16,
     processed: u16,
     chain: u64,
-    /// A chain address came, and nothing of that chain has been asked for.
+    /// Set when a new chain address was written and nothing of it was requested.
     fresh: bool,
     next: u64,
-    /// The last good descriptor; 0 at the start of a chain.
+    /// Last good descriptor; 0 at the start of a chain.
     done: u64,
     completion: u64,
     error: u32,
     error_mask: u32,
     dca: u32,
-    /// An interrupt was raised and is not rearmed; another one is due then.
+    /// Set while a raised interrupt is not rearmed; and another one is due then.
     in_service: bool,
     latched: bool,
     hung: bool,
-    /// The next descriptor's fate, once decided, and not before when.
+    /// Fate of the next descriptor, once decided, and its earliest time.
     fate: Option<(Instant, Fate)>,
     late: Late,
 }
 
 type Channel = crate::channel::Channel<State>;
 
-/// Transfers without a fence that were put off, and what waits for them.
+/// Delayed transfers without a fence, and what waits for them.
 #[derive(Default)]
 struct Late {
     /// Source, destination, size.
     transfers: Vec<(u64, u64, u64)>,
-    /// When they are made up for at the end of a chain.
+    /// Time at which they are made up for at the end of a chain.
     due: Option<Instant>,
     completion: bool,
     interrupt: bool,
@@ -227,7 +225,7 @@ impl Ioat {
         let error = match fate {
             Fate::Run if state.put_off(now, control, (source, destination, size)) => 0,
             Fate::Run => {
-                // Only what is small overtakes.
+                // Only small transfers overtake.
                 if size > SMALL || control & (FENCE | NULL) != 0 {
                     self.make_up(index, state);
                 }
@@ -271,7 +269,7 @@ impl Ioat {
         Next::Step
     }
 
-    /// Carries out what was put off, and reports what has waited for it.
+    /// Makes up for delayed transfers, and reports what has waited for them.
     fn make_up(&self, index: usize, state: &mut Channel) {
         let late = std::mem::take(&mut state.late);
         for (from, to, size) in late.transfers {
@@ -288,7 +286,7 @@ impl Ioat {
         }
     }
 
-    /// Does what one good descriptor says; the error bits if it is not good.
+    /// Executes a valid descriptor; returns error bits for an invalid one.
     fn execute(&self, state: &mut Channel, size: u64, control: u64, from: u64, to: u64) -> u32 {
         if size == 0 || size > 1 << self.capacity {
             return BAD_LENGTH;
@@ -377,7 +375,7 @@ impl Engine for Ioat {
 }
 
 impl State {
-    /// Completed descriptor and status, as register and completion have it.
+    /// Returns completed descriptor and status, as in register and completion.
     fn report(&self) -> u64 {
         self.done | self.status as u64
     }
@@ -406,7 +404,7 @@ impl State {
         (self.fate, self.late) = (None, Late::default());
     }
 
-    /// More descriptors. A channel that was stopped wants a new chain first.
+    /// Adds descriptors. A stopped channel needs a new chain first.
     fn doorbell(&mut self, count: u16) {
         self.count = count;
         if self.count != self.processed && (self.fresh || self.status == Status::Done) {
@@ -417,7 +415,7 @@ impl State {
 }
 
 impl Channel {
-    /// Lets a transfer wait that may be overtaken, if that was ordered.
+    /// Delays a transfer that may be overtaken, if that was ordered.
     fn put_off(&mut self, now: Instant, control: u64, transfer: (u64, u64, u64)) -> bool {
         if control & (FENCE | NULL) != 0 || transfer.2 <= SMALL {
             return false;

@@ -1,8 +1,8 @@
 //! adma-vm: a guest with an emulated I/OAT or DSA device, and its verdict.
 //!
 //! The engines (`ioat`, `dsa`, and `channel`, `faults` for both) know nothing of PCI, the PCI
-//! function (`function`) nothing of QEMU; `proxy` carries one to the other. `qemu` runs a guest,
-//! `verdicts` listens to it. `orders` is what the programs in the guest know of `faults`.
+//! function (`function`) nothing of QEMU; `proxy` connects them. `qemu` runs a guest, `verdicts`
+//! parses its output. `orders` is the part of `faults` that programs in the guest use too.
 
 mod channel;
 mod dsa;

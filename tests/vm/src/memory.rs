@@ -1,9 +1,8 @@
 //! The guest's memory, as the device sees it.
 //!
-//! The law: the guest changes these bytes whenever it likes. So no Rust
-//! reference is ever made to them; every access goes through `at`, which finds
-//! the whole range in one region, and copies by raw pointer. A file that was
-//! mapped once stays mapped until the process ends, so that a pointer from
+//! The law: the guest changes these bytes at any time. So no Rust reference is ever made to them;
+//! every access goes through `at`, which finds the whole range in one region, and copies by raw
+//! pointer. A file that was mapped once stays mapped until the process ends, so that a pointer from
 //! `at` stays good when QEMU sends a new map in the middle of a copy.
 
 use parking_lot::{Mutex, RwLock};
@@ -15,7 +14,7 @@ use std::os::unix::fs::MetadataExt;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A piece of guest-physical addresses and the file that holds it.
+/// A range of guest-physical addresses and the file that holds it.
 pub struct Piece {
     pub address: u64,
     pub size: u64,
@@ -29,18 +28,18 @@ struct Region {
     base: usize,
 }
 
-/// A file mapped as a whole: where, and how long.
+/// Address and length of a mapped file.
 type Mapped = (usize, u64);
 
 #[derive(Default)]
 pub struct Memory {
     regions: RwLock<Vec<Region>>,
-    /// By device and inode: QEMU sends the same memory many times over.
+    /// Mapped files by device and inode: QEMU sends the same memory many times.
     files: Mutex<HashMap<(u64, u64), Mapped>>,
 }
 
 impl Memory {
-    /// Takes the guest's new memory map in place of the old one.
+    /// Replaces the guest's memory map.
     pub fn set(&self, pieces: &[Piece]) -> io::Result<()> {
         let mut regions = Vec::with_capacity(pieces.len());
         for piece in pieces {
@@ -82,7 +81,7 @@ impl Memory {
         Ok(mapped)
     }
 
-    /// Returns where `size` bytes of the guest lie here; none if not all are memory.
+    /// Returns the address of `size` bytes of the guest; `None` if not all are memory.
     fn at(&self, address: u64, size: u64) -> Option<*mut u8> {
         let end = address.checked_add(size)?;
         let regions = self.regions.read();
@@ -106,7 +105,7 @@ impl Memory {
         true
     }
 
-    /// Words of 64 bits, each read once.
+    /// Reads words of 64 bits, each once.
     pub fn load<const N: usize>(&self, address: u64) -> Option<[u64; N]> {
         let from = self.at(address, 8 * N as u64)?.cast::<u64>();
         if !from.is_aligned() {
@@ -117,7 +116,7 @@ impl Memory {
         Some(std::array::from_fn(|i| unsafe { from.add(i).read_volatile() }))
     }
 
-    /// One 64-bit store that the guest sees after everything copied before it.
+    /// Stores 64 bits, which the guest sees after everything copied before.
     pub fn store(&self, address: u64, value: u64) -> bool {
         let Some(to) = self.at(address, 8).map(|to| to.cast::<u64>()) else { return false };
         if !to.is_aligned() {
@@ -143,7 +142,7 @@ pub mod fake {
         file
     }
 
-    /// Memory from address 0 up, as a guest of that size would have it.
+    /// Returns memory from address 0 up, like a guest of that size.
     pub fn memory(size: u64) -> Memory {
         let memory = Memory::default();
         memory.set(&[Piece { address: 0, size, offset: 0, file: file(size) }]).unwrap();

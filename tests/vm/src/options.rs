@@ -53,7 +53,7 @@ pub struct Boot {
 }
 
 impl Boot {
-    /// What no single option shows to be wrong.
+    /// Checks options that are only wrong in combination.
     pub fn check(&self) -> Result<(), String> {
         let most = MAX_FUNCTIONS * self.nodes * self.per_function;
         if self.channels > most || !self.channels.is_multiple_of(self.nodes) {

@@ -25,7 +25,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// By name.
+    /// Kinds by name.
     pub const ALL: [(Kind, &str); 9] = [
         (Kind::Read, "read"),
         (Kind::Write, "write"),
@@ -39,7 +39,7 @@ impl Kind {
     ];
 }
 
-/// Where the area for orders lies in configuration space; it ends at 0x100.
+/// Offset of the area for orders in configuration space; it ends at 0x100.
 pub const AREA: u32 = 0xc0;
 
 /// Words of the area. A write to ORDER, bits 0 to 7 the kind and bits 8 to 15 the channels, arms a fault; one

@@ -82,7 +82,7 @@ struct Message {
 }
 
 impl Message {
-    /// The next message; none at the end.
+    /// Receives the next message; `None` at the end.
     fn receive(socket: &mut UnixStream) -> io::Result<Option<Message>> {
         let mut header = [0; HEADER];
         let (mut got, files) = receive_with_files(socket.as_raw_fd(), &mut header)?;
@@ -119,7 +119,7 @@ impl Message {
         bad(format!("command {} with {} bytes", self.command, self.payload.len()))
     }
 
-    /// The memory map: addresses, sizes and offsets, eight of each.
+    /// Parses the memory map: addresses, sizes and offsets, eight of each.
     fn pieces(mut self) -> io::Result<Vec<Piece>> {
         let files = mem::take(&mut self.files);
         let piece = |(index, file)| {
@@ -130,7 +130,7 @@ impl Message {
     }
 }
 
-/// One read that also takes the descriptors that ride on it.
+/// Reads once, with the descriptors attached.
 fn receive_with_files(socket: RawFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<File>)> {
     // Words, so that the control messages are aligned; room for MAX_FILES.
     let mut control = [0u64; 2 + MAX_FILES];
@@ -173,7 +173,7 @@ fn receive_with_files(socket: RawFd, buffer: &mut [u8]) -> io::Result<(usize, Ve
     Ok((got, files))
 }
 
-/// The way of interrupts into the guest.
+/// Path of interrupts into the guest.
 pub struct Qtest(Mutex<UnixStream>);
 
 impl Qtest {

@@ -1,4 +1,4 @@
-//! One guest: starts QEMU, is its I/OAT or DSA device, listens to it, ends it in time.
+//! One guest: starts QEMU, emulates its I/OAT or DSA device, reads its output, ends it in time.
 
 use crate::function::Function;
 use crate::function::Model;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 
-/// How a guest ended, and what it had said until then.
+/// Result of a guest, and its output until then.
 pub struct Outcome {
     pub verdicts: Verdicts,
     pub timed_out: bool,
@@ -108,7 +108,7 @@ fn machine(options: &Boot) -> Vec<String> {
     args
 }
 
-/// The devices in this process, one for each node: as many functions as the channels need.
+/// Attaches the devices of this process, one per node: as many functions as the channels need.
 fn attach_devices(
     command: &mut Command,
     options: &Boot,

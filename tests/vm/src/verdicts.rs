@@ -1,8 +1,8 @@
-//! What the guest says about its tests, and what that comes to.
+//! Verdicts of the guest about its tests, and their sum.
 //!
-//! One line each: `adma-vm: ok NAME`, `adma-vm: not ok NAME: reason`,
-//! `adma-vm: skip NAME: reason`, and `adma-vm: end` after the last. A guest
-//! that does not come to its end has failed, whatever it said before.
+//! One line each: `adma-vm: ok NAME`, `adma-vm: not ok NAME: reason`, `adma-vm: skip NAME: reason`,
+//! and `adma-vm: end` after the last. A guest that does not reach its end has failed, whatever it
+//! reported before.
 
 use std::fmt::Write;
 
@@ -20,7 +20,7 @@ pub struct Verdicts {
 }
 
 impl Verdicts {
-    /// Takes one line of the guest; lines that are no verdict are passed over.
+    /// Parses one line of the guest; other lines are ignored.
     pub fn line(&mut self, line: &str) {
         let Some(line) = line.trim_end().strip_prefix("adma-vm: ") else { return };
         let split = |rest: &str| {
@@ -44,7 +44,7 @@ impl Verdicts {
         self.tests.push(test);
     }
 
-    /// Something failed that no test of the guest could tell.
+    /// Adds a failure that no test of the guest could report.
     pub fn fail(&mut self, name: &str, reason: &str) {
         self.tests.push((name.into(), Verdict::Failed(reason.into())));
     }
@@ -53,7 +53,7 @@ impl Verdicts {
         self.ended
     }
 
-    /// The skipped tests, as `name: reason` lines.
+    /// Returns the skipped tests, as `name: reason` lines.
     pub fn skips(&self) -> String {
         let mut text = String::new();
         for (name, verdict) in &self.tests {
@@ -69,8 +69,8 @@ impl Verdicts {
         !self.tests.is_empty() && !self.tests.iter().any(|(_, verdict)| failed(verdict))
     }
 
-    /// The report, in the form of `cargo test`. Who keeps a list of skipped
-    /// tests takes them for passed, as there, and subtracts them again.
+    /// Returns the report, in the form of `cargo test`. A caller that keeps a list of skipped tests
+    /// counts them as passed, as there, and subtracts them again.
     pub fn report(&self, skipped_are_listed: bool) -> String {
         let (mut passed, mut failed, mut skipped) = (0, 0, 0);
         let mut text = String::new();

@@ -65,7 +65,7 @@ errnos! {
 
 // ---- calls --------------------------------------------------------------------------
 
-/// Any call with any argument.
+/// Makes any call with any argument.
 pub fn ioctl(fd: RawFd, number: u64, argument: u64) -> Result<(), Errno> {
     // SAFETY: the kernel checks whatever it is given; what it writes is covered by the
     // memory law, since the argument is one of our own structures, of a region, or bad.
@@ -75,13 +75,13 @@ pub fn ioctl(fd: RawFd, number: u64, argument: u64) -> Result<(), Errno> {
     }
 }
 
-/// A call with one of the structures above.
+/// Makes a call with one of the structures above.
 pub fn call<T>(fd: RawFd, number: u64, argument: &mut T) -> Result<(), Errno> {
     ioctl(fd, number, std::ptr::from_mut(argument) as u64)
 }
 
 impl Piece {
-    /// Between two regions, on any channel.
+    /// Makes a piece between two regions, on any channel.
     pub fn new(dst: &Region, dst_at: usize, src: &Region, src_at: usize, len: usize) -> Piece {
         let (dst, src) = (dst.address(dst_at), src.address(src_at));
         Piece { dst, src, len: len as u64, channel: CHANNEL_ANY, flags: 0 }
@@ -143,7 +143,7 @@ impl Wait {
     }
 }
 
-/// What a submission said.
+/// Result of a submission.
 #[derive(Clone, Copy, Debug)]
 pub struct Submitted {
     pub result: Result<(), Errno>,
@@ -167,7 +167,7 @@ impl Device {
         Ok(device)
     }
 
-    /// For a process that may lock `bytes`, and runs as user nobody from now on.
+    /// Opens the device for a process that may lock `bytes`, and runs as user nobody from now on.
     pub fn with_limit(bytes: usize) -> Outcome<Device> {
         let device = Device::open()?;
         limit_locked_memory(bytes as u64)?;
@@ -185,7 +185,7 @@ impl Device {
         Ok(info)
     }
 
-    /// The last place up to `at` from which a channel can read.
+    /// Returns the last offset up to `at` from which a channel can read.
     pub fn source(&self, at: usize) -> Outcome<usize> {
         Ok(at - at % self.info()?.src_align as usize)
     }
@@ -196,8 +196,8 @@ impl Device {
         Submitted { result, out }
     }
 
-    /// Between our memory and an export of another process: `way` is SUBMIT_PULL or SUBMIT_PUSH, and
-    /// on the side of the export a piece has an offset.
+    /// Submits pieces between our memory and an export of another process: `way` is SUBMIT_PULL or
+    /// SUBMIT_PUSH, and the side of the export is an offset.
     pub fn submit_across(
         &self,
         pieces: &mut [Piece],
@@ -210,7 +210,7 @@ impl Device {
         Submitted { result, out }
     }
 
-    /// Insists that a piece is refused, and that nothing of it is under way.
+    /// Checks that a piece is refused, and that nothing of it is in flight.
     pub fn refuse(&self, piece: Piece, errno: Errno, what: impl fmt::Display) -> Outcome {
         let Submitted { result, out } = self.submit(&mut [piece]);
         ensure_eq!((result, out.accepted, out.id), (Err(errno), 0, 0), "{what}: {piece:x?}");
@@ -227,13 +227,13 @@ impl Device {
         }
     }
 
-    /// The pieces that failed, as bits.
+    /// Waits. Returns the pieces that failed, as bits.
     pub fn wait(&self, id: u64, timeout: Duration) -> Result<u64, Errno> {
         let mut wait = Wait::new(id, timeout);
         call(self.fd(), WAIT, &mut wait).map(|()| wait.failed)
     }
 
-    /// Submits all pieces and insists that they are under way.
+    /// Submits all pieces and checks that they are in flight.
     pub fn start(&self, pieces: &mut [Piece]) -> Outcome<Submit> {
         let Submitted { result, out } = self.submit(pieces);
         if let Err(errno) = result {
@@ -246,7 +246,7 @@ impl Device {
         Ok(out)
     }
 
-    /// Waits for the end of a request; the pieces that failed, as bits.
+    /// Waits for the end of a request; returns the pieces that failed, as bits.
     pub fn end(&self, request: &Submit) -> Outcome<u64> {
         match self.wait(request.id, PATIENCE) {
             Ok(failed) => Ok(failed),
@@ -260,7 +260,7 @@ impl Device {
         Ok(())
     }
 
-    /// A whole request on a healthy device.
+    /// Makes a whole request on a healthy device.
     pub fn carry(&self, pieces: &mut [Piece]) -> Outcome<Submit> {
         let request = self.start(pieces)?;
         self.finish(&request)?;
@@ -273,7 +273,7 @@ impl Device {
         Ok(())
     }
 
-    /// Like `carry`, beside other work: what is refused for now is tried again.
+    /// Like `carry`, beside other work: temporary refusals are retried.
     pub fn carry_in_turn(&self, mut pieces: &mut [Piece]) -> Outcome {
         let begun = Instant::now();
         while !pieces.is_empty() {
@@ -293,7 +293,7 @@ impl Device {
         Ok(())
     }
 
-    /// The words of one channel.
+    /// Maps the words of one channel.
     pub fn words(&self, channel: u32) -> Outcome<Words> {
         let offset = channel as usize * PAGE;
         let page = Region::map_file(self.fd(), offset, PAGE, libc::PROT_READ, libc::MAP_SHARED);
@@ -305,7 +305,7 @@ impl Device {
     }
 }
 
-/// A way for others to what is exported through it.
+/// A port, through which others reach exports.
 pub struct Port(OwnedFd);
 
 impl Port {
@@ -323,7 +323,7 @@ impl Port {
     }
 }
 
-/// The page in which a channel says how far it has come.
+/// Page of words in which a channel reports its progress.
 pub struct Words(Region);
 
 impl Words {
@@ -336,8 +336,8 @@ impl Words {
     }
 }
 
-/// Waits by looking at the words only: no call at all. A channel that was late already
-/// promises no word; then false, and the end of the request has to be asked for.
+/// Waits by polling the words, without a call. A channel that was late already promises no word;
+/// then returns false, and the end of the request has to be asked for.
 pub fn wait_by_words(words: &[Words], request: &Submit) -> Outcome<bool> {
     let begun = Instant::now();
     let waiting = |channel: &usize| {

@@ -1,4 +1,4 @@
-//! How much a test does, and for how long it waits.
+//! Amount of work of a test, and its time limits.
 
 use std::time::{Duration, Instant};
 
@@ -17,13 +17,13 @@ fn told() -> Option<f64> {
     std::env::var("GUEST_ROUNDS").ok().and_then(|text| text.parse().ok())
 }
 
-/// What a test may take at most; a hang is a failure.
+/// Returns the time limit of a test; a hang is a failure.
 pub fn limit() -> Duration {
     let stock = Duration::from_secs(if crate::kernel::has_checkers() { 300 } else { 110 });
     stock.mul_f64(told().unwrap_or(1.0).max(1.0))
 }
 
-/// Asks again and again, for `limit` at most.
+/// Polls a condition, for `limit` at most.
 pub fn eventually(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
     loop {

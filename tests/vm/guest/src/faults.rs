@@ -1,4 +1,4 @@
-//! Faults ordered from the emulated device, and its own counters.
+//! Faults that are ordered from the emulated device, and its own counters.
 //!
 //! The device has an area in its configuration space for this (see tests/vm/README.md).
 //! A channel of the module need not be the channel of that number of the function: `place`
@@ -63,7 +63,7 @@ pub struct Counters {
     pub faults: u32,
 }
 
-/// A PCI function that is the engine.
+/// A PCI function of the engine.
 pub struct Function {
     name: String,
     config: File,
@@ -71,7 +71,7 @@ pub struct Function {
 }
 
 impl Function {
-    /// As in 0000:00:04.0.
+    /// Returns a name like 0000:00:04.0.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -80,7 +80,7 @@ impl Function {
         Ok(self.read(0)? >> 16 == 0x0b25)
     }
 
-    /// The NUMA node that it is on; -1: none, as on every kernel that knows of no nodes.
+    /// Returns its NUMA node; -1: none, as on every kernel without NUMA.
     fn node(&self) -> Outcome<i32> {
         let path = format!("/sys/bus/pci/devices/{}/numa_node", self.name);
         if !fs::exists(&path).context(&path)? {
@@ -107,7 +107,7 @@ impl Function {
         if function.read(0)? & 0xffff != 0x8086 || function.read(AREA).ok() != Some(MARK) {
             return Ok(None);
         }
-        // One interrupt for each channel, and one more of a DSA: the size of the table tells.
+        // One interrupt for each channel, and one more for a DSA: the size of the table tells.
         let mut at = u64::from(function.read(0x34)? as u8);
         while at != 0 {
             let word = function.read(at)?;
@@ -125,7 +125,7 @@ pub fn is_dsa() -> bool {
     std::env::var("GUEST_PROVIDER").as_deref() == Ok("dsa")
 }
 
-/// The functions of the engine; skipped where there is no such device.
+/// Returns the functions of the engine; skipped where there is no such device.
 pub fn functions() -> Outcome<Vec<Function>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/sys/bus/pci/devices")? {
@@ -146,13 +146,13 @@ pub struct Place {
     channel: u32,
 }
 
-/// The device, to be tormented; well again at the end.
+/// The device under fault injection; repaired at the end.
 pub struct Bench {
     functions: Vec<Function>,
 }
 
-/// What each channel has copied while `run` ran, as the device counts it; they differ by less
-/// than a tenth. Where channels are on several nodes those of one may have done it all.
+/// Checks that all channels have copied about as much while `run` ran, to a tenth, as the device
+/// counts it. With several nodes, the channels of one may have copied everything.
 pub fn expect_even_bytes(run: impl FnOnce() -> Outcome) -> Outcome {
     let bench = Bench::new()?;
     let device = Device::open()?;
@@ -199,12 +199,12 @@ impl Bench {
         Ok(Counters { descriptors, bytes, interrupts, resets, faults })
     }
 
-    /// All channels that there are, whether the module holds them or not.
+    /// Returns the number of all channels, whether the module holds them or not.
     pub fn count(&self) -> usize {
         self.places().count()
     }
 
-    /// Bytes copied by the channels of each NUMA node.
+    /// Returns the bytes copied by the channels of each NUMA node.
     pub fn bytes_by_node(&self) -> Outcome<BTreeMap<i32, u64>> {
         let mut bytes = BTreeMap::new();
         for place in self.places() {
@@ -214,12 +214,12 @@ impl Bench {
         Ok(bytes)
     }
 
-    /// Returns how often faults have struck, on all channels together.
+    /// Returns the number of faults that took effect, on all channels.
     pub fn struck(&self) -> Outcome<u32> {
         self.places().map(|place| Ok(self.counters(place)?.faults)).sum()
     }
 
-    /// Interrupts of all channels together.
+    /// Returns the interrupts of all channels.
     pub fn interrupts(&self) -> Outcome<u64> {
         self.places().map(|place| Ok(u64::from(self.counters(place)?.interrupts))).sum()
     }
@@ -239,8 +239,8 @@ impl Bench {
         self.functions.iter().try_for_each(|function| self.order(function, ALL_CHANNELS, fault))
     }
 
-    /// Every channel so slow that a request is under way for a while, and no slower than the
-    /// driver's timer allows. Few channels have more to do each, and less time for it.
+    /// Slows every channel down, so that a request is in flight for a while, but no more than the
+    /// driver's timer allows. With few channels each has more to do, and less time for it.
     pub fn slow_down(&self) -> Outcome {
         let channels = self.places().count() as u32;
         self.arm_all(Fault::always(Kind::Slow).value(7500 * channels.min(4)))
@@ -258,8 +258,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Returns where the channels of the module are, in their order. The device must be healthy and
-    /// no other copy in flight.
+    /// Returns the places of the module's channels, in order. The device must be healthy and no
+    /// other copy in flight.
     pub fn find_channels(&self, device: &Device) -> Outcome<Vec<Place>> {
         let (dst, src) = (Region::of_small_pages(PAGE)?, Region::of_small_pages(PAGE)?);
         let bytes = || -> Outcome<Vec<(Place, u64)>> {
@@ -307,7 +307,7 @@ pub fn order(kind: &str, words: &[&str]) -> Outcome {
     Ok(())
 }
 
-/// For scripts: a line for each channel.
+/// Prints a line for each channel, for scripts.
 pub fn print_counters() -> Outcome {
     let bench = Bench { functions: functions()? };
     for place in bench.places() {

@@ -1,4 +1,4 @@
-//! What the kernel tells about itself: the module's counters, pins, physical memory.
+//! Facts that the kernel reports: the module's counters, pins, physical memory.
 
 use crate::device::Piece;
 use crate::effort::{PATIENCE, eventually};
@@ -8,12 +8,12 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// For every user.
+/// Counters for every user.
 pub const STATISTICS: &str = "/sys/class/misc/adma/stats";
-/// For root.
+/// Counters for root.
 pub const ALL_STATISTICS: &str = "/sys/class/misc/adma/stats/all";
 
-/// A kernel built to find mistakes, and slow.
+/// Returns whether this kernel has checkers, which are slow.
 pub fn has_checkers() -> bool {
     Path::new("/proc/lockdep_stats").exists() || Path::new("/proc/self/fail-nth").exists()
 }
@@ -30,19 +30,19 @@ pub fn pins_must_wait_for_pages() -> Outcome {
     Ok(())
 }
 
-/// Writes a line to the kernel's log for its judge (judge-log.awk).
+/// Writes a line to the kernel's log, for judge-log.awk.
 pub fn note(words: &str) {
     // One write is one message; a failure matters only where there is a judge.
     let _ = fs::write("/dev/kmsg", format!("<6>adma-vm: {words}\n"));
 }
 
-/// Messages that this test provokes.
+/// Announces messages that this test provokes.
 pub fn announce(regex: &str) {
     note(&format!("expect {regex}"));
 }
 
-/// A page that is the destination of two transfers at once: our nonsense, not the module's,
-/// but a kernel that checks mappings has to say so, with the place of each.
+/// Announces that a page is the destination of two transfers at once: the test's fault, not the
+/// module's, but a kernel that checks mappings reports each place.
 pub fn announce_overlap() {
     announce("overlapping mappings (aren't supported|of cacheline)");
     announce("^DMA-API: Mapped at:");

@@ -1,8 +1,8 @@
 //! Memory of every kind that a program can have, to copy from and to.
 //!
-//! The memory law: a region is reached through volatile reads and writes of its own raw
-//! address and in no other way. Engine, kernel and other processes change it behind our
-//! back, so no Rust reference ever covers it.
+//! The memory law: a region is reached through volatile reads and writes of its own raw address and
+//! in no other way. Engine, kernel and other processes change it at any time, so no Rust reference
+//! ever covers it.
 //!
 //! Every region lies between guard pages, and is unmapped with its owner.
 
@@ -28,9 +28,9 @@ pub enum PageKind {
     SharedFile,
     /// A file of the layered file system, not of tmpfs itself.
     LayeredFile,
-    /// Of the reserved huge pages.
+    /// Reserved huge pages.
     Huge,
-    /// Huge if the kernel likes.
+    /// Huge pages if the kernel chooses to.
     Transparent,
 }
 
@@ -49,8 +49,8 @@ impl PageKind {
 pub struct Region {
     base: usize,
     len: usize,
-    /// With the pages around it: what goes at the end, but for the holes, where other
-    /// mappings may be by then.
+    /// Range with the guard pages: unmapped at the end, except for holes, where other mappings may
+    /// be by then.
     whole: (usize, usize),
     holes: Mutex<Vec<(usize, usize)>>,
 }
@@ -80,7 +80,7 @@ fn checked(result: i32) -> io::Result<()> {
 }
 
 impl Region {
-    /// Reserves addresses and lets `fill` put something at the middle.
+    /// Reserves addresses and lets `fill` map something in the middle.
     fn between_guards(
         len: usize,
         align: usize,
@@ -107,7 +107,7 @@ impl Region {
         })
     }
 
-    /// All of a file, to be read and written.
+    /// Maps all of a file, readable and writable.
     pub fn of_file(file: &File, flags: i32) -> Outcome<Region> {
         let len = file.metadata()?.len() as usize;
         Ok(Region::map_file(file.as_raw_fd(), 0, len, READ_WRITE, flags)?)
@@ -120,31 +120,31 @@ impl Region {
         })
     }
 
-    /// Ordinary memory, not yet there: the first touch makes it.
+    /// Maps ordinary memory, populated by the first touch.
     pub fn anonymous(len: usize) -> Outcome<Region> {
         Region::without_file(len, PAGE, libc::MAP_PRIVATE).context("anonymous memory")
     }
 
-    /// Memory that stays common to parent and child.
+    /// Maps memory that parent and child share.
     pub fn shared(len: usize) -> Outcome<Region> {
         Region::without_file(len, PAGE, libc::MAP_SHARED).context("shared memory")
     }
 
-    /// Pages of 4 KiB, all of them there, never a huge one.
+    /// Maps pages of 4 KiB, all of them present, never a huge one.
     pub fn of_small_pages(len: usize) -> Outcome<Region> {
         let region = Region::anonymous(len)?;
-        // A kernel without huge pages refuses, and there is nothing to refuse.
+        // A kernel without huge pages refuses this, harmlessly.
         let _ = region.advise(0, region.len, libc::MADV_NOHUGEPAGE);
         region.touch();
         Ok(region)
     }
 
-    /// Pages of 4 KiB of which no two neighbours lie together, as after long use.
+    /// Maps pages of 4 KiB of which no two neighbours are contiguous, as after long use.
     pub fn of_scattered_pages(len: usize) -> Outcome<Region> {
         let region = Region::anonymous(len)?;
         let _ = region.advise(0, region.len, libc::MADV_NOHUGEPAGE);
-        // The kernel hands pages out one beside the other, in the order in which they are
-        // touched. Every odd step comes by all of a power of two.
+        // The kernel allocates contiguous pages in the order in which they are touched. An odd step
+        // visits all of a power of two.
         let pages = region.len / PAGE;
         let round = pages.next_power_of_two();
         for page in (0..round).map(|i| i * 389 % round).filter(|&page| page < pages) {
@@ -153,7 +153,7 @@ impl Region {
         Ok(region)
     }
 
-    /// Skipped where the kernel has no such memory.
+    /// Maps memory of a kind; skipped where the kernel has none.
     pub fn of_kind(kind: PageKind, len: usize) -> Outcome<Region> {
         match kind {
             PageKind::Anonymous => Region::anonymous(len),
@@ -210,14 +210,14 @@ impl Region {
         self.store(at, word);
     }
 
-    /// Any value at a place.
+    /// Stores a value at an offset.
     pub fn store<T: Copy>(&self, at: usize, value: T) {
         assert!(at.is_multiple_of(8) && align_of::<T>() <= 8 && at + size_of::<T>() <= self.len);
         // SAFETY: inside the region and aligned; memory law.
         unsafe { ((self.base + at) as *mut T).write_volatile(value) }
     }
 
-    /// The value that `store` has left at a place.
+    /// Returns the value that `store` has left at an offset.
     ///
     /// # Safety
     /// Nothing else has been written there since.
@@ -227,7 +227,7 @@ impl Region {
         unsafe { ((self.base + at) as *const T).read_volatile() }
     }
 
-    /// Words that say where they belong and to which seed.
+    /// Fills it with words that encode their place and the seed.
     pub fn fill(&self, seed: u64) {
         self.fill_part(0, self.len, seed);
     }
@@ -238,7 +238,7 @@ impl Region {
         }
     }
 
-    /// The first word that `fill` did not leave there.
+    /// Returns the first word that differs from what `fill` has left.
     pub fn expect(&self, seed: u64) -> Result<(), String> {
         self.expect_part(0, self.len, seed)
     }
@@ -269,14 +269,14 @@ impl Region {
         }
     }
 
-    /// Makes every page be there.
+    /// Populates every page.
     pub fn touch(&self) {
         for at in (0..self.len).step_by(PAGE) {
             self.set(at, 1);
         }
     }
 
-    /// Copies as libc would, byte by byte, where the engine did not.
+    /// Copies byte by byte, like libc, where the engine did not.
     pub fn copy_by_cpu(&self, at: usize, from: &Region, from_at: usize, len: usize) {
         for i in 0..len {
             self.set(at + i, from.get(from_at + i));
@@ -298,7 +298,7 @@ impl Region {
         checked(unsafe { libc::mprotect((self.base + from) as *mut _, len, rights) })
     }
 
-    /// Nothing is there any more.
+    /// Unmaps a part.
     pub fn unmap_part(&self, from: usize, len: usize) -> io::Result<()> {
         assert!(from + len <= self.len);
         self.holes.lock().push((self.base + from, len));
@@ -306,14 +306,14 @@ impl Region {
         checked(unsafe { libc::munmap((self.base + from) as *mut _, len) })
     }
 
-    /// Fresh memory in the place of the old.
+    /// Replaces the memory with fresh memory.
     pub fn replace(&self) -> io::Result<()> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         mmap(self.base, self.len, READ_WRITE, flags, -1, 0).map(|_| ())
     }
 
-    /// A shared file in the place of a region that was unmapped, whole; no other thread may
-    /// map anything meanwhile.
+    /// Maps a shared file in place of a region that was unmapped entirely; no other thread may map
+    /// anything meanwhile.
     pub fn map_again(&self, fd: RawFd) -> io::Result<()> {
         let flags = libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE;
         mmap(self.base, self.len, READ_WRITE, flags, fd, 0)?;
@@ -321,7 +321,7 @@ impl Region {
         Ok(())
     }
 
-    /// Moves the pages to other addresses; these here are empty then.
+    /// Moves the pages to other addresses, which leaves these empty.
     pub fn move_away(&self) -> Outcome<Region> {
         let new = Region::anonymous(self.len)?;
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
@@ -333,8 +333,8 @@ impl Region {
         Ok(new)
     }
 
-    /// Pages that are not there yet stay away: no thread answers their faults as long as the
-    /// descriptor lives. Skipped where the kernel has no such thing.
+    /// Leaves faults of missing pages unanswered as long as the descriptor lives. Skipped where the
+    /// kernel has no userfaultfd.
     pub fn leave_faults_unanswered(&self) -> Outcome<OwnedFd> {
         const API: u64 = 0xc018_aa3f;
         const REGISTER: u64 = 0xc020_aa00;
@@ -353,7 +353,7 @@ impl Region {
         Ok(faults)
     }
 
-    /// Pages of one NUMA node only, from their first touch on.
+    /// Binds pages to one NUMA node, from their first touch on.
     pub fn bind_to_node(&self, node: u32) -> io::Result<()> {
         const BIND: usize = 2;
         let nodes = 1u64 << node;
@@ -369,7 +369,7 @@ impl Region {
         checked(unsafe { libc::mlock(self.base as *const _, self.len) })
     }
 
-    /// Returns whether each page is in memory, or None where nothing is mapped.
+    /// Returns whether each page is resident, or `None` where nothing is mapped.
     pub fn residence(&self) -> Option<Vec<bool>> {
         let mut pages = vec![0u8; self.len / PAGE];
         // SAFETY: the vector has a byte for each page.
@@ -398,7 +398,7 @@ fn seeded(seed: u64, at: usize) -> u64 {
     (seed ^ at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// A file that is nothing but memory.
+/// Makes a memfd.
 pub fn memory_file(len: usize) -> Outcome<File> {
     const NAME: &CStr = c"adma-guest";
     // SAFETY: a constant string; the descriptor is new and has no other owner.

@@ -1,4 +1,4 @@
-//! How often this thread comes to a place in the kernel: histograms of trace events.
+//! Counts how often this thread reaches a place in the kernel, by histograms of trace events.
 
 use crate::verdict::{Context, Outcome};
 use std::fs;
@@ -7,27 +7,27 @@ use std::path::{Path, PathBuf};
 const TRACING: &str = "/sys/kernel/tracing";
 const BY_THREAD: &str = "hist:keys=common_pid";
 
-/// `security_capable(cred, namespace, capability, options)`: a question whether a thread may lock
+/// Filter of `security_capable(cred, namespace, capability, options)`: checks for the right to lock
 /// memory (CAP_IPC_LOCK).
 pub const MAY_LOCK: &str = "cap == 14";
-/// A question that is recorded by the audit subsystem when the answer is no.
+/// Filter of those checks whose denial is audited.
 pub const MAY_LOCK_AUDITED: &str = "cap == 14 && opts == 0";
 
-/// A function of the kernel or an event that it has; goes with its owner.
+/// Probe of a kernel function or event; removed on drop.
 pub struct Probe {
-    /// Of a function that we have made an event of.
+    /// Name of a function for which we have made an event.
     function: Option<String>,
     event: PathBuf,
     trigger: String,
 }
 
 impl Probe {
-    /// Skipped where the kernel cannot count.
+    /// Probes a function; skipped where the kernel cannot count.
     pub fn function(name: &str) -> Outcome<Probe> {
         Self::at(format!("adma_{name}"), name, BY_THREAD.into())
     }
 
-    /// Questions about a thread's capabilities for which `condition` holds.
+    /// Probes checks of capabilities for which `condition` holds.
     pub fn capable(name: &str, condition: &str) -> Outcome<Probe> {
         let place = "security_capable cap=%dx:u32 opts=%cx:u32";
         Self::at(format!("adma_capable_{name}"), place, format!("{BY_THREAD} if {condition}"))
@@ -43,7 +43,7 @@ impl Probe {
         Probe { function: Some(function), event, trigger }.armed()
     }
 
-    /// As `kmem/kmalloc`; `None` where this kernel has no such event.
+    /// Probes an event like `kmem/kmalloc`; `None` where this kernel lacks it.
     pub fn event(name: &str) -> Outcome<Option<Probe>> {
         let event = Path::new(TRACING).join("events").join(name);
         if !event.exists() {
@@ -60,7 +60,7 @@ impl Probe {
         Ok(self)
     }
 
-    /// Returns how often this thread was there since it was armed.
+    /// Returns how often this thread was there since the probe was armed.
     pub fn count(&self) -> Outcome<u64> {
         // SAFETY: no arguments.
         self.count_of(unsafe { libc::gettid() })
@@ -73,7 +73,7 @@ impl Probe {
     }
 }
 
-/// Lines as `{ common_pid:       1234 } hitcount:         57`.
+/// Parses lines like `{ common_pid:       1234 } hitcount:         57`.
 fn hits(histogram: &str, thread: i32) -> u64 {
     let of_line = |line: &str| {
         let (key, count) = line.strip_prefix("{ common_pid:")?.split_once('}')?;

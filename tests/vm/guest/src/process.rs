@@ -5,14 +5,14 @@ use std::io::{self, BufRead};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-/// Without Rust's own handlers: a fault kills, and the module sees no handler.
+/// Removes Rust's own handlers: a fault kills, and the module sees no handler.
 pub fn default_signals() {
     for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGPIPE] {
         on_signal(signal, libc::SIG_DFL);
     }
 }
 
-/// `reaction` is SIG_DFL, SIG_IGN or the address of an `extern "C" fn(i32)`.
+/// Sets an action: `reaction` is SIG_DFL, SIG_IGN or the address of an `extern "C" fn(i32)`.
 pub fn on_signal(signal: i32, reaction: usize) {
     // SAFETY: all zeros is a good sigaction; no SA_RESTART, so that calls are interrupted.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -21,7 +21,7 @@ pub fn on_signal(signal: i32, reaction: usize) {
     unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
 }
 
-/// A handler that does nothing: it only exists.
+/// A handler that does nothing.
 pub extern "C" fn nothing(_signal: i32) {}
 
 pub fn die_after(limit: Duration) {
@@ -29,7 +29,7 @@ pub fn die_after(limit: Duration) {
     unsafe { libc::alarm(limit.as_secs() as u32) };
 }
 
-/// How long this thread has been at work, here and in the kernel.
+/// Returns the CPU time of this thread, user and kernel.
 pub fn cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a structure of ours.
@@ -55,7 +55,7 @@ pub struct Child {
     ended: Option<Ended>,
 }
 
-/// Runs something in a child, which says its own reason when it fails.
+/// Runs something in a child, which prints its own reason when it fails.
 pub fn fork(run: impl FnOnce() -> Outcome) -> Outcome<Child> {
     // SAFETY: the child uses what fork makes usable: its own thread, files and memory.
     match unsafe { libc::fork() } {
@@ -69,12 +69,12 @@ pub fn fork(run: impl FnOnce() -> Outcome) -> Outcome<Child> {
     }
 }
 
-/// Runs something in a child, which must end well.
+/// Runs something in a child, which must succeed.
 pub fn in_child(run: impl FnOnce() -> Outcome) -> Outcome {
     fork(run)?.succeed()
 }
 
-/// Runs something in several threads at once, each of which must end well.
+/// Runs something in several threads at once, each of which must succeed.
 pub fn in_threads(count: usize, run: impl Fn(usize) -> Outcome + Sync) -> Outcome {
     std::thread::scope(|scope| {
         let start = |number| {
@@ -88,8 +88,8 @@ pub fn in_threads(count: usize, run: impl Fn(usize) -> Outcome + Sync) -> Outcom
     })
 }
 
-/// Runs something in a child, to the end, whatever that is. Returns the last line that it
-/// wrote to standard error as well.
+/// Runs something in a child until it ends in any way. Returns the last line that it wrote to
+/// standard error as well.
 pub fn confined(run: impl FnOnce() -> i32) -> (Ended, String) {
     let Ok((reader, writer)) = io::pipe() else { return (Ended::Exited(1), "no pipe".into()) };
     // SAFETY: as in `fork`; the child leaves by exit.
@@ -103,7 +103,7 @@ pub fn confined(run: impl FnOnce() -> i32) -> (Ended, String) {
     drop(writer);
     let mut child = Child { pid, ended: None };
     let mut last = String::new();
-    // Until no process has it open; what is no text is no reason.
+    // Until no process has it open; a line that is not text is no reason.
     for line in io::BufReader::new(reader).lines().map_while(Result::ok) {
         eprintln!("{line}");
         if !line.trim().is_empty() {
@@ -125,7 +125,7 @@ impl Child {
         }
     }
 
-    /// Looks whether it has ended, or waits for it.
+    /// Checks whether it has ended, or waits for it.
     fn reap(&mut self, options: i32) -> Option<Ended> {
         while self.ended.is_none() {
             let mut status = 0;
@@ -161,7 +161,7 @@ impl Child {
         }
     }
 
-    /// Insists that it went well.
+    /// Checks that it succeeded.
     pub fn succeed(mut self) -> Outcome {
         match self.wait() {
             Ended::Exited(0) => Ok(()),
@@ -180,13 +180,13 @@ impl Drop for Child {
     }
 }
 
-/// From a child to its parent.
+/// Signals the parent of a child.
 pub fn signal_parent(signal: i32) {
     // SAFETY: no pointers.
     unsafe { libc::kill(libc::getppid(), signal) };
 }
 
-/// What one process opens for another, once.
+/// Gate that one process opens for another, once.
 pub struct Gate([i32; 2]);
 
 impl Gate {
@@ -220,7 +220,7 @@ impl Drop for Gate {
     }
 }
 
-/// Gives up root for good.
+/// Drops root for good.
 pub fn become_nobody() -> Outcome {
     const NOBODY: u32 = 65534;
     // SAFETY: no pointers but an empty list.
@@ -241,8 +241,7 @@ pub fn limit_locked_memory(bytes: u64) -> Outcome {
     Ok(())
 }
 
-/// Replaces this process by the program itself, in the role of a victim. Comes back only
-/// when that fails.
+/// Executes the program itself, in the role of a victim. Returns only on failure.
 pub fn become_victim(role: &str, arguments: &[&str]) -> End {
     use std::os::unix::process::CommandExt;
     let mut command = std::process::Command::new("/proc/self/exe");
@@ -273,7 +272,7 @@ mod tests {
     #[test]
     fn confined_test_is_heard_and_survived() {
         let said = confined(|| {
-            // Past the harness, which would keep what eprintln says.
+            // Bypasses the harness, which would capture eprintln.
             let _ = io::stderr().write_all(b"first\nsecond\n\n");
             7
         });

@@ -1,4 +1,4 @@
-//! How a test ends when it does not pass, and short ways to say so.
+//! Results of a test that does not pass, and short ways to return them.
 
 use crate::device::Errno;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::io;
 #[derive(Clone, Debug)]
 pub enum End {
     Failed(String),
-    /// The machine cannot show it, and why.
+    /// The machine cannot run it, and why.
     Skipped(String),
 }
 
@@ -40,7 +40,7 @@ impl From<Errno> for End {
     }
 }
 
-/// Puts the place before the reason of a failure.
+/// Prefixes the reason of a failure with its place.
 pub trait Context<T> {
     fn context(self, place: impl fmt::Display) -> Outcome<T>;
 }
@@ -54,7 +54,7 @@ impl<T, E: Into<End>> Context<T> for Result<T, E> {
     }
 }
 
-/// Says the reason on standard error and gives the exit status.
+/// Prints the reason to standard error and returns the exit status.
 pub fn tell(outcome: Outcome) -> i32 {
     match outcome {
         Ok(()) => 0,
@@ -81,7 +81,7 @@ macro_rules! ensure {
     };
 }
 
-/// The found value first, then the wanted one.
+/// Checks equality; the found value comes first.
 macro_rules! ensure_eq {
     ($found:expr, $wanted:expr, $($words:tt)+) => {{
         let (found, wanted) = (&$found, &$wanted);

@@ -1,4 +1,4 @@
-//! The engine against a fake guest: no threads, time as the test says.
+//! Tests of the engine with a fake guest: no threads, and a simulated clock.
 
 use super::*;
 use crate::faults::Kind;
@@ -43,7 +43,7 @@ impl Bench {
         self.engine.read(CHANNEL + register, size)
     }
 
-    /// A ring of 64 descriptors; the driver rings the bell for the first ones.
+    /// Writes a ring of 64 descriptors and rings the doorbell for the first ones.
     fn chain(&self, descriptors: &[(u64, u64, u64, u64)]) {
         for (index, (size, control, source, destination)) in descriptors.iter().enumerate() {
             let next = RING + (index as u64 + 1) % 64 * 64;
@@ -59,7 +59,7 @@ impl Bench {
         self.set(0x06, 2, count.into());
     }
 
-    /// The first `count` descriptors, as far as they go without waiting.
+    /// Runs the first `count` descriptors, as far as they go without waiting.
     fn run(&self, count: u16) {
         self.bell(count);
         self.go(0);
@@ -101,7 +101,7 @@ fn pattern(size: usize) -> Vec<u8> {
     (0..size).map(|i| (i * 7 + i / 251 + 1) as u8).collect()
 }
 
-/// Two data descriptors of 0x1000 bytes; only the second one reports.
+/// Returns two data descriptors of 0x1000 bytes; only the second one reports.
 fn two_pages() -> [(u64, u64, u64, u64); 2] {
     [(0x1000, 0, 0x10_0000, 0x20_0000), (0x1000, 0x9, 0x10_1000, 0x20_1000)]
 }

@@ -1,4 +1,4 @@
-//! Every allocation of a call fails once, on a kernel that can be told to.
+//! Fails every allocation of a call once, on a kernel with fault injection.
 
 use super::*;
 use std::os::unix::fs::FileExt;
@@ -30,7 +30,7 @@ impl Failing {
         Ok(Failing(file))
     }
 
-    /// The order itself copies from us, and what was ordered before may strike there.
+    /// Writes the order, which copies from us itself, so that an earlier order may strike there.
     fn set(&self, nth: u32) -> Outcome {
         let text = nth.to_string();
         let written = self.0.write_all_at(text.as_bytes(), 0);
@@ -61,7 +61,7 @@ impl Failing {
     }
 }
 
-/// What a call may say when it had no memory.
+/// Checks the error of a call without memory.
 fn expect_clean<T>(result: &Result<T, Errno>, nth: u32) -> Outcome {
     match result {
         Ok(_) | Err(ENOMEM | EFAULT | EAGAIN | EBUSY | EMFILE) => Ok(()),
@@ -69,7 +69,7 @@ fn expect_clean<T>(result: &Result<T, Errno>, nth: u32) -> Outcome {
     }
 }
 
-/// Memory that is there, and memory that must be made first.
+/// Memory that is present, and memory that must be populated first.
 const KINDS: [fn(usize) -> Outcome<Region>; 2] = [Region::of_small_pages, Region::anonymous];
 
 pub fn z_allocation_failed_in_submit_is_a_clean_error() -> Outcome {

@@ -1,9 +1,9 @@
-//! Which channel takes what, and how much can be under way.
+//! Choice of channels, and limits of what can be in flight.
 
 use super::*;
 use crate::faults::expect_even_bytes;
 
-/// Real machines show one channel in each PCI function, and eight functions for each socket.
+/// Real machines have one channel in each PCI function, and eight functions for each socket.
 pub fn channel_of_every_function_is_held() -> Outcome {
     let bench = Bench::new()?;
     let device = Device::open()?;
@@ -63,8 +63,8 @@ pub fn channel_named_takes_the_piece() -> Outcome {
     Ok(())
 }
 
-/// The pieces of a request are spread over all channels, of several nodes over those of the
-/// pages; the same request has the same ones again, for which its pages are mapped.
+/// The pieces of a request are spread over all channels, of several nodes over those of the pages;
+/// a repeated request gets the same ones, for which its pages are mapped.
 pub fn channel_any_spreads_and_follows_the_place() -> Outcome {
     let pair = Pair::new(32 * PAGE)?;
     let near = pair.channels as usize / Bench::new()?.bytes_by_node()?.len();
@@ -121,7 +121,7 @@ pub fn channel_slots_full_is_eagain() -> Outcome {
     ensure_eq!(slots, (0..SLOTS as u32).collect::<Vec<_>>(), "slots of requests under way");
     bench.clear()?;
     under_way.iter().try_for_each(|request| device.finish(request))?;
-    // And there is room again.
+    // There is room again.
     device.carry(&mut [one_more])?;
     pair.expect_copied()
 }
@@ -140,7 +140,7 @@ pub fn channel_bytes_of_a_request_are_limited() -> Outcome {
     Ok(dst.expect(1)?)
 }
 
-/// However much is asked for, no more is taken than was promised.
+/// However much is submitted, no more is taken than was promised.
 pub fn channel_pages_under_way_are_limited() -> Outcome {
     const LEN: usize = 64 << 10;
     let bench = Bench::new()?;
@@ -157,7 +157,7 @@ pub fn channel_pages_under_way_are_limited() -> Outcome {
             Ok(()) => under_way.push(out),
             Err(errno) => break errno,
         }
-        // What was over meanwhile counts no more; channels come to an end in any order.
+        // Finished requests do not count any more; channels finish in any order.
         let is_under_way = |out: &&Submit| device.wait(out.id, Duration::ZERO) == Err(EAGAIN);
         let pages = (2 * under_way.iter().filter(is_under_way).count() * LEN / PAGE) as u64;
         ensure!(pages > 0, "too quick to show anything");
@@ -178,14 +178,14 @@ pub fn channel_bytes_queued_are_limited() -> Outcome {
     let _depth = Parameter::set("adma", "depth", DEPTH as u64)?;
     let pair = Pair::scattered(MAX_PIECES * PAGE)?;
     let mut pieces = pair.whole().split(MAX_PIECES, 1);
-    // Pinned, so that to submit them takes no time.
+    // Pinned before, so that submission takes no time.
     pair.device.carry(&mut pieces)?;
     pair.src.fill(3);
     bench.slow_down_one()?;
     let Submitted { result, out } = pair.device.submit(&mut pieces);
     ensure_eq!(result, Err(EBUSY), "{MAX_PIECES} pages for a queue of 16");
     let queued = out.accepted as usize * PAGE;
-    // What was over meanwhile is not queued any more.
+    // Finished requests are not queued any more.
     ensure!((DEPTH..2 * DEPTH).contains(&queued), "{queued} bytes were queued");
     pair.device.finish(&out)?;
     pair.dst.expect_part(0, queued, 3)?;
@@ -195,8 +195,8 @@ pub fn channel_bytes_queued_are_limited() -> Outcome {
     pair.dst.expect(3).context("all of it")
 }
 
-/// A queue is no failure: the channel moves all the time, though the last of it is answered
-/// long after the timeout.
+/// A queue is no failure: the channel makes progress, though the last transfer completes long after
+/// the timeout.
 pub fn channel_queue_longer_than_the_timeout_is_no_failure() -> Outcome {
     // The pieces take three times as long. A busy host may stop the device for hundreds of ms.
     const TIMEOUT: Duration = Duration::from_millis(600);
@@ -214,8 +214,8 @@ pub fn channel_queue_longer_than_the_timeout_is_no_failure() -> Outcome {
     pair.expect_copied()
 }
 
-/// A submission that waits for a page holds no place of the channel: the words of others go on
-/// to prove their data.
+/// A submission that waits for a page holds no place of the channel: words still prove the data of
+/// others.
 pub fn channel_with_a_stuck_submission_is_not_silent() -> Outcome {
     let pair = Pair::new(PAGE)?;
     let carry = || pair.device.carry(&mut [pair.whole().on(0)]);

@@ -44,7 +44,7 @@ pub fn copy_every_size_is_right() -> Outcome {
     Ok(())
 }
 
-/// The first and the last bytes of both sides: one byte too much dies, or is refused.
+/// The first and the last bytes of both sides: one byte too much faults, or is refused.
 pub fn copy_at_the_edge_of_memory_is_right() -> Outcome {
     let pair = Pair::new(4 * PAGE)?;
     let end = pair.dst.len();
@@ -94,7 +94,7 @@ pub fn copy_of_many_pieces_is_right() -> Outcome {
     Ok(())
 }
 
-/// What such pieces write is not defined, but where they write is.
+/// The contents that such pieces write are undefined, but not the place.
 pub fn copy_of_overlapping_pieces_writes_nothing_else() -> Outcome {
     kernel::announce_overlap();
     let pair = Pair::new(20 * PAGE)?;
@@ -110,7 +110,7 @@ pub fn copy_of_overlapping_pieces_writes_nothing_else() -> Outcome {
     pair.device.carry(&mut pieces)?;
     watched.expect_copied_but_for(|_| true)?;
 
-    // Within one buffer, both sides of a piece in each other's way.
+    // Within one buffer, where both sides of a piece overlap.
     pair.dst.fill(5);
     let onto_itself = Piece::new(&pair.dst, PAGE + 64, &pair.dst, PAGE, len);
     pair.device.carry(&mut [onto_itself])?;
@@ -148,7 +148,7 @@ pub fn copy_by_words_needs_no_call() -> Outcome {
     Ok(())
 }
 
-/// Order holds on one channel only, and there only behind a fence: an engine that lets small
+/// Order holds on one channel only, and there only behind a fence: here the engine lets small
 /// transfers overtake all others.
 pub fn copy_is_not_overtaken_by_its_words() -> Outcome {
     let pair = Pair::new(40 * PAGE)?;
@@ -173,13 +173,13 @@ pub fn copy_is_not_overtaken_by_its_words() -> Outcome {
         watched.expect_copied().context(format_args!("round {round}"))?;
     }
     ensure!(bench.struck()? > struck, "nothing could be overtaken: nothing was shown");
-    // A slow kernel is late with every copy, and promises no word then.
+    // A slow kernel is late with every copy, and then promises no word.
     ensure!(by_words > 0 || kernel::has_checkers(), "no copy was told by words: nothing was shown");
     Ok(())
 }
 
-/// What was begun of a piece that is then refused is over, too, when the words say so: the
-/// caller copies that piece himself, and his memory is his own again.
+/// The words also cover the begun part of a piece that is then refused: the caller copies that
+/// piece itself, and its memory is its own again.
 pub fn copy_taken_in_part_is_not_overtaken_by_its_words() -> Outcome {
     if is_dsa() {
         skip!("a queue of idxd is shorter; see provider");

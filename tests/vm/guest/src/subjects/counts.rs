@@ -1,4 +1,4 @@
-//! What one copy costs under the library: system calls, descriptors, pins, bytes by the CPU.
+//! Cost of one copy under the library: system calls, descriptors, pins, bytes by the CPU.
 //!
 //! Time means nothing on an emulated machine; counts do.
 
@@ -7,11 +7,11 @@ use crate::faults::expect_even_bytes;
 use crate::trace;
 
 const COPIES: usize = 12;
-/// The first copies open the file, map the words and the like.
+/// Number of first copies, which open the file, map the words and the like.
 const WARM: usize = 2;
 
-/// Memory as the kernel hands it out, where at first many pages lie together; and as it is
-/// after a while.
+/// Roles with memory as the kernel allocates it, where many pages are contiguous at first, and as
+/// it is after a while.
 const ROLES: [&str; 2] = ["copies", "scattered"];
 
 struct Row {
@@ -19,7 +19,7 @@ struct Row {
     len: usize,
     calls: Vec<Vec<u64>>,
     copies: u64,
-    /// Of all copies together.
+    /// Counts of all copies together.
     pieces: u64,
     descriptors: u64,
     extents: u64,
@@ -27,7 +27,7 @@ struct Row {
     cpu_bytes: u64,
 }
 
-/// `share`: what the caller copies itself meanwhile.
+/// Measures copies; `share`: the part that the caller copies itself meanwhile.
 fn measure(role: &'static str, len: usize, copies: usize, share: &str) -> Outcome<Row> {
     let (said, printed) = (Folder::new("said")?, Folder::new("printed")?);
     let output = printed.path().join("stdout");
@@ -57,9 +57,9 @@ fn measure(role: &'static str, len: usize, copies: usize, share: &str) -> Outcom
 const MASK: i64 = libc::SYS_rt_sigprocmask;
 
 impl Row {
-    /// A warm copy makes these calls and no other, but for asking whether the thread has real-time
-    /// scheduling: once a millisecond, so before every copy that is traced. On a busy host the
-    /// engine is sometimes so late that others wait for it.
+    /// Checks that a warm copy makes these calls only, and those that ask for real-time scheduling:
+    /// once a millisecond, so before every traced copy. On a busy host the engine is sometimes so
+    /// late that more calls wait for it.
     fn expect_calls(&self, least: &[i64]) -> Outcome {
         const ASKS: [i64; 3] = [libc::SYS_gettid, libc::SYS_prctl, libc::SYS_sched_getscheduler];
         let calls = &self.calls[WARM..];
@@ -82,7 +82,7 @@ impl Row {
         Ok(())
     }
 
-    /// One for each extent, and some more for each copy.
+    /// Checks for one descriptor per extent, and some more per copy.
     fn expect_descriptors(&self, found: u64, more: u64) -> Outcome {
         let Row { copies, extents, len, .. } = self;
         ensure!(*copies > 0, "nothing was carried");
@@ -121,8 +121,8 @@ fn print(rows: &[Row]) {
 
 const SIZES: [usize; 3] = [64 << 10, 1 << 20, 4 << 20];
 
-/// One for each extent, and one word for each channel, of the first copy: its pages are there and are
-/// pinned without giving places on the channels back.
+/// One for each extent, and one word for each channel, of the first copy: its pages are present and
+/// are pinned without releasing places on the channels.
 pub fn count_of_descriptors_is_extents_and_channels() -> Outcome {
     let channels = u64::from(Device::open()?.info()?.channels);
     let measured = SIZES.map(|len| measure(ROLES[1], len, 1, "0"));
@@ -173,7 +173,7 @@ pub fn count_of_calls_descriptors_and_pins_is_least() -> Outcome {
     Ok(())
 }
 
-/// They look whether our handler of faults stands in front of the program's, for both signals.
+/// They check that our fault handler is in front of the program's, for both signals.
 pub fn count_of_calls_with_a_share_of_the_callers_is_two_more() -> Outcome {
     const LOOK: i64 = libc::SYS_rt_sigaction;
     let row = measure(ROLES[0], 1 << 20, COPIES, "0.25")?;
@@ -191,7 +191,7 @@ pub fn count_of_bytes_is_even_over_channels() -> Outcome {
     })
 }
 
-/// What one process keeps is its own affair: others need not know of it.
+/// Kept ranges of one process are not visible to others.
 pub fn count_of_lines_is_reported_and_follows_the_knob() -> Outcome {
     let report = |keep: &str| {
         let mut command = shim::victim("copies", &[&COPIES.to_string(), "1048576"])?;
@@ -215,9 +215,8 @@ pub fn count_of_lines_is_reported_and_follows_the_knob() -> Outcome {
     Ok(())
 }
 
-/// A channel may be a device of its own, behind an IOMMU of its own: pages are mapped for each
-/// that is to reach them, and to map costs more there than to copy. What is copied again goes to
-/// where it went before.
+/// A channel may be a device of its own, behind an IOMMU of its own: pages are mapped for each that
+/// reaches them, and mapping costs more there than copying. A repeated copy uses the same channels.
 pub fn count_of_maps_is_zero_from_the_second_copy_on() -> Outcome {
     const LEN: usize = 4 << 20;
     let maps = Probe::function("dma_map_page_attrs")?;
@@ -236,8 +235,8 @@ pub fn count_of_maps_is_zero_from_the_second_copy_on() -> Outcome {
     Ok(())
 }
 
-/// What the calling thread does in the kernel for one copy whose pages are pinned, as the
-/// library submits it: a piece for each channel.
+/// Work of the calling thread in the kernel for one copy whose pages are pinned, as the library
+/// submits it: a piece for each channel.
 pub fn count_of_work_for_a_warm_copy_is_small() -> Outcome {
     const LEN: usize = 4 << 20;
     const TIMES: u64 = 16;
@@ -270,7 +269,7 @@ pub fn count_of_work_for_a_warm_copy_is_small() -> Outcome {
         for _ in 0..3 {
             pair.carry(4)?;
         }
-        // To look costs locks and allocations, too.
+        // Measuring takes locks and allocations, too.
         let work = || -> Outcome<Vec<u64>> {
             let (first, second) = (now()?, now()?);
             for _ in 0..TIMES {
@@ -288,10 +287,10 @@ pub fn count_of_work_for_a_warm_copy_is_small() -> Outcome {
         let [allocations, descriptors, _, plain, of_channels, ..] = counts[..] else {
             fail!("counts are missing: {counts:?}")
         };
-        // None of its own; the driver and the watch have some now and then.
+        // No allocation of its own; the driver and the watch have some now and then.
         ensure!(allocations < 2 * TIMES, "{allocations} allocations for {TIMES} copies");
         if is_small {
-            // A batch takes locks, and not each of its transfers or answers.
+            // Locks are taken per batch, not per transfer or completion.
             let locks = plain.max(of_channels);
             ensure!(3 * locks < descriptors, "{locks} locks for {descriptors} descriptors");
         }

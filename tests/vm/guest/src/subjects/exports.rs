@@ -5,7 +5,7 @@ use super::*;
 const LEN: usize = 80 * PAGE;
 const WAYS: [u32; 2] = [SUBMIT_PULL, SUBMIT_PUSH];
 
-/// One piece one way, and every byte around it.
+/// Copies one piece one way, and checks every byte around it.
 fn carry(scene: &Scene, way: u32, ours: usize, theirs: usize, len: usize) -> Outcome {
     let watched = match way {
         SUBMIT_PULL => Watched::new(&scene.ours, ours, &scene.theirs, theirs, len, 200),
@@ -79,7 +79,7 @@ pub fn export_memory_of_its_owner_alone_is_written() -> Outcome {
     scene.carry(SUBMIT_PULL)?;
     scene.ours.expect(4).context("what was pulled")?;
     scene.theirs.expect(3)?;
-    // And after it was taken back it is out of reach.
+    // After it was revoked it is out of reach.
     scene.partner.must(Order::Unexport(scene.export, 1000))?;
     scene.expect_refused(ENOENT, "taken back")?;
     scene.partner.must(Order::Expect(0, 4)).map(drop)
@@ -209,7 +209,7 @@ pub fn export_calls_are_for_the_owner_alone() -> Outcome {
     Ok(())
 }
 
-/// It has not the file. The port is to it as one that was sent to it: it is not the maker.
+/// The child lacks the file, and is not the maker of the port, as if it had been sent.
 pub fn export_port_that_a_child_inherits_is_as_one_that_was_sent() -> Outcome {
     let device = Device::open()?;
     let port = device.port()?;
@@ -247,7 +247,7 @@ pub fn export_port_that_a_child_inherits_is_as_one_that_was_sent() -> Outcome {
     child.succeed()
 }
 
-/// Sizes, flags and pointers are looked at with those of all calls: see `interface` and `refusals`.
+/// Sizes, flags and pointers are tested with those of all calls: see `interface` and `refusals`.
 pub fn export_structures_are_checked() -> Outcome {
     let device = Device::open()?;
     let port = device.port()?;
@@ -302,7 +302,7 @@ pub fn export_into_bad_memory_is_efault() -> Outcome {
     let found = scene.submit(SUBMIT_PULL, &mut [piece(7 * PAGE, 2 * PAGE)]);
     ensure_eq!((found.result, found.out.accepted), (Err(EFAULT), 0), "a hole of ours");
     scene.ours.expect_part(0, 8 * PAGE, 2).context("refused, but written")?;
-    // What comes before it is under way.
+    // Pieces before it are in flight.
     let mut pieces = [piece(0, 4 * PAGE), piece(4 * PAGE, 4 * PAGE), piece(8 * PAGE, PAGE)];
     let Submitted { result, out } = scene.submit(SUBMIT_PULL, &mut pieces);
     ensure_eq!((result, out.accepted), (Err(EFAULT), 2), "two good pieces and a bad one");

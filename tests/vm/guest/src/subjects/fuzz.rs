@@ -1,8 +1,8 @@
 //! Calls with random arguments.
 //!
-//! Structures and pieces lie in an arena that the copies themselves write into, so the
-//! kernel sees arguments that change under its eyes. The arena lies between forbidden pages:
-//! whatever a piece does, it cannot get past them to the test itself.
+//! Structures and pieces lie in an arena that the copies themselves write into, so the kernel sees
+//! arguments that change while it reads them. The arena lies between guard pages, so no piece can
+//! reach the test itself.
 
 use super::*;
 use std::mem::offset_of;
@@ -41,8 +41,8 @@ tests! {
     });
 }
 
-/// Many calls; afterwards a good request is still served, on a file of its own, and no other memory
-/// was written.
+/// Makes many calls; checks that a good request is still served afterwards, on a file of its own,
+/// and that no other memory was written.
 fn storm(seed: u64, calls: usize, step: impl Fn(&mut Fuzzer)) -> Outcome<Fuzzer> {
     kernel::announce_overlap();
     let canary = Canary::new(16 * PAGE)?;
@@ -60,7 +60,7 @@ fn storm(seed: u64, calls: usize, step: impl Fn(&mut Fuzzer)) -> Outcome<Fuzzer>
 }
 
 const ARENA: usize = 64 * PAGE;
-/// Where structures are; the rest is for pieces to copy.
+/// Room for structures; the rest is for pieces to copy.
 const ROOM: usize = 4 * PAGE;
 
 struct Fuzzer {
@@ -131,7 +131,7 @@ impl Fuzzer {
         }
     }
 
-    /// Never where anything of ours lies but the arena.
+    /// Returns an address that hits nothing of ours but the arena.
     fn address(&mut self) -> u64 {
         let arena = self.arena.address(0);
         match self.random.below(20) {
@@ -167,7 +167,7 @@ impl Fuzzer {
         Piece { dst: self.address(), src: self.address(), len: self.length(), channel, flags }
     }
 
-    /// A port of ours, most often, or what looks like one.
+    /// Returns a port of ours, most often, or something like one.
     fn port(&mut self) -> i32 {
         if self.ports.is_empty() || (self.ports.len() < 4 && self.random.once_in(50)) {
             let port = self.device().port();
@@ -204,8 +204,8 @@ impl Fuzzer {
         result
     }
 
-    /// A call with a structure, now and then of an odd size or with odd flags: its first two fields.
-    /// Returns where it lies.
+    /// Makes a call with a structure, now and then with an odd size or odd flags: its first two
+    /// fields. Returns its place.
     fn call_with<T: Copy>(&mut self, fd: i32, number: u64, value: T) -> (Result<(), Errno>, usize) {
         let at = self.room();
         self.arena.store(at, value);
@@ -273,7 +273,7 @@ impl Fuzzer {
         self.last_id = self.arena.word(at + offset_of!(Submit, id));
     }
 
-    /// Between our memory and an export.
+    /// Submits pieces between our memory and an export.
     fn across(&mut self) {
         let way = match self.random.below(12) {
             0 => self.random.below(8) as u32,
@@ -338,7 +338,7 @@ impl Fuzzer {
         self.call_submit(submit);
     }
 
-    /// Every request that can still be known is asked for, so that slots come free.
+    /// Asks for every request that may still be known, to free slots.
     fn ask_for_all(&mut self) {
         for device in &self.devices {
             for back in 0..2 * SLOTS as u64 {

@@ -1,4 +1,4 @@
-//! Who may call, how structures grow, how words are mapped.
+//! Access to the calls, growth of structures, mapping of words.
 
 use super::*;
 use crate::process::become_victim;
@@ -22,7 +22,7 @@ pub fn interface_info_values_are_sane() -> Outcome {
     Ok(())
 }
 
-/// A call with arguments that are good, in a region with room behind them.
+/// A call with valid arguments, in a region with room behind them.
 pub(super) struct Call {
     pub name: &'static str,
     fd: i32,
@@ -56,7 +56,7 @@ impl Call {
     }
 }
 
-/// Each call that has a structure, of a file and of a port.
+/// Runs `check` with each call that has a structure, of a file and of a port.
 pub(super) fn each_call(check: impl Fn(&Call) -> Outcome) -> Outcome {
     let pair = Pair::new(PAGE)?;
     let port = pair.device.port()?;
@@ -117,7 +117,7 @@ pub fn interface_larger_structure_with_nonzero_tail_is_e2big() -> Outcome {
 pub fn interface_unknown_call_is_enotty() -> Outcome {
     let device = Device::open()?;
     let mut info = Info::new();
-    // Without a direction, of another type, of numbers that there are not.
+    // Calls without a direction, of another type, of unknown numbers.
     let other = |number: u64| INFO & !0xffff | number;
     for number in [
         EXPORT,
@@ -167,7 +167,7 @@ pub fn interface_bad_pointer_is_efault() -> Outcome {
     Ok(())
 }
 
-/// As a 32-bit program calls: through the old gate, with addresses below 4 GiB.
+/// Calls like a 32-bit program: by int 0x80, with addresses below 4 GiB.
 pub fn interface_32_bit_call_is_understood() -> Outcome {
     const IOCTL_32: u64 = 54;
     let device = Device::open()?;
@@ -203,7 +203,7 @@ pub fn interface_32_bit_call_is_understood() -> Outcome {
 pub fn interface_forked_child_is_eperm() -> Outcome {
     let device = Device::open()?;
     in_child(|| expect_eperm(device.fd()))?;
-    // And the owner is not disturbed by it.
+    // The owner is not disturbed by it.
     device.info().map(drop)
 }
 
@@ -216,7 +216,7 @@ pub fn interface_exec_with_open_file_is_eperm() -> Outcome {
     })
 }
 
-/// What vfork makes: another process in the same memory.
+/// Child of vfork: another process in the same memory.
 pub fn interface_process_in_the_same_memory_is_served() -> Outcome {
     extern "C" fn inside(device: *mut libc::c_void) -> i32 {
         // SAFETY: the parent waits with its device alive until this returns.
@@ -263,7 +263,7 @@ pub fn interface_words_mapped_writable_are_refused() -> Outcome {
     Ok(())
 }
 
-/// The words cannot be mapped so.
+/// Checks that the words cannot be mapped this way.
 fn expect_unmapped(
     device: &Device,
     from: usize,
@@ -282,7 +282,7 @@ pub fn interface_words_at_wrong_offset_or_length_are_einval() -> Outcome {
     let channels = device.info()?.channels as usize;
     let beyond = [channels, channels + 1, 31, 32, 33, 1 << 20, 1 << 32, 1 << 50];
     for channel in beyond.into_iter().filter(|&channel| channel >= channels) {
-        // The kernel itself refuses what is too far for a file.
+        // The kernel itself refuses offsets that are too large for a file.
         let errnos = [libc::EINVAL, libc::EOVERFLOW];
         expect_unmapped(&device, channel * PAGE, PAGE, libc::PROT_READ, &errnos)?;
     }
@@ -308,7 +308,7 @@ pub fn interface_words_are_not_inherited_by_fork() -> Outcome {
     Ok(())
 }
 
-/// A mapping keeps the page alive, whatever becomes of the file.
+/// A mapping keeps the page alive, even after the file is closed.
 pub fn interface_words_remain_after_close() -> Outcome {
     let pair = Pair::new(PAGE)?;
     let words = pair.device.words(0)?;
@@ -320,7 +320,7 @@ pub fn interface_words_remain_after_close() -> Outcome {
     Ok(())
 }
 
-/// What poll() returns, for some milliseconds at most, and the events.
+/// Returns the result of poll(), within some milliseconds, and the events.
 fn poll(device: &Device, events: i16, limit: i32) -> (i32, i16) {
     let mut look = libc::pollfd { fd: device.fd(), events, revents: 0 };
     // SAFETY: one valid element.
@@ -342,7 +342,7 @@ pub fn interface_poll_tells_of_requests_in_flight_and_failed() -> Outcome {
     Ok(())
 }
 
-/// The size in the number is a newer caller's; its structure says the same.
+/// The size in the number is a newer caller's, as in its structure.
 pub fn interface_number_of_a_larger_structure_is_understood() -> Outcome {
     let device = Device::open()?;
     let mut info = [0u32; 40];

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Of the module's default.
+/// Bytes of a line, by the module's default.
 pub(super) const LINE: usize = 64 * PAGE;
 
 pub fn kept_pages_are_not_pinned_again() -> Outcome {
@@ -24,7 +24,7 @@ pub fn kept_pages_are_not_pinned_again() -> Outcome {
 }
 
 pub fn kept_pages_serve_as_source_when_they_were_destination() -> Outcome {
-    // Each in a line of its own: neighbours are pinned as the line is.
+    // Each in a line of its own, because neighbours are pinned with it.
     let device = Device::open()?;
     let (region, line) = with_whole_lines(3)?;
     let [a, b, third] = [line, line + LINE, line + 2 * LINE];
@@ -32,20 +32,20 @@ pub fn kept_pages_serve_as_source_when_they_were_destination() -> Outcome {
     let carry = |to, from| device.carry(&mut [Piece::new(&region, to, &region, from, LINE)]);
     carry(a, b)?;
     ensure_eq!(carry(third, a)?.pinned, 64, "pages pinned for the third buffer alone");
-    // What was pinned for reading is not written through: it is pinned anew.
+    // A range pinned for reading is not written through: it is pinned anew.
     ensure_eq!(carry(b, third)?.pinned, 64, "pages pinned to write what was pinned to read");
     region.expect_same(a, &region, third, LINE).context("the copies")?;
     region.expect_part(b, LINE, 1).context("through three buffers")
 }
 
-/// A region, and where the first whole line of it begins.
+/// Returns a region, and the offset of its first whole line.
 fn with_whole_lines(lines: usize) -> Outcome<(Region, usize)> {
     let region = Region::of_small_pages((lines + 1) * LINE)?;
     let line = first_line(&region);
     Ok((region, line))
 }
 
-/// Returns where the first whole line of a region begins.
+/// Returns the offset of the first whole line of a region.
 pub(super) fn first_line(region: &Region) -> usize {
     (LINE - region.address(0) as usize % LINE) % LINE
 }
@@ -104,7 +104,7 @@ pub fn kept_pieces_over_the_edge_of_a_line_are_right() -> Outcome {
 
 const ARENA: usize = 24 * PAGE;
 
-/// A thread's memory. The second region is a file's.
+/// Memory of a thread. The second region is a file's.
 struct Arena {
     device: Device,
     regions: [Region; 3],
@@ -120,7 +120,7 @@ impl Arena {
         Ok(Arena { device: Device::open()?, regions, file, random: Random::new(seed) })
     }
 
-    /// Changes the mapping of one of the regions; its pages are zero or as before.
+    /// Changes the mapping of one of the regions, which leaves its pages zero or as before.
     fn change(&mut self) -> Outcome {
         let number = self.random.below(3) as usize;
         let region = &self.regions[number];
@@ -159,7 +159,7 @@ impl Arena {
             src.set_word(src_at + place(page), round << 8 | page as u64);
             dst.set_word(dst_at + place(page), !0);
         }
-        // A fork of another thread refuses what is just being submitted.
+        // A fork of another thread refuses what is being submitted.
         self.device.carry_in_turn(&mut [Piece::new(dst, dst_at, src, src_at, len)])?;
         for page in 0..len / PAGE {
             let (found, wanted) = (dst.word(dst_at + place(page)), round << 8 | page as u64);
@@ -226,8 +226,8 @@ pub fn kept_pages_go_when_memory_is_short() -> Outcome {
     pair.expect_copied()
 }
 
-/// A copy by user nobody, who may lock 512 KiB. Unpinning is not waited for: a copy that needs the room
-/// may be refused at first.
+/// Copies as user nobody, with a limit of 512 KiB. Unpinning is asynchronous: a copy that needs the
+/// room may be refused at first.
 fn copy_when_there_is_room(device: &Device) -> Outcome<(Region, Region)> {
     let (dst, src) = (Region::of_small_pages(192 << 10)?, Region::of_small_pages(192 << 10)?);
     src.fill(1);
@@ -255,7 +255,7 @@ pub fn kept_pages_make_room_at_the_limit_of_locked_memory() -> Outcome {
     })
 }
 
-/// The limit is the user's, so what is kept for one of his processes goes for another.
+/// The limit is the user's, so ranges of one process are evicted for another.
 pub fn kept_pages_make_room_for_another_process_of_the_user() -> Outcome {
     let (kept, copied) = (Gate::new()?, Gate::new()?);
     let first = fork(|| {
@@ -272,7 +272,7 @@ pub fn kept_pages_make_room_for_another_process_of_the_user() -> Outcome {
     second.and(first.succeed())
 }
 
-/// Several requests that end together: each sees the others' pages go, too.
+/// Several requests end together, and each may evict the others' pages.
 pub fn kept_pages_beyond_the_mark_go_and_no_others() -> Outcome {
     const REQUESTS: usize = 8;
     const MARK: u64 = 512;
@@ -337,7 +337,7 @@ pub fn kept_pages_go_with_their_file() -> Outcome {
     Ok(())
 }
 
-/// Those that are used stay, however long that goes on.
+/// Ranges in use stay, however long that goes on.
 pub fn kept_pages_nobody_uses_go_by_themselves() -> Outcome {
     const LEN: usize = 1 << 20;
     let pair = Pair::new(LEN)?;
@@ -391,14 +391,14 @@ pub fn kept_pages_are_seen_as_pinned_by_the_process() -> Outcome {
     Ok(())
 }
 
-/// Pages beside a destination, in the same range, are left alone: they are not pinned, not
-/// brought into memory, and not held back from the kernel, which may take them (MADV_FREE).
+/// Pages beside a destination, in the same range, are not pinned, not faulted in, and can still be
+/// reclaimed by the kernel (MADV_FREE).
 pub fn kept_neighbours_of_a_destination_are_left_alone() -> Outcome {
     let device = Device::open()?;
     let pagemap = Pagemap::new()?;
     let region = Region::anonymous(2 * LINE)?;
     let line = first_line(&region);
-    // Half of the line is there.
+    // Half of the line is present.
     (0..32).for_each(|page| region.set(line + page * PAGE, 1));
     let resident = || Some(region.residence()?.iter().filter(|page| **page).count());
     let before = resident();
@@ -418,8 +418,8 @@ pub fn kept_neighbours_of_a_destination_are_left_alone() -> Outcome {
     Ok(())
 }
 
-/// Every pin is for long, for a channel may be silent for ever: what the kernel does not pin so,
-/// as pages of a file that are to be written since 6.5, the processor copies.
+/// Every pin is long-term, because a channel may be silent for ever. Pages that the kernel refuses
+/// to pin so (of files, for writing, since 6.5) are copied by the CPU.
 pub fn kept_pages_that_the_kernel_does_not_pin_for_long_are_efault() -> Outcome {
     if !fs::exists("/sys/kernel/debug/kprobes")? {
         skip!("this kernel has no kprobes");
@@ -430,8 +430,8 @@ pub fn kept_pages_that_the_kernel_does_not_pin_for_long_are_efault() -> Outcome 
     pair.refuse(pair.whole(), EFAULT, "without long-term pins")
 }
 
-/// The words tell the program that its copy is over, and the helper may not know it yet when the
-/// program goes on to fork: here because no interrupt comes.
+/// The words tell the program that its copy is over, but the helper may not know it yet when the
+/// program forks: here because no interrupt comes.
 pub fn kept_pages_are_gone_for_a_fork_right_after_a_copy() -> Outcome {
     let bench = Bench::new()?;
     bench.arm_all(Fault::always(Kind::Lost))?;
@@ -449,7 +449,7 @@ pub fn kept_pages_are_gone_for_a_fork_right_after_a_copy() -> Outcome {
     Ok(())
 }
 
-/// A line that could not be pinned is remembered too, and costs the kernel as much memory.
+/// A line that could not be pinned is kept too, and costs the kernel as much memory.
 pub fn kept_lines_without_a_page_are_not_more_than_pages_may_be() -> Outcome {
     const MARK: u64 = 64;
     const TRIED: usize = 512;
@@ -463,7 +463,7 @@ pub fn kept_lines_without_a_page_are_not_more_than_pages_may_be() -> Outcome {
         device.refuse(piece, EFAULT, format_args!("line {number}"))?;
     }
     let evicted = || device.info().map_or(0, |info| info.evictions);
-    // Before they are let go for their age.
+    // Before they are retired for their age.
     let most = eventually(Duration::from_secs(2), || evicted() >= TRIED as u64 - 2 * MARK);
     ensure!(most, "{} of {TRIED} lines without a page were let go", evicted());
     Ok(())

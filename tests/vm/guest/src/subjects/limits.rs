@@ -1,4 +1,4 @@
-//! What a user may lock.
+//! Limits of what a user may lock.
 
 use super::*;
 use crate::probes::{MAY_LOCK, MAY_LOCK_AUDITED};
@@ -12,9 +12,9 @@ const LIMIT: usize = 16 * PAGE;
 
 pub fn limit_of_locked_memory_is_enomem_beyond_and_kept_below() -> Outcome {
     as_nobody(LIMIT, |pair| {
-        // Ten times the limit in all: what is over must have been given back.
+        // Ten times the limit in all: finished requests must have been unpinned.
         for round in 0..10 * LIMIT / SMALL {
-            // A work gives back what the refused one had pinned, a moment later.
+            // A work item unpins what the refused one had pinned, a moment later.
             let fits = || pair.device.carry(&mut [pair.part(0, SMALL)]).is_ok();
             ensure!(eventually(PATIENCE, fits), "round {round}");
             pair.device.refuse(pair.whole(), ENOMEM, format_args!("round {round}"))?;
@@ -31,7 +31,7 @@ pub fn limit_of_locked_memory_is_enomem_beyond_and_kept_below() -> Outcome {
     })
 }
 
-/// A child with buffers of `LARGE` bytes that may lock fewer, as user nobody.
+/// Runs a child as user nobody, with buffers of `LARGE` bytes but a lower limit.
 fn as_nobody(limit: usize, run: impl FnOnce(Pair) -> Outcome) -> Outcome {
     in_child(|| {
         let pair = Pair::new(LARGE)?;
@@ -49,13 +49,13 @@ pub fn limit_of_locked_memory_counts_what_is_under_way() -> Outcome {
         let device = &pair.device;
         device.keep(0)?;
         let small = pair.part(0, SMALL);
-        // Piece by piece, so that it takes its time; on a busy host it may be over all the
-        // same before the second one is asked for.
+        // Piece by piece, so that it takes time; on a busy host it may still be over before the
+        // second one is submitted.
         let mut seen = (Ok(()), Ok(0));
         for _ in 0..20 {
             let first = device.start(&mut small.split(SMALL / PAGE, 1))?;
-            // A look before: what is refused is refused when all that it had begun is over,
-            // and that may have been behind the first one.
+            // Looks first: a refusal comes when everything that was begun is over, which may have
+            // been queued behind the first one.
             let look = device.wait(first.id, Duration::ZERO);
             let second = device.submit(&mut [small]);
             seen = (second.result, look);
@@ -100,8 +100,8 @@ pub fn limit_of_locked_memory_is_refused_without_an_audit_record() -> Outcome {
     Ok(())
 }
 
-/// Runs something while the page at an address is locked, as a page is whose file system waits for
-/// a server; it must be over before the lock is.
+/// Runs something while the page at an address is locked, as by a file system that waits for a
+/// server; it must end before the lock does.
 fn while_locked<T>(address: u64, held: Duration, run: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     const LOCK: &str = "/sys/kernel/debug/adma_client_lock";
     modules::load_client()?;
@@ -119,8 +119,8 @@ fn while_locked<T>(address: u64, held: Duration, run: impl FnOnce() -> Outcome<T
     })
 }
 
-/// The works that unpin are as many as a work queue has at once, 256. None of them waits for the
-/// lock of an anonymous page: pages of others are unpinned meanwhile.
+/// A work queue runs 256 items at once. Those that unpin do not wait for the lock of an anonymous
+/// page: pages of others are unpinned meanwhile.
 pub fn limit_of_reapers_is_not_used_up_by_one_users_locked_page() -> Outcome {
     const HELD: Duration = Duration::from_secs(20);
     const FILES: usize = 300;
@@ -143,8 +143,8 @@ pub fn limit_of_reapers_is_not_used_up_by_one_users_locked_page() -> Outcome {
     })
 }
 
-/// A page may be locked for as long as the server of its file likes, and is unpinned only after
-/// that. No other process waits for it: its copies are refused, its files close.
+/// A page may stay locked without limit by a network file system, and is unpinned only after that.
+/// No other process waits for it: its copies are refused, its files close.
 pub fn limit_refuses_at_once_while_a_page_of_another_process_is_locked() -> Outcome {
     const HELD: Duration = Duration::from_secs(8);
     modules::load_client()?;
@@ -153,7 +153,7 @@ pub fn limit_refuses_at_once_while_a_page_of_another_process_is_locked() -> Outc
         let pair = Pair::new(LARGE)?;
         pair.device.carry(&mut [pair.part(0, SMALL)])?;
         while_locked(pair.dst.address(0), HELD, || {
-            // All pages are given up, and can be let go but for the one that is locked.
+            // All pages are discarded, and can be unpinned except for the locked one.
             pair.dst.advise(0, LARGE, libc::MADV_DONTNEED)?;
             pair.src.advise(0, LARGE, libc::MADV_DONTNEED)?;
             let pages = || pair.device.info().map_or(0, |info| info.pages);
@@ -181,12 +181,12 @@ pub fn limit_refuses_at_once_while_a_page_of_another_process_is_locked() -> Outc
     second.and(first.succeed())
 }
 
-/// Pages that the module has pinned for all files.
+/// Returns the pages that the module has pinned for all files.
 fn pinned() -> u64 {
     Statistics::now().map_or(0, |now| now.pinned_pages)
 }
 
-/// Closes a file whose last descriptor a child has, which did not ask for it: how long that takes.
+/// Measures the close of a file whose last descriptor is inherited by a child.
 fn closed_by_an_heir(device: Device, heir: Child, last: &Gate) -> Outcome<Duration> {
     drop(device);
     let begun = Instant::now();
@@ -195,7 +195,7 @@ fn closed_by_an_heir(device: Device, heir: Child, last: &Gate) -> Outcome<Durati
     Ok(begun.elapsed())
 }
 
-/// A child that inherits all open files, and the gate at which it waits before it closes them.
+/// Returns a child that inherits all open files, and the gate before it closes them.
 fn heir() -> Outcome<(Child, Gate)> {
     let last = Gate::new()?;
     let heir = fork(|| {
@@ -219,7 +219,7 @@ pub fn limit_close_of_somebody_elses_file_waits_for_none_of_its_pages() -> Outco
     Ok(())
 }
 
-/// Nor for what the owner has asked for: the pages stay pinned until that is over.
+/// Nor does it wait for the owner's requests: pages stay pinned until those are over.
 pub fn limit_close_of_somebody_elses_file_waits_for_none_of_its_requests() -> Outcome {
     const LEN: usize = 256 * PAGE;
     let bench = Bench::new()?;
@@ -264,7 +264,7 @@ pub fn limit_of_requests_leaves_channels_to_other_users() -> Outcome {
     devices.iter().try_for_each(|device| device.carry(&mut [piece]).map(drop))?;
     bench.slow_down_one()?;
     let (mut under_way, mut refused) = (Vec::new(), None);
-    // No file is asked for more than it may have itself.
+    // No file exceeds its own limit.
     for device in devices.iter().flat_map(|device| std::iter::repeat_n(device, SLOTS)) {
         let Submitted { result, out } = device.submit(&mut [piece]);
         if let Err(errno) = result {
@@ -280,7 +280,7 @@ pub fn limit_of_requests_leaves_channels_to_other_users() -> Outcome {
     Ok(())
 }
 
-/// The device is for every user as long as this lives.
+/// Opens the device to every user while this lives.
 struct ForEverybody;
 
 impl ForEverybody {
@@ -296,7 +296,7 @@ impl Drop for ForEverybody {
     }
 }
 
-/// What others keep is let go for their own user only.
+/// Ranges that others keep are evicted for their own user only.
 pub fn limit_reached_through_a_port_without_a_file_is_nobody_elses_business() -> Outcome {
     let kept = Gate::new()?;
     let _open = ForEverybody::new()?;
@@ -332,7 +332,7 @@ pub fn limit_of_users_that_wait_for_pages_leaves_channels_to_a_third() -> Outcom
     let open = ForEverybody::new()?;
     let stuck = |user: u32| {
         move || -> Outcome {
-            // To leave faults of the kernel unanswered is for root.
+            // Leaving faults of the kernel unanswered takes root.
             let waiting: Vec<_> = (0..REQUESTS).map(|_| Waiting::new(channels)).collect();
             // SAFETY: no pointers; gives root up.
             ensure!(unsafe { libc::setresuid(user, user, user) } == 0, "setresuid");
@@ -388,7 +388,7 @@ impl Waiting {
         Ok(Waiting { dst, src, channels, _faults })
     }
 
-    /// Comes back when the process is killed.
+    /// Returns when the process is killed.
     fn submit(&self, device: &Device) {
         let pages = self.channels as usize + 1;
         let whole = Piece::new(&self.dst, 0, &self.src, 0, pages * PAGE);
@@ -396,7 +396,7 @@ impl Waiting {
     }
 }
 
-/// To pin a page of a huge one keeps all of it in memory.
+/// Pinning a part of a huge page keeps all of it in memory.
 pub fn limit_of_locked_memory_counts_whole_huge_pages() -> Outcome {
     const HUGE_PAGES: usize = 8;
     in_child(|| {
@@ -424,7 +424,7 @@ pub fn limit_of_locked_memory_counts_whole_huge_pages() -> Outcome {
         }
         let bytes = device.info()?.pages as usize * PAGE;
         ensure_eq!((made.len(), bytes), (4, 4 * HUGE), "exports, and bytes held");
-        // More of a page that is held anyway costs nothing.
+        // Another part of a page that is pinned anyway costs nothing.
         export(PAGE).context("beside the first")?;
         for id in made {
             ensure_eq!(port.unexport(id, PATIENCE), Ok(()), "unexport {id}");

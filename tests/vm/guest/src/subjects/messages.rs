@@ -11,7 +11,7 @@ tests! {
     message_longer_than_its_buffer_is_told = all_carried(&["ipc_messages unequal"], 1 << 20);
     message_threads_share_a_connection = all_carried(&["ipc_threads threads"], 1);
     message_end_fork = all_carried(&["ipc_ends fork", "ipc_ends orphan"], 0);
-    // Nothing is needed of it but what it has exported.
+    // Nothing is needed of it but its exports.
     message_end_stopped_process = all_carried(&["ipc_stopped stopped"], 16 << 20);
 }
 
@@ -24,8 +24,8 @@ fn program(line: &str, engine: &str) -> Outcome<Command> {
     Ok(command)
 }
 
-/// Runs a program that must end well; the bytes that channels have copied between processes,
-/// and what it said.
+/// Runs a program that must succeed; returns the bytes that channels have copied between processes,
+/// and its output.
 fn carried(command: &mut Command) -> Outcome<(u64, String)> {
     let before = Statistics::now()?;
     let done = shim::finish(command)?;
@@ -35,7 +35,7 @@ fn carried(command: &mut Command) -> Outcome<(u64, String)> {
     Ok((moved.export_bytes, String::from_utf8_lossy(&done.stderr).trim().to_owned()))
 }
 
-/// Those on which everything above the threshold goes by the helper.
+/// Runs programs in which everything above the threshold goes through the helper.
 fn all_carried(lines: &[&str], least: u64) -> Outcome {
     for line in lines {
         let (bytes, err) = carried(&mut program(line, "helper")?)?;
@@ -45,14 +45,14 @@ fn all_carried(lines: &[&str], least: u64) -> Outcome {
     Ok(())
 }
 
-/// The largest message: emulated channels are slow.
+/// Returns the largest message: emulated channels are slow.
 fn largest() -> &'static str {
     if has_checkers() { "300000" } else { "3200000" }
 }
 
-/// Memory of adma_alloc is memory like any other for the helper; also when it is given back.
+/// Memory of adma_alloc is ordinary memory for the helper, even when it is freed.
 pub fn message_from_block_to_block_is_carried() -> Outcome {
-    // With the other ways at hand a writer does not use the helper for a read that is waited for.
+    // With other ways available a writer does not use the helper for a read that is waited for.
     for (engine, least) in [("helper", 8 * LARGE), ("auto", 2 * LARGE)] {
         let mut command = program("ipc_messages helper 300000", engine)?;
         let (bytes, _) = carried(command.env("BLOCKS", "1"))?;
@@ -61,7 +61,7 @@ pub fn message_from_block_to_block_is_carried() -> Outcome {
     for what in ["freed", "returned", "fork", "closed", "straddling", "alone", "returned closed"] {
         all_carried(&[&format!("ipc_blocks {what}")], 0)?;
     }
-    // This kernel gives up finding pages when a signal comes.
+    // This kernel stops allocating pages when a signal comes.
     all_carried(&["ipc_blocks interrupted"], 0)
 }
 
@@ -91,13 +91,13 @@ pub fn message_engine_is_preferred_and_named() -> Outcome {
 }
 
 pub fn message_calls_that_are_forbidden_are_not_needed() -> Outcome {
-    // The side that still may calls, too, and a message in which that fails goes through shared
-    // memory; all others are carried, of twelve with 8 MiB each or 1.
+    // The side that still has the right makes calls, too, and a message in which that fails goes
+    // through shared memory; all others are carried, of twelve with 8 MiB each or 1.
     for (line, least) in [("ipc_rights lost", 8 << 20), ("ipc_rights lost both", 5 * (8 << 20))] {
         let (bytes, _) = carried(&mut program(line, "auto")?)?;
         ensure!(bytes >= least, "{line}: {bytes} bytes by the helper");
     }
-    // A filter that is there before the engine is up may forbid anything: it stays down.
+    // A filter that exists before the engine is up may forbid anything: it stays down.
     let (bytes, _) = carried(&mut program("ipc_rights refused", "auto")?)?;
     ensure_eq!(bytes, 0, "bytes by the helper under a filter");
     Ok(())
@@ -105,7 +105,7 @@ pub fn message_calls_that_are_forbidden_are_not_needed() -> Outcome {
 
 pub fn message_end_close_and_exec() -> Outcome {
     all_carried(&["ipc_ends close", "ipc_ends exec", "ipc_listen listen", "ipc_waiting quiet"], 0)?;
-    // Its number leads nowhere any more; ports need none.
+    // Its pid cannot be found any more; ports need none.
     all_carried(&["ipc_ends first_thread"], 20 << 20)
 }
 

@@ -1,10 +1,10 @@
 //! The tests, by subject. A name is subject, condition, outcome.
 //!
 //! Every public function of a subject is a test (see build.rs), in the order in which they stand
-//! there. The guest runs subjects in the order of their names; what hurts the device is called wreck
-//! and comes after all others.
+//! there. The guest runs subjects in the order of their names; tests that damage the device are
+//! called wreck and come last.
 
-// What nearly every subject uses.
+// Imports of nearly every subject.
 use crate::canary::Canary;
 use crate::cgroup::ControlGroup;
 use crate::device::*;
@@ -32,7 +32,7 @@ pub struct Test {
     pub run: fn() -> Outcome,
 }
 
-/// Tests that are a call each.
+/// Defines tests that are a call each.
 macro_rules! tests {
     ($($name:ident = $run:expr;)*) => {
         $(pub fn $name() -> Outcome {
@@ -87,14 +87,14 @@ pub fn subjects() -> impl Iterator<Item = &'static str> {
 
 pub const TESTS: &[Test] = include!(concat!(env!("OUT_DIR"), "/tests.rs"));
 
-/// The subject of a test.
+/// Returns the subject of a test.
 fn subject_of(test: &Test) -> Option<&'static str> {
     let is_of =
         |subject: &&str| test.name.strip_prefix(*subject).is_some_and(|rest| rest.starts_with('_'));
     subjects().filter(is_of).max_by_key(|subject| subject.len())
 }
 
-/// The tests of a subject, or one test.
+/// Returns the tests of a subject, or one test.
 pub fn named(name: &str) -> Vec<&'static Test> {
     TESTS.iter().filter(|test| test.name == name || subject_of(test) == Some(name)).collect()
 }

@@ -40,15 +40,15 @@ const LEN: usize = 32 * PAGE;
 /// Pieces of a copy: several for each channel.
 const PARTS: usize = 16;
 
-/// A copy that is under way.
+/// Starts a copy.
 fn start() -> Outcome<(Pair, Submit)> {
     let pair = Pair::new(LEN)?;
     let request = pair.start(PARTS)?;
     Ok((pair, request))
 }
 
-/// Runs something some times on a quick engine, and twice on a slow one; no page that is free
-/// then is written.
+/// Runs something several times on a fast engine, and twice on a slow one; checks that no freed
+/// page is written.
 fn at_both_speeds(quick: usize, run: impl Fn() -> Outcome) -> Outcome {
     let bench = Bench::new()?;
     for slow in [false, true] {
@@ -70,7 +70,7 @@ fn slowly(run: impl FnOnce() -> Outcome) -> Outcome {
     run()
 }
 
-/// Changes the memory of a copy that is under way; what is given out then is not written.
+/// Changes the memory of a copy in flight; checks that reallocated pages are not written.
 fn nobody_else_is_written(pair: Pair, change: impl FnOnce(&Pair) -> Outcome) -> Outcome<Pair> {
     let request = pair.start(PARTS)?;
     change(&pair)?;
@@ -80,7 +80,7 @@ fn nobody_else_is_written(pair: Pair, change: impl FnOnce(&Pair) -> Outcome) -> 
     Ok(pair)
 }
 
-/// The mapping outlives the file's number; the last to go takes the rest along.
+/// The mapping outlives the descriptor; the last to go releases the rest.
 pub fn moment_close_with_words_mapped_pins_balance() -> Outcome {
     slowly(|| {
         for _ in 0..2 {
@@ -112,7 +112,7 @@ pub fn moment_kill_at_random_pins_balance() -> Outcome {
                 pair.device.finish(&request)?;
             }
         })?;
-        // Mostly while it copies; now and then before.
+        // Usually while it copies; now and then before.
         if !random.once_in(8) {
             let copies = || begun.word(0) > 0;
             ensure!(eventually(PATIENCE, copies), "the child of round {round} does not copy");
@@ -123,7 +123,7 @@ pub fn moment_kill_at_random_pins_balance() -> Outcome {
         ensure_eq!(ended, Some(Ended::Killed(libc::SIGKILL)), "the child of round {round}");
         copying += usize::from(begun.word(0) > 0);
         if round % 8 == 0 {
-            // On pages that the child has just given back.
+            // On pages that the child has just freed.
             let fresh = Canary::new(2 * LEN)?;
             sleep(Duration::from_millis(1));
             fresh.expect_alive().context(format_args!("round {round}"))?;
@@ -166,7 +166,7 @@ pub fn moment_fork_while_a_thread_copies_all_are_right() -> Outcome {
         let pair = Pair::new(LEN)?;
         for seed in 100.. {
             pair.src.fill(seed);
-            // A fork refuses what is just being submitted.
+            // A fork refuses what is being submitted.
             pair.device.carry_in_turn(&mut pair.pieces(PARTS))?;
             pair.dst.expect(seed).context("a copy during forks")?;
             if over.load(Ordering::Relaxed) {
@@ -179,7 +179,7 @@ pub fn moment_fork_while_a_thread_copies_all_are_right() -> Outcome {
 
 // ---- what changes is waited for -------------------------------------------------------
 
-/// Memory that is mapped twice: the second mapping shows what becomes of it when the first is gone.
+/// Maps memory twice: the second mapping shows its contents when the first is gone.
 fn twice() -> Outcome<(File, Region, Region)> {
     let file = memory_file(LEN)?;
     let map = || Region::of_file(&file, libc::MAP_SHARED);
@@ -189,7 +189,7 @@ fn twice() -> Outcome<(File, Region, Region)> {
 
 type Change = (&'static str, fn(&Region) -> Outcome);
 
-/// What a program can do to its memory and go on.
+/// Changes that a program can make to its memory and go on.
 const CHANGES: &[Change] = &[
     ("unmap", |region| Ok(region.unmap_part(0, LEN)?)),
     ("unmap a page", |region| Ok(region.unmap_part(LEN - PAGE, PAGE)?)),
@@ -199,7 +199,7 @@ const CHANGES: &[Change] = &[
     ("protect", |region| Ok(region.protect(0, LEN, libc::PROT_READ)?)),
 ];
 
-/// Once its memory is gone from the program's view, no copy writes to it any more.
+/// Once its memory is unmapped, no copy writes to it any more.
 pub fn moment_change_of_destination_waits_for_what_is_under_way() -> Outcome {
     slowly(|| {
         for (name, change) in CHANGES {
@@ -214,7 +214,7 @@ pub fn moment_change_of_destination_waits_for_what_is_under_way() -> Outcome {
     })
 }
 
-/// And none reads from it: what is written there afterwards goes nowhere.
+/// Nor does a copy read from it: what is written there afterwards goes nowhere.
 pub fn moment_change_of_source_waits_for_what_is_under_way() -> Outcome {
     slowly(|| {
         for (name, change) in CHANGES {
@@ -230,7 +230,7 @@ pub fn moment_change_of_source_waits_for_what_is_under_way() -> Outcome {
     })
 }
 
-/// Whatever the other thread is at, from pinning to waiting.
+/// At any phase of the other thread, from pinning to waiting.
 pub fn moment_unmap_while_a_thread_copies_nothing_comes_later() -> Outcome {
     let bench = Bench::new()?;
     let (file, dst, view) = twice()?;
@@ -270,8 +270,8 @@ pub fn moment_unmap_while_a_thread_copies_nothing_comes_later() -> Outcome {
     })
 }
 
-/// The child gets what the copy makes of the memory, not half of it. Pinned pages are the parent's:
-/// the child gets copies, and no engine writes into those.
+/// The child gets the memory as the copy leaves it, not half of it. Pinned pages are the parent's:
+/// the child gets copies, which no engine writes.
 pub fn moment_fork_under_way_child_sees_no_writes() -> Outcome {
     slowly(|| {
         for round in 0..3 {
@@ -290,8 +290,8 @@ pub fn moment_fork_under_way_child_sees_no_writes() -> Outcome {
     })
 }
 
-/// To pin what the child still shares changes the mapping, in the middle of the request that
-/// has transfers under way: it must not wait for itself.
+/// Pinning pages that the child still shares changes the mapping, in the middle of a request with
+/// transfers in flight: it must not wait for itself.
 pub fn moment_first_writes_after_a_fork_are_not_held_up() -> Outcome {
     let bench = Bench::new()?;
     for slow in [false, true] {
@@ -336,7 +336,7 @@ pub fn moment_unmap_under_way_nobody_else_is_written() -> Outcome {
             Ok(())
         })?;
         pair.dst.expect(3).context("the memory that took the place")?;
-        // And the next copy goes to where the addresses lead now.
+        // The next copy goes to the new memory at these addresses.
         pair.carry(PARTS)?;
         pair.expect_copied()
     })
@@ -367,7 +367,7 @@ pub fn moment_truncate_under_way_nobody_else_is_written() -> Outcome {
                 to.set_len(0)?;
                 Ok(from.set_len(0)?)
             })?;
-            // A file that has grown again is empty.
+            // A truncated file that has grown again is empty.
             to.set_len(LEN as u64)?;
             pair.dst.expect_zero(0, LEN).context("the file that was truncated")?;
         }
@@ -410,7 +410,7 @@ pub fn moment_unload_while_open_is_refused() -> Outcome {
     drop(pair);
     expect_busy("words are mapped")?;
     drop(words);
-    // Free again once the works of the closed file are done.
+    // Unloadable once the work items of the closed file are done.
     let gone = eventually(PATIENCE, || modules::unload().is_ok());
     ensure!(gone, "the module cannot be unloaded though no file is open");
     modules::load()?;

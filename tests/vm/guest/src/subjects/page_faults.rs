@@ -1,11 +1,11 @@
-//! Memory that is not there or must not be written: refused, and nothing else is touched.
+//! Memory that is missing or must not be written: refused, and nothing else is touched.
 
 use super::*;
 
 const PIECES: usize = 6;
 const LEN: usize = 2 * PAGE;
 
-/// What can be wrong with a page.
+/// Defects of a page.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trouble {
     ReadOnly,
@@ -63,7 +63,7 @@ pub fn page_fault_inside_a_piece_spares_what_is_behind() -> Outcome {
         let pair = Pair::new(LEN)?;
         pair.src.unmap_part(bad * PAGE, PAGE)?;
         pair.device.refuse(pair.whole(), EFAULT, format_args!("a hole at page {bad}"))?;
-        // What lies before may have been copied, what lies behind never.
+        // Bytes before it may have been copied, bytes behind it never.
         pair.dst.expect_part(bad * PAGE, LEN - bad * PAGE, 1)?;
     }
     Ok(())
@@ -75,12 +75,12 @@ pub fn page_fault_read_only_destination_is_efault() -> Outcome {
     dst.protect(0, LEN, libc::PROT_READ)?;
     device.refuse(watched.piece(), EFAULT, "a read-only destination")?;
     watched.expect_untouched()?;
-    // The other way round it is a good source.
+    // In the other direction it is a good source.
     device.carry(&mut [Piece::new(&src, 0, &dst, 0, LEN)])?;
     src.expect_same(0, &dst, 0, LEN).context("a read-only source")
 }
 
-/// No right to write by any detour: neither shared nor as a copy of one's own.
+/// Writing is impossible, whether shared or by copy-on-write.
 pub fn page_fault_read_only_file_destination_is_efault() -> Outcome {
     let device = Device::open()?;
     let src = Region::of_small_pages(LEN)?;

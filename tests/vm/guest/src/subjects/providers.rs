@@ -25,7 +25,7 @@ fn scattered() -> Outcome<(Region, Region)> {
     Ok((Region::of_scattered_pages(LEN)?, Region::of_scattered_pages(LEN)?))
 }
 
-/// Waits until so many channels are in use.
+/// Waits until `channels` channels are in use.
 fn expect_usable(device: &Device, channels: usize) -> Outcome {
     let usable = || device.info().is_ok_and(|info| info.usable as usize == channels);
     ensure!(eventually(PATIENCE, usable), "{:?}, want {channels} usable", device.info()?);

@@ -1,4 +1,4 @@
-//! What a submission or a wait must refuse, and that a refusal leaves nothing behind.
+//! Requests and waits that must be refused, without side effects.
 
 use super::interface::each_call;
 use super::*;
@@ -13,12 +13,12 @@ tests! {
     });
 }
 
-/// A piece in the midst of four pages.
+/// Returns a piece in the middle of four pages.
 fn piece(pair: &Pair) -> Piece {
     pair.part(PAGE, 2 * PAGE)
 }
 
-/// Each of the pieces alone is EINVAL, and nothing is written.
+/// Checks that each of the pieces alone is EINVAL, and that nothing is written.
 fn refused(bad: fn(Piece, Info) -> Vec<Piece>) -> Outcome {
     let pair = Pair::new(4 * PAGE)?;
     let info = pair.device.info()?;
@@ -103,7 +103,7 @@ pub fn refusal_bad_addresses_never_succeed() -> Outcome {
         0u64.wrapping_sub(4096),
         0u64.wrapping_sub(64),
     ];
-    // Lengths that leave the address space, or come round to where they began.
+    // Lengths that leave the address space, or wrap around to the start.
     let lens = [1 << 47, 1 << 48, 1 << 62, 1 << 63, !63, 0u64.wrapping_sub(good.dst) & !63];
     let pieces = bad.into_iter().flat_map(|address| {
         [(address, good.src), (good.dst, address), (address, address)].map(|(dst, src)| Piece {
@@ -137,7 +137,7 @@ pub fn refusal_wait_for_unknown_request_is_einval() -> Outcome {
     // A request of another file is unknown, unless the numbers happen to be equal.
     let other = Device::open()?;
     ensure_eq!(other.wait(id, Duration::ZERO), Err(EINVAL), "request of another file");
-    // And one that is over stays known, as often as it is asked for.
+    // A request that is over stays known, as often as it is asked for.
     for _ in 0..3 {
         ensure_eq!(pair.device.wait(id, Duration::ZERO), Ok(0), "request that is over");
     }
@@ -183,7 +183,7 @@ pub fn refusal_results_into_read_only_memory_leave_no_slot_taken() -> Outcome {
         let found = ioctl(pair.device.fd(), SUBMIT, argument.address(0));
         ensure!(matches!(found, Err(EFAULT | EAGAIN)), "round {round}: {found:?}");
     }
-    // Whatever became of them, there is room for a good one in the end.
+    // There is room for a good one in the end.
     pair.device.carry_in_turn(&mut [piece(&pair)])?;
     pair.dst.expect_part(PAGE, 2 * PAGE, 2).context("the good piece")
 }

@@ -1,12 +1,12 @@
-//! A channel that has no room for another transfer.
+//! A channel without room for another transfer.
 //!
-//! ioatdma's ring has 65536 places, so it takes some doing. The provider in software has as
-//! few as it is told, and can refuse everything, as ioatdma does while it resets a channel.
+//! ioatdma's ring has 65536 places, so it is hard to fill. The software provider has a configurable
+//! number, and can refuse everything, as ioatdma does while it resets a channel.
 
 use super::*;
 use crate::process::cpu_time;
 
-/// A refusal takes its 5 to 10 ms, a few times as long on an emulated machine.
+/// Limit of a refusal, which takes 5 to 10 ms, and several times as long in emulation.
 const SOON: Duration = Duration::from_secs(5);
 
 /// Two sides with half a page between their offsets, in scattered pages: two transfers for
@@ -30,12 +30,12 @@ impl Halves {
         Piece::new(&self.dst, 0, &self.src, Self::OFFSET, self.dst.len())
     }
 
-    /// All of it in pieces for one channel.
+    /// Returns all of it in pieces for one channel.
     fn pieces(&self) -> Vec<Piece> {
         self.whole().split(MAX_PIECES, 1)
     }
 
-    /// The first pages of it, in pieces of one transfer.
+    /// Returns the first pages of it, in pieces of one transfer.
     fn small_pieces(&self) -> Vec<Piece> {
         let len = MAX_PIECES * Self::OFFSET;
         let part = Piece::new(&self.dst, 0, &self.src, Self::OFFSET, len);
@@ -47,8 +47,8 @@ impl Halves {
     }
 }
 
-/// A submission that is refused for want of room: in good time, and asleep for most of it. Returns
-/// whether it was refused.
+/// Checks that a refusal for want of room comes in good time, mostly asleep. Returns whether it was
+/// refused.
 fn refused(device: &Device, pieces: &mut [Piece]) -> Outcome<(Submit, bool)> {
     let (begun, busy) = (Instant::now(), cpu_time());
     let Submitted { result, out } = device.submit(pieces);
@@ -62,7 +62,7 @@ fn refused(device: &Device, pieces: &mut [Piece]) -> Outcome<(Submit, bool)> {
     Ok((out, true))
 }
 
-/// Three submissions that are refused whole.
+/// Checks that three submissions are refused entirely.
 fn refuses(device: &Device, pieces: &[Piece]) -> Outcome {
     for _ in 0..3 {
         let (out, is_refused) = refused(device, &mut pieces.to_vec())?;
@@ -71,7 +71,7 @@ fn refuses(device: &Device, pieces: &[Piece]) -> Outcome {
     Ok(())
 }
 
-/// Programs go on, with right bytes: the role looks itself.
+/// Checks that programs go on, with right bytes, which the role itself verifies.
 fn programs_go_on() -> Outcome {
     let begun = Instant::now();
     let report = shim::only_report(&mut shim::victim("copies", &["3", "1048576"])?)?;
@@ -81,14 +81,14 @@ fn programs_go_on() -> Outcome {
         report.libc_bytes()?,
         begun.elapsed()
     );
-    // What the module counts is in the library's report.
+    // The module's counters are in the library's report.
     let copies = report.number("/ioat/module/copies")?;
     ensure!(copies > 0, "the report knows of no copies");
     Ok(())
 }
 
-/// What finds a place in a ring that is nearly full is at its end: the program waits, and
-/// somebody must help.
+/// Like `programs_go_on`, for a ring that is nearly full: what still finds a place waits until
+/// `help` is called.
 fn programs_go_on_and_then(help: impl FnOnce() -> Outcome) -> Outcome {
     std::thread::scope(|scope| {
         let program = scope.spawn(programs_go_on);
@@ -102,20 +102,20 @@ pub fn ring_of_the_driver_full_refuses_and_loses_nothing() -> Outcome {
     const PLACES: u64 = 65536;
     let _patience = Parameter::set("adma", "timeout_ms", 60_000)?;
     let _depth = Parameter::set("adma", "depth", 1 << 30)?;
-    // Closed when the engine is quick again: a close waits.
+    // Closed when the engine is fast again, because a close waits.
     let devices: Vec<Device> = (0..5).map(|_| Device::open()).collect::<Outcome<_>>()?;
     let (device, others) = (&devices[0], &devices[1..]);
     let bench = Bench::new()?;
     let channel = bench.find_channels(device)?[0];
     let halves = Halves::new(2048 * PAGE)?;
-    // Once right, and pinned for the first file. The other files pin their pieces while the engine
-    // is slow: pages that are there take no place of the channel each.
+    // Copied once, and pinned for the first file. The other files pin their pieces while the engine
+    // is slow: pages that are present take no place of the channel.
     device.carry(&mut halves.pieces())?;
     halves.expect_copied()?;
     halves.dst.fill(0);
 
     let before = Statistics::now()?;
-    // Slower than a submission waits for a place, and quick enough for the driver's timer.
+    // Slower than a submission waits for a place, but fast enough for the driver's timer.
     bench.arm(channel, Fault::always(Kind::Slow).value(50_000))?;
     let mut under_way = Vec::new();
     // 4096 transfers and a word each.
@@ -143,7 +143,7 @@ pub fn ring_of_the_driver_full_refuses_and_loses_nothing() -> Outcome {
     let first = under_way[0].1;
     ensure_eq!(device.wait(first.id, Duration::ZERO), Err(EAGAIN), "a look at the first request");
 
-    // Quick enough that a place becomes free while a submission waits for it.
+    // Fast enough that a place becomes free while a submission waits for it.
     bench.clear()?;
     bench.arm(channel, Fault::always(Kind::Slow).value(1000))?;
     sleep(Duration::from_millis(60));
@@ -163,7 +163,7 @@ pub fn ring_of_the_driver_full_refuses_and_loses_nothing() -> Outcome {
     halves.expect_copied().context("afterwards")
 }
 
-/// More transfers in a request than the ring has places: they wait for each other.
+/// A request with more transfers than the ring has places has to wait for itself.
 pub fn ring_of_few_places_takes_long_requests() -> Outcome {
     for places in [1, 2, 3, 16] {
         let _ring = Parameter::set("adma_soft", "ring", places)?;
@@ -188,7 +188,7 @@ pub fn ring_of_few_places_takes_long_requests() -> Outcome {
 const NINE: usize = 9;
 const NINE_PLACES: u64 = 2 * NINE as u64 + 1;
 
-/// A request that takes all places of a ring, or all but one, of a channel that rests.
+/// A request that takes all places of a ring, or all but one, of a paused channel.
 struct Nine {
     device: Device,
     halves: Halves,
@@ -206,7 +206,7 @@ impl Nine {
         ];
         let device = Device::open()?;
         let halves = Halves::new(64 * PAGE)?;
-        // Pinned: a first copy has transfers more.
+        // Pinned by a first copy, which has more transfers.
         device.carry(&mut halves.pieces())?;
         halves.dst.fill(0);
         let before = Statistics::now()?;
@@ -230,7 +230,7 @@ pub fn ring_that_stays_full_is_ebusy() -> Outcome {
     halves.expect_copied()
 }
 
-/// No word tells the end then, but ADMA_IOC_WAIT does.
+/// Without a word, ADMA_IOC_WAIT tells the end.
 pub fn ring_without_a_place_for_the_word_tells_the_end_all_the_same() -> Outcome {
     let Nine { device, halves, before, first, rest, _ring } = Nine::new(NINE_PLACES + 1)?;
     let at = NINE * PAGE;
@@ -246,10 +246,10 @@ pub fn ring_without_a_place_for_the_word_tells_the_end_all_the_same() -> Outcome
     halves.expect_copied()
 }
 
-/// Every channel of the provider, for its parameter `closed`.
+/// Mask of all channels, for the provider's parameter `closed`.
 const ALL: u64 = 0xff;
 
-/// Copies on the first channel until that is put aside.
+/// Copies on the first channel until that is in quarantine.
 fn expect_put_aside(device: &Device, halves: &Halves, left: u32) -> Outcome {
     let before = Statistics::now()?;
     let put_aside = eventually(PATIENCE, || {
@@ -263,7 +263,7 @@ fn expect_put_aside(device: &Device, halves: &Halves, left: u32) -> Outcome {
     Ok(())
 }
 
-/// What takes transfers again passes its test after a rest, and is used.
+/// A channel that takes transfers again passes its test after quarantine, and is used.
 fn expect_taken_back(device: &Device) -> Outcome {
     let back = || device.info().is_ok_and(|info| info.usable == info.channels);
     ensure!(eventually(PATIENCE, back), "usable channels: {:?}", device.info()?.usable);
@@ -284,7 +284,7 @@ pub fn ring_that_takes_nothing_is_ebusy_and_the_channel_put_aside() -> Outcome {
     halves.expect_copied()
 }
 
-/// A device that is down (AER), one of several: its pieces go to the others, at once.
+/// A device that is down (AER), one of several: its pieces go to the others at once.
 pub fn ring_of_one_channel_that_takes_nothing_others_take_over() -> Outcome {
     let device = Device::open()?;
     let channels = device.info()?.channels;

@@ -3,8 +3,8 @@
 use super::*;
 use crate::kernel::{ALL_STATISTICS, STATISTICS};
 
-/// A user who may not use the device can count copies and errors and name the channels, and sees no
-/// bytes, pages or lines.
+/// A user without access to the device sees copies, errors and names of channels, but no bytes,
+/// pages or lines.
 pub fn statistics_for_everybody_tell_nothing_about_sizes() -> Outcome {
     println!("{:?}", Statistics::now()?);
     in_child(|| {
@@ -26,7 +26,7 @@ pub fn statistics_for_everybody_tell_nothing_about_sizes() -> Outcome {
     })
 }
 
-/// What the module has counted while `run` ran.
+/// Returns what the module has counted while `run` ran.
 fn counted(run: impl FnOnce() -> Outcome) -> Outcome<Statistics> {
     let before = Statistics::now()?;
     run()?;
@@ -47,7 +47,7 @@ pub fn statistics_of_one_copy_are_exact() -> Outcome {
             "errors, timeouts, ring_full, quarantined"
         );
     }
-    // What is refused at once is no copy.
+    // A request that is refused at once is no copy.
     let moved = counted(|| pair.device.refuse(pair.part(0, 1), EINVAL, "a piece of one byte"))?;
     ensure_eq!((moved.copies, moved.bytes, moved.pins), (0, 0, 0), "copies, bytes, pins");
     Ok(())

@@ -1,4 +1,4 @@
-//! What a program could see of the helper, and must not: protection keys, copy-on-write, dirty
+//! Side effects of the helper that a program must not see: protection keys, copy-on-write, dirty
 //! pages, seals, and the memory of a small control group.
 
 use super::kept::{LINE, first_line};
@@ -7,14 +7,13 @@ use super::*;
 use std::io::Write;
 use std::os::fd::FromRawFd;
 
-/// The thread's rights to all keys; two bits for each, the lower one forbids any access.
+/// Sets the thread's rights to all keys; two bits for each, the lower one forbids any access.
 fn set_key_rights(rights: u32) {
     // SAFETY: an instruction of processors that have keys; no memory of ours has one.
     unsafe { std::arch::asm!("wrpkru", in("eax") rights, in("ecx") 0, in("edx") 0) };
 }
 
-/// A thread that may not read memory does not read it through pages that another copy has
-/// pinned.
+/// A thread without access to memory does not read it through pages that another copy has pinned.
 pub fn visible_protection_key_refuses_kept_pages_too() -> Outcome {
     let pair = Pair::new(PAGE)?;
     // SAFETY: no pointers.
@@ -45,7 +44,7 @@ pub fn visible_source_beside_a_destination_is_not_written() -> Outcome {
         let region = Region::of_kind(kind, 2 * LINE)?;
         let near = first_line(&region);
         let source = near + 8 * PAGE;
-        // There, and only read.
+        // Present, and only read.
         let _ = region.get(source);
         let before = map.physical(region.address(source));
         device.carry(&mut [Piece::new(&region, near, &other, 0, PAGE)])?;
@@ -98,7 +97,7 @@ pub fn visible_memory_file_can_be_sealed_after_a_copy() -> Outcome {
     // SAFETY: no pointers.
     let done = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_WRITE) };
     ensure_eq!(done, 0, "F_SEAL_WRITE: {:?}", Errno::last());
-    // What cannot be sealed any more is kept.
+    // A file that cannot be sealed any more is kept.
     let never = memory_file(LINE)?;
     let source = Region::map_file(never.as_raw_fd(), 0, LINE, libc::PROT_READ, flags)?;
     device.carry(&mut [Piece::new(&other, 0, &source, 0, LINE)])?;
@@ -107,7 +106,7 @@ pub fn visible_memory_file_can_be_sealed_after_a_copy() -> Outcome {
     Ok(())
 }
 
-/// More memory than the group may have, in swap: libc's way brings pages in and out again.
+/// More memory than the group may have, in swap: libc swaps pages in and out again.
 pub fn visible_control_group_smaller_than_a_request_is_not_killed() -> Outcome {
     const LIMIT: u64 = 16 << 20;
     kernel::announce("ioat");

@@ -1,7 +1,7 @@
 //! A device that fails: every request ends, names what it did not copy, and nothing is
 //! written afterwards.
 //!
-//! A test that leaves channels put aside starts driver and module afresh.
+//! A test that leaves channels in quarantine reloads driver and module.
 
 use super::*;
 use crate::faults::Place;
@@ -15,21 +15,21 @@ tests! {
 
 pub const PIECE: usize = 4 * PAGE;
 
-/// The device to be tormented, a copy over all its channels, and a clean-up at the end.
+/// The device under fault injection, a copy over all its channels, and a clean-up at the end.
 pub struct Wreck {
     pub bench: Bench,
     pub device: Device,
     pub info: Info,
-    /// Where the channels of the module are.
+    /// Places of the module's channels.
     pub places: Vec<Place>,
     dst: Region,
     src: Region,
 }
 
-/// How a request ended, after all that it must keep to was looked at.
+/// Result of a request, after all its promises were checked.
 #[derive(Debug)]
 pub struct Ending {
-    /// Why not all pieces were taken.
+    /// Reason why not all pieces were taken.
     pub refused: Option<Errno>,
     /// Pieces that were taken and failed, and all that were taken.
     pub failed: Vec<Piece>,
@@ -54,7 +54,7 @@ pub fn on_wreck(run: impl FnOnce(&Wreck) -> Outcome) -> Outcome {
 
 /// Runs a test on a fresh device and leaves a fresh device, whatever happens.
 pub fn on_dying_wreck(run: impl FnOnce(&Wreck) -> Outcome) -> Outcome {
-    // What the driver says about errors is what we ordered.
+    // Messages of the driver about errors are expected.
     kernel::announce("ioat");
     kernel::announce("adma");
     let wreck = Wreck::new()?;
@@ -92,7 +92,7 @@ impl Wreck {
         Watched::new(&self.dst, PAGE, &self.src, PAGE, self.len(), PAGE)
     }
 
-    /// Two pieces for every channel, in turn; what fails is done again by hand.
+    /// Submits two pieces for every channel, in turn; what fails is copied by hand.
     pub fn attempt(&self) -> Outcome<Ending> {
         let watched = self.watched();
         let count = 2 * self.info.channels as usize;
@@ -117,8 +117,8 @@ impl Wreck {
         Ok(ending)
     }
 
-    /// Ends all faults. A channel may be in doubt for a while; then all of them are used and work
-    /// again.
+    /// Ends all faults. A channel may be in quarantine for a while; then all of them are used and
+    /// work again.
     pub fn recover(&self) -> Outcome {
         self.bench.clear()?;
         let begun = Instant::now();
@@ -139,7 +139,7 @@ impl Wreck {
         }
     }
 
-    /// One fault on the first channel, from which pieces fail there and nowhere else.
+    /// Injects a fault on the first channel, which makes pieces fail there and nowhere else.
     fn fails_on_first_channel(&self, fault: Fault) -> Outcome<Statistics> {
         let before = Statistics::now()?;
         self.bench.arm(self.places[0], fault)?;
@@ -180,8 +180,8 @@ pub fn wreck_error_in_the_middle_names_the_pieces() -> Outcome {
     })
 }
 
-/// A change of memory waits for what is under way, but not for ever, and not once for each
-/// of the lines that it changes.
+/// A change of memory waits for transfers in flight, but not for ever, and not once for each line
+/// that it changes.
 pub fn wreck_hang_holds_a_change_of_memory_up_for_seconds_at_most() -> Outcome {
     const LEN: usize = 4 * 64 * PAGE;
     on_wreck(|wreck| {
@@ -222,7 +222,7 @@ pub fn wreck_long_stall_writes_nothing_afterwards() -> Outcome {
             wreck.bench.arm(wreck.places[0], fault)?;
             let begun = Instant::now();
             let ending = wreck.attempt()?;
-            // It is over: the memory is the program's own again.
+            // The request is over: the memory is the program's again.
             wreck.dst.fill(4);
             while begun.elapsed() < STALL + Duration::from_millis(500) {
                 wreck.dst.expect(4).context(format_args!(
@@ -277,7 +277,7 @@ pub fn wreck_failed_request_keeps_its_slot_until_asked_for() -> Outcome {
         ensure_eq!(wreck.device.end(&bad)?, 1, "failed pieces");
         ensure_eq!(wreck.device.end(&bad)?, 0, "failed pieces, asked for a second time");
 
-        // Not while the channel is in doubt: another one would take the piece.
+        // Not while the channel is in quarantine: another one would take the piece.
         wreck.recover()?;
         wreck.bench.arm(wreck.places[0], Fault::once(Kind::Read))?;
         let mut piece = [wreck.watched().piece().on(0)];
@@ -296,9 +296,9 @@ pub fn wreck_failed_request_keeps_its_slot_until_asked_for() -> Outcome {
     })
 }
 
-/// ioatdma does not answer the transfer at the head of a chain that it aborts. It does so when
-/// its ring has come round and a transfer longer than the engine's capacity lies over the
-/// old place: by then the request has been forgotten for long.
+/// ioatdma does not complete the transfer at the head of a chain that it aborts. It does so when
+/// its ring has wrapped around and a transfer longer than the engine's capacity covers the old
+/// place: by then the request is long gone.
 pub fn wreck_lost_answer_that_comes_after_all_hurts_nobody() -> Outcome {
     const RING: u64 = 65536;
     if std::env::var("GUEST_CAPACITY").as_deref() != Ok("12") {
@@ -323,7 +323,7 @@ pub fn wreck_lost_answer_that_comes_after_all_hurts_nobody() -> Outcome {
     })
 }
 
-/// The others are found all the same, also those behind it.
+/// The others are found all the same, even those after it.
 pub fn wreck_channel_that_fails_its_test_is_skipped() -> Outcome {
     kernel::announce("ioat");
     kernel::announce("adma");
@@ -357,7 +357,7 @@ pub fn wreck_dead_channel_is_left_out() -> Outcome {
         }
         println!("put aside after {:?}", begun.elapsed());
         ensure_eq!(wreck.device.info()?.usable, wreck.info.channels - 1, "usable channels");
-        // Now others do its work, also what was meant for it.
+        // Now others do its work, even what was submitted for it.
         for _ in 0..3 {
             let ending = wreck.attempt()?;
             ending.expect_good()?;

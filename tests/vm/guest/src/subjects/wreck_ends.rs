@@ -1,4 +1,4 @@
-//! A device that fails while process or file goes away.
+//! A device that fails while a process or file goes away.
 
 use super::wreck::{PIECE, Wreck, on_wreck};
 use super::*;
@@ -31,7 +31,7 @@ pub fn wreck_end_close_with_hanging_channel_pins_balance() -> Outcome {
     })
 }
 
-/// A child that copies and waits; killed while channels have `fault`.
+/// Kills a child that copies and waits, while channels have `fault`.
 fn killed(wreck: &Wreck, fault: Fault) -> Outcome {
     wreck.bench.arm_all(fault)?;
     let mut child = fork(|| {
@@ -49,7 +49,7 @@ fn killed(wreck: &Wreck, fault: Fault) -> Outcome {
     Ok(())
 }
 
-/// What the engine does not do, the library does.
+/// The library copies what the engine does not.
 pub fn wreck_end_program_with_failing_channels_copies_right() -> Outcome {
     on_wreck(|wreck| {
         for fault in [
@@ -78,7 +78,7 @@ pub fn wreck_end_reload_works() -> Outcome {
     Ok(())
 }
 
-/// What a person with the hardware is asked to run: a line for each channel.
+/// The self-test for owners of the hardware: a line for each channel.
 pub fn wreck_end_selftest_tells_what_follows_an_error() -> Outcome {
     on_wreck(|_| Ok(()))?;
     kernel::announce("ioat");

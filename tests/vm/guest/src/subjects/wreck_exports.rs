@@ -5,7 +5,7 @@ use super::*;
 
 const LEN: usize = 8 * PIECE;
 
-/// Two pieces or more for every channel, into the partner's memory.
+/// Pushes two pieces or more for every channel into the partner's memory.
 fn push(scene: &Scene) -> Outcome<Submit> {
     let Submitted { result, out } = scene.submit(SUBMIT_PUSH, &mut scene.pieces(SUBMIT_PUSH, 8)?);
     ensure_eq!(result, Ok(()), "a push on a failing device");
@@ -99,7 +99,7 @@ pub fn wreck_export_owner_killed_under_a_hang_nobody_else_is_written() -> Outcom
     })
 }
 
-/// What the engine does not carry goes another way: through shared memory here.
+/// Messages that the engine does not carry go another way: through shared memory here.
 pub fn wreck_export_messages_arrive_though_channels_fail() -> Outcome {
     on_wreck(|wreck| {
         // Behind what the greetings copy, which may all be on one channel.
