@@ -8,7 +8,7 @@ use common::{Folder, plain, root, succeed};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 
-/// Names as a C expression has them, and their values.
+/// Values by name, as written in a C expression.
 type Numbers = BTreeMap<String, u64>;
 
 macro_rules! layout {
@@ -32,7 +32,7 @@ fn size_of_field<S, F>(_: impl Fn(&S) -> &F) -> usize {
     size_of::<F>()
 }
 
-/// Constants have the name of the header's, behind ADMA_.
+/// Compares constants, which have the header's names without ADMA_.
 macro_rules! constants {
     ($numbers:ident: $($name:ident)*) => {
         $($numbers.insert(format!("ADMA_{}", stringify!($name)), abi::$name as u64);)*
@@ -57,7 +57,7 @@ fn in_rust() -> Numbers {
     numbers
 }
 
-/// The compiler refuses a number that is another in C.
+/// The compiler refuses a number that differs in C.
 #[test]
 fn header_and_its_mirror_agree_on_every_number() {
     let asserted =

@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// How a program gets the library.
+/// Ways in which a program gets the library.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Linked,
@@ -50,7 +50,7 @@ fn api(way: Way, subject: &str) -> Command {
     command
 }
 
-/// All ways to get the library, and every kind of engine; under `tests/run --quick` only linked.
+/// Runs a program in all ways, with every kind of engine; under `tests/run --quick` only linked.
 fn shown_everywhere(subject: &str) {
     if std::env::var_os("QUICK").is_some_and(|quick| !quick.is_empty()) {
         shown(&mut api(Way::Linked, subject));
@@ -113,7 +113,7 @@ fn check_copy_makes_no_system_call() {
     assert!(looked, "every copy was over at once");
 }
 
-/// clone is slow, so that other threads look while one of them tries.
+/// clone is slowed down, so that other threads look while one of them tries.
 #[test]
 fn worker_that_cannot_be_made_is_not_relied_on() {
     let folder = Folder::new("strace");
@@ -204,7 +204,7 @@ fn example_compiles_with_the_line_of_the_readme_and_runs() {
     assert!(out.starts_with("copied 64 MiB"), "{out}");
 }
 
-/// Everything under `folder`, sorted.
+/// Returns everything under `folder`, sorted.
 fn files_below(folder: &std::path::Path) -> Vec<String> {
     let (list, _) =
         succeed(plain("find").arg(".").args(["-not", "-type", "d"]).current_dir(folder));
@@ -217,7 +217,7 @@ fn files_below(folder: &std::path::Path) -> Vec<String> {
 fn installation_serves_a_program_and_is_taken_away_whole() {
     let place = Folder::new("install");
     let prefix = place.join("opt");
-    // Not the machine's own: it would write to /etc.
+    // Replaces the machine's own, which would write to /etc.
     let (tools, calls) = (place.join("tools"), place.join("calls"));
     std::fs::create_dir(&tools).unwrap();
     let ldconfig = format!("#!/bin/sh\necho refreshed >>{}\n", calls.display());
@@ -265,7 +265,7 @@ fn installation_serves_a_program_and_is_taken_away_whole() {
     assert!(pc.contains("prefix=/usr\n") && !pc.contains("stage"), "{pc}");
     assert_eq!(std::fs::read_to_string(&calls).unwrap(), "refreshed\n", "below DESTDIR");
 
-    // With the library where the command would not look.
+    // With the library in a place where the command does not look.
     let apart = place.join("apart");
     let (folder, libdir) = (apart.join("opt"), apart.join("libraries"));
     succeed(install().env("PREFIX", &folder).env("LIBDIR", &libdir));
@@ -274,7 +274,7 @@ fn installation_serves_a_program_and_is_taken_away_whole() {
     succeed(install().env("PREFIX", &folder).env("LIBDIR", &libdir).arg("--uninstall"));
     assert_eq!(files_below(&apart), [""; 0]);
 
-    // With a private umask; and in a folder where the loader does not look.
+    // With a private umask, and in a folder that the loader does not search.
     let open = Folder::new("open");
     let line = format!("umask 077; exec {}", root().join("install.sh").display());
     succeed(plain("bash").args(["-c", &line]).env("DESTDIR", &open).env("PREFIX", "/usr"));

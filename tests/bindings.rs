@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Every Python from 3.9 on that this machine has, the oldest first; one of each version.
+/// Returns every Python from 3.9 on that this machine has, the oldest first; one of each version.
 fn pythons() -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = vec!["/usr/bin".into()];
     folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap()));
@@ -25,7 +25,7 @@ fn pythons() -> Vec<PathBuf> {
             if found.contains_key(&minor) || !python.exists() {
                 continue;
             }
-            // What is there may only stand for a version that is not.
+            // A shim of pyenv may stand for a version that is not installed.
             if finish(plain(&python).args(["-c", "import ctypes"])).status.success() {
                 found.insert(minor, python);
             }
@@ -38,14 +38,14 @@ fn pythons() -> Vec<PathBuf> {
     found
 }
 
-/// A command that finds the library, and Python the package, as if both were installed.
+/// Makes a command find the library, and Python the package, as if both were installed.
 fn with_library(mut command: Command) -> Command {
     command.env("LD_LIBRARY_PATH", library().parent().unwrap());
     command.env("PYTHONPATH", root().join("bindings/python")).env("PYTHONDONTWRITEBYTECODE", "1");
     command
 }
 
-/// Cargo on the crate, which is no member of our workspace; what it needs has been fetched for ours.
+/// Runs cargo on the crate, which is not in our workspace, with packages fetched for ours.
 fn crate_command(verb: &str) -> Command {
     let mut command = plain(env!("CARGO"));
     let manifest = root().join("bindings/rust/Cargo.toml");
@@ -94,7 +94,7 @@ fn crate_keeps_its_promises_loaded_and_preloaded() {
     succeed(build.args(["--no-run", "--tests"]));
     for preloaded in [false, true] {
         let mut command = crate_command("test");
-        // Cargo is not to be preloaded, only what it runs.
+        // Only what cargo runs is preloaded, not cargo.
         let run = if preloaded {
             format!("env LD_PRELOAD={}", library().display())
         } else {
@@ -105,7 +105,7 @@ fn crate_keeps_its_promises_loaded_and_preloaded() {
     }
 }
 
-/// What `cargo publish` would upload holds everything that it needs.
+/// The upload of `cargo publish` contains everything that it needs.
 #[test]
 fn crate_can_be_packaged() {
     let mut command = crate_command("package");

@@ -1,5 +1,5 @@
-//! Debuggers and profilers see through the library: every instruction of it can be unwound, and has
-//! a name.
+//! Support of debuggers and profilers: every instruction of the library can be unwound, and has a
+//! name.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn gdb_backtraces_lead_out_of_the_library_at_every_step() {
     assert!(done.status.success() && said.contains("\nworker:"), "{said}");
 }
 
-/// Address ranges of the unwind entries.
+/// Returns the address ranges of the unwind entries.
 fn addresses<'a>(text: &'a str) -> impl Iterator<Item = (usize, usize)> + 'a {
     let range = text.lines().filter_map(|line| line.split_once("pc=")?.1.split_once(".."));
     let number = |text: &str| usize::from_str_radix(text.trim(), 16).unwrap();
@@ -40,7 +40,7 @@ fn unwind_tables_cover_every_function_but_the_restorer_of_signals() {
     for line in symbols.lines() {
         let words: Vec<_> = line.split_whitespace().collect();
         let [_, value, size, "FUNC", _, _, section, name] = words[..] else { continue };
-        // What core refers to and never calls are two symbols of one instruction.
+        // Two symbols of one instruction that core refers to and never calls.
         if section == "UND"
             || ["adma_restorer", "_Unwind_Resume", "rust_eh_personality"].contains(&name)
         {

@@ -1,4 +1,4 @@
-//! The documentation: short where it should be, complete where it should be, and no dead paths.
+//! The documentation: length, completeness, and no dead paths.
 
 mod common;
 
@@ -15,7 +15,7 @@ fn read(file: &str) -> String {
     fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// The names of the knobs, but for the one that stands behind `adma check`.
+/// Returns the names of the knobs, except for the one behind `adma check`.
 fn knobs() -> impl Iterator<Item = &'static str> {
     KNOBS.iter().filter(|knob| !knob.about.is_empty()).map(|knob| knob.name)
 }
@@ -29,7 +29,7 @@ fn manual_pages() -> Vec<PathBuf> {
     pages
 }
 
-/// Words that look like names of knobs.
+/// Returns words that look like names of knobs.
 fn knobs_in(text: &str) -> BTreeSet<&str> {
     text.split(|c: char| !c.is_ascii_uppercase() && !c.is_ascii_digit() && c != '_')
         .filter(|word| word.starts_with("ADMA_"))
@@ -56,8 +56,8 @@ fn readme_begins_with_what_a_user_must_know() {
     assert_eq!(read("CONTRIBUTING.md").matches(" minutes").count(), 1);
 }
 
-/// In a tree of its own, where every package is missing and so is cargo, with an apt-get that looks at
-/// what has been said so far.
+/// In a tree of its own, without packages and cargo, with an apt-get that checks what was printed
+/// so far.
 #[test]
 fn tests_run_names_what_it_installs_before_it_does() {
     let place = Folder::new("needs");
@@ -105,7 +105,7 @@ fn glossary_has_thirty_words_at_most() {
     assert!((10..=30).contains(&words.count()));
 }
 
-/// What the benchmarks printed on a machine whose results are kept, by their names.
+/// Returns what the benchmarks printed on a machine whose results are kept, by their names.
 fn kept_results(machine: &str) -> serde_json::Value {
     let folders = fs::read_dir(root().join("bench/evidence")).unwrap();
     let mut folders = folders.map(|entry| entry.unwrap().path()).filter(|path| {
@@ -117,8 +117,8 @@ fn kept_results(machine: &str) -> serde_json::Value {
     about["texts"].clone()
 }
 
-/// The rows that README.md must have, made of the results: those whose quartiles touch the quartiles
-/// of an empty library come last, in italics.
+/// Returns the rows that README.md must have, by the results: those whose quartiles touch the
+/// quartiles of an empty library come last, in italics.
 fn rows_of(results: &str) -> Vec<String> {
     let (jobs, tables) = results.split_once("All ratios").unwrap();
     let table = tables.split("\nshim, ").next().unwrap();
@@ -168,13 +168,13 @@ fn readme_table_is_the_one_of_the_results() {
     }
 }
 
-/// What a newcomer types, and what README.md shows below it.
+/// Returns what a newcomer types, and what README.md shows below it.
 fn samples(readme: &str) -> Vec<(&str, &str)> {
     let blocks = readme.split("```console\n").skip(1).filter_map(|part| part.split("```").next());
     blocks.filter_map(|block| block.strip_prefix("$ ")?.split_once('\n')).collect()
 }
 
-/// What a line is called: its first words. Lines that go on with another have none.
+/// Returns the label of a line: its first words. Continuation lines have none.
 fn label(line: &str) -> &str {
     let text = line.trim_start();
     if line.len() - text.len() > 4 {
@@ -184,7 +184,7 @@ fn label(line: &str) -> &str {
     text[..end].split("  ").next().unwrap_or_default().trim_end()
 }
 
-/// The number of copies in a report's line of that name.
+/// Returns the number of copies in a report's line of that name.
 fn copies(report: &str, name: &str) -> u64 {
     let line = report.lines().find(|line| label(line) == name);
     let line = line.unwrap_or_else(|| panic!("no {name:?} in {report}"));
@@ -204,7 +204,7 @@ fn readme_samples_do_as_typed_what_they_show() {
     for (command, shown) in samples {
         let (out, err) = succeed(plain("sh").current_dir(root()).args(["-c", command]));
         let told = out + &err;
-        // What it would have taken without is for this machine to say.
+        // The estimate of the time without adma depends on this machine.
         for name in shown.lines().map(label).filter(|name| !name.starts_with("took")) {
             let found = cpus == 1 || told.lines().any(|line| label(line) == name);
             assert!(found, "{command}: no {name:?} in {told}");
@@ -315,7 +315,7 @@ fn manual_pages_have_no_warnings() {
     }
 }
 
-/// The names in a page's NAME section.
+/// Returns the names in a page's NAME section.
 fn names_of(text: &str) -> Vec<String> {
     let head = text.split(".Sh NAME\n").nth(1).expect("a NAME section");
     let lines = head.lines().take_while(|line| !line.starts_with(".Sh"));
@@ -323,7 +323,7 @@ fn names_of(text: &str) -> Vec<String> {
     names.map(|name| name.trim_end_matches(" ,").to_owned()).collect()
 }
 
-/// What the library exports under its own version.
+/// Returns what the library exports under its own version.
 fn exported() -> BTreeSet<String> {
     let mut names = plain("nm");
     names.args(["-D", "--defined-only", "--with-symbol-versions"]).arg(library());
@@ -337,7 +337,7 @@ fn exported() -> BTreeSet<String> {
     own.iter().map(|name| name.trim_end_matches("@@ADMA_0.1").to_owned()).collect()
 }
 
-/// The functions of a page's SYNOPSIS as prototypes.
+/// Returns the functions of a page's SYNOPSIS as prototypes.
 fn synopsis(text: &str) -> Vec<String> {
     let section = text.split(".Sh SYNOPSIS\n").nth(1).unwrap_or_default();
     let section = section.split(".Sh ").next().unwrap_or_default();

@@ -9,7 +9,7 @@ mod common;
 use common::faults::{ALONE, CPU_SHARES, finish_with_report, offloading, outcome, without_us};
 use common::{finish, number, rows, text};
 
-/// A handler that returns, or jumps: every place and size in one process, and the copies
+/// Checks a handler that returns, or jumps: every place and size in one process, and that copies
 /// after the fault are still carried by the engine.
 fn handler_sees_the_same(trouble: &str, reaction: &str) {
     let Some(without) = without_us("faults", &[trouble, reaction]) else { return };
@@ -31,7 +31,7 @@ fn handler_sees_the_same(trouble: &str, reaction: &str) {
     }
 }
 
-/// No handler mends the page: in most troubles the process ends of the signal.
+/// Checks signals without a handler that mends the page: most troubles kill the process.
 fn ends_the_same(trouble: &str, reaction: &str, places: &[&str], sizes: &[&str]) {
     for place in places {
         for size in sizes {
@@ -51,7 +51,7 @@ fn belongs_to_the_caller(trouble: &str) {
         handler_sees_the_same(trouble, reaction);
     }
     ends_the_same(trouble, "none", &["start", "middle", "end"], &["1048576", "8388608"]);
-    // The disposition alone matters here, so one place and one size will do.
+    // Only the disposition matters here, so one place and one size suffice.
     for reaction in ["exit", "other", "ignored", "blocked"] {
         ends_the_same(trouble, reaction, &["middle"], &["1048576"]);
     }

@@ -1,4 +1,4 @@
-//! Copies into memory that was never touched: huge pages where they are wanted, and not a byte more.
+//! Copies into fresh memory: huge pages where they are wanted, and no more memory.
 
 mod common;
 
@@ -44,7 +44,7 @@ fn program_that_has_a_say_in_its_pages_keeps_it() {
     for how in ["asked_for_small", "told_small"] {
         assert_eq!(number(&mut with("0-63"), &[how]), Some(0), "{how}");
     }
-    // Of what it has marked itself, all is huge that it writes later.
+    // What it has marked itself is all huge when written later.
     for how in ["asked_for_huge", "asked_meanwhile"] {
         let [without, huge] = [&mut plain(victim("fresh")), &mut with("0-63")]
             .map(|command| number(command, &[how]).unwrap());
@@ -52,7 +52,7 @@ fn program_that_has_a_say_in_its_pages_keeps_it() {
     }
 }
 
-/// Also where an allocator gives memory back and uses it here and there.
+/// Also if an allocator gives memory back and reuses parts of it.
 #[test]
 fn huge_pages_take_no_more_memory_than_small_ones() {
     for how in ["resident", "sparse"] {
@@ -64,7 +64,7 @@ fn huge_pages_take_no_more_memory_than_small_ones() {
     }
 }
 
-/// mremap wants one mapping, which a mark on a part of it would split; realloc calls it.
+/// mremap, which realloc calls, needs one mapping, which a mark on a part of it would split.
 #[test]
 fn mapping_that_was_written_can_be_made_longer() {
     for cpus in ["0", "0-63"] {

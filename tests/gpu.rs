@@ -1,5 +1,5 @@
-//! A graphics card in loopback, with a driver library that is none (tests/programs/fake_cuda.c): it
-//! pins memory as a real one does, insists on the rules, and makes trouble when told to.
+//! A graphics card in loopback, with a fake driver library (tests/programs/fake_cuda.c): it pins
+//! memory like a real one, checks the rules, and injects faults.
 
 mod common;
 
@@ -11,12 +11,12 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// A folder in which the loader finds the fake.
+/// Returns a folder in which the loader finds the fake.
 fn fake_driver() -> PathBuf {
     fake_driver_as("fake-cuda", &["-shared", "-fPIC"])
 }
 
-/// A driver of a version that cannot copy from host to host without buffers.
+/// Returns a driver of a version that cannot copy from host to host without buffers.
 fn old_driver() -> PathBuf {
     fake_driver_as("fake-cuda-old", &["-shared", "-fPIC", "-DOLD"])
 }
@@ -28,7 +28,7 @@ fn fake_driver_as(name: &str, flags: &[&str]) -> PathBuf {
     std::fs::create_dir_all(&folder).unwrap();
     let modified = |path| std::fs::metadata(path).and_then(|m| m.modified()).ok();
     if modified(&name) < modified(&library) {
-        // Tests run in parallel: beside, then into place.
+        // Tests run in parallel, so it is built elsewhere and then renamed.
         let fresh =
             folder.join(format!("{}.{:?}", std::process::id(), std::thread::current().id()));
         std::fs::copy(&library, &fresh).unwrap();
@@ -37,7 +37,7 @@ fn fake_driver_as(name: &str, flags: &[&str]) -> PathBuf {
     folder
 }
 
-/// A program on a machine with the fake card.
+/// Returns a program on a machine with the fake card.
 fn with_card(program: PathBuf, words: &str, knobs: &[(&str, &str)]) -> Command {
     let mut command = preloaded(program);
     command.args(words.split_whitespace());
@@ -47,7 +47,7 @@ fn with_card(program: PathBuf, words: &str, knobs: &[(&str, &str)]) -> Command {
     command
 }
 
-/// gpu.c on a machine with the fake card.
+/// Returns gpu.c on a machine with the fake card.
 fn card(words: &str, knobs: &[(&str, &str)]) -> Command {
     let include = format!("-I{}", root().join("include").display());
     with_card(victim_with("gpu", &[&include]), words, knobs)
@@ -71,7 +71,7 @@ fn card_can_be_used() -> bool {
     *shown
 }
 
-/// Words of gpu.c, and knobs.
+/// Runs gpu.c with these words and knobs.
 fn shows(words: &str, knobs: &[(&str, &str)]) {
     if card_can_be_used()
         && let Some(done) = shown(&mut card(words, knobs))
@@ -137,7 +137,7 @@ fn calls_of_the_driver_that_are_passed_on_wait_for_no_lock_of_the_loader() {
     );
 }
 
-/// Copies are right after each error, and none is carried any more after a permanent one.
+/// Copies are right after each error, and after a permanent one none is carried any more.
 #[test]
 fn trouble_at_any_call_leaves_copies_right() {
     needs!(card_can_be_used());
@@ -159,7 +159,7 @@ fn trouble_at_any_call_leaves_copies_right() {
         ("cuMemcpyBatchAsync:1:719", false),
         ("cuMemcpyBatchAsync:5:700", true),
         ("cuStreamWriteValue32_v2:3:719", true),
-        // One range that cannot be had; a call that is not supported here.
+        // A range that is refused; a call that is not supported here.
         ("cuMemHostRegister_v2:2:712", true),
         ("cuMemcpyBatchAsync:1:801", true),
         ("cuMemcpyBatchAsync:3:1", true),
@@ -252,8 +252,8 @@ fn oracle_finds_copies_by_the_card_right() {
     needs!(card_can_be_used());
     for (words, goal) in [("-h", "time"), ("-t 3", "cpu")] {
         let knobs = [("ADMA_MIN_BYTES", "12000"), ("ADMA_GOAL", goal)];
-        // On a busy machine the card has no time, or the caller is done with its part before it
-        // is: then in several runs.
+        // On a busy machine the card gets no time, or the caller is done first: sums up several
+        // runs.
         let (mut calls, mut bytes) = (0, 0);
         let carried = (0..15).any(|_| {
             let report = only_report(&mut with_card(victim("oracle"), words, &knobs));
@@ -276,7 +276,7 @@ fn live_file_has_the_bytes_of_the_card_and_of_callers_beside_it() {
     command.envs(subject.get_envs().filter_map(|(name, value)| Some((name, value?))));
     command.env_remove("LD_PRELOAD");
     let mut told = String::new();
-    // Callers take the copies that a busy card leaves, so their half may be more.
+    // Callers take copies that a busy card leaves, so their half may be more.
     let halves = (0..15).any(|_| {
         told = succeed(&mut command).1;
         let line = told.lines().find(|line| line.contains("channel shares")).unwrap_or_default();

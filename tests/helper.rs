@@ -1,5 +1,5 @@
-//! /dev/adma as its users meet it without the hardware: not there, not permitted, or not
-//! what it seems. Each run gets a /dev of its own, so nothing of the machine's is touched.
+//! /dev/adma without the hardware: missing, not permitted, or another device. Each run gets a /dev
+//! of its own, so the machine's is not touched.
 
 mod common;
 
@@ -19,7 +19,7 @@ const FOR_A_GROUP: &str = "mknod -m 640 /dev/adma c 1 3; chown 0:4 /dev/adma";
 /// A user that is neither root nor in any group.
 const UNPRIVILEGED: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
 
-/// The library and a program where every user can read them.
+/// Copies the library and a program to where every user can read them.
 fn readable() -> Folder {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -33,7 +33,7 @@ fn readable() -> Folder {
     Folder(folder)
 }
 
-/// `words` under the library, with a /dev that holds only what `setup` makes.
+/// Returns `words` under the library, with a /dev that holds only what `setup` makes.
 fn run(files: &Folder, setup: &str, user: &[&str], knobs: &[&str], words: &[&str]) -> Output {
     let script = format!("mount -t tmpfs none /dev && {{ {setup}; }} && exec \"$@\"");
     let mut command = plain("unshare");
@@ -55,7 +55,7 @@ fn can_be_shown() -> bool {
 
 const COPIES: [&str; 3] = ["memcpy", "1000000", "6"];
 
-/// Makes six large copies and returns the report and what was said.
+/// Makes six large copies and returns the report and the messages.
 fn copies(setup: &str, user: &[&str], knobs: &[&str]) -> (Value, String) {
     let files = readable();
     let report = files.0.join("report");

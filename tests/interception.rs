@@ -1,5 +1,5 @@
-//! Which functions reach the library, what they cost when the copy is short, and that each
-//! keeps its own meaning: return value, units, order of arguments, checks.
+//! Functions that reach the library, the cost of short copies, and that each function keeps its own
+//! meaning: return value, units, order of arguments, checks.
 
 mod common;
 
@@ -34,7 +34,7 @@ fn is_intercepted(name: &str) -> bool {
     [COPIES, OTHERS].iter().any(|names| names.split(' ').any(|other| other == name))
 }
 
-/// The names as the victims know them: those above, and memcpy's older version.
+/// Returns the names as the victims know them: those above, and memcpy's older version.
 fn called() -> impl Iterator<Item = &'static str> {
     COPIES.split(' ').chain(["memcpy@GLIBC_2.2.5"])
 }
@@ -43,14 +43,14 @@ const SIGABRT: i32 = 6;
 const THRESHOLD: &str = "65536";
 const LARGE: u64 = 300_000;
 
-/// A victim under the library with a fixed threshold and channels even on a small machine.
+/// Returns a victim under a fixed threshold, with channels even on a small machine.
 fn offloading(name: &str, arguments: &[&str]) -> Command {
     let mut command = preloaded(victim(name));
     command.args(arguments).env("ADMA_MIN_BYTES", THRESHOLD).env("ADMA_CHANNELS", "3");
     command
 }
 
-/// Names and addresses of what the library exports.
+/// Returns names and addresses of the library's exports.
 fn exports() -> BTreeMap<String, u64> {
     let (listing, _) = succeed(plain("nm").args(["-D", "--defined-only"]).arg(library()));
     listing
@@ -100,9 +100,9 @@ fn short_copy_leaves_after_three_instructions() {
     }
 }
 
-/// What the disassembly and the relocations say about who may call whom.
+/// Call graph by the disassembly and the relocations.
 struct CallGraph {
-    /// By address: name, and the addresses of functions and slots it refers to.
+    /// Functions by address: name, and the addresses of functions and slots it refers to.
     functions: BTreeMap<u64, (String, Vec<u64>)>,
     /// Slots that the dynamic linker fills: with an imported function, or one of ours.
     slots: BTreeMap<u64, Slot>,
@@ -136,8 +136,8 @@ impl CallGraph {
         Self { functions, slots }
     }
 
-    /// Every imported function that can be called from functions whose name has `root` in
-    /// it, with the name of the function that calls it; but not by way of `not_through`.
+    /// Returns every imported function that can be called from functions whose name contains
+    /// `root`, with its caller; but not by way of `not_through`.
     fn imports_within_reach(&self, root: &str, not_through: &[&str]) -> BTreeMap<String, String> {
         let is_root = |entry: &(&u64, &(String, Vec<u64>))| entry.1.0.contains(root);
         let mut reached: Vec<u64> =
@@ -187,7 +187,7 @@ fn referred_to(instruction: &str) -> Option<u64> {
     hexadecimal(operands.split_once(" <")?.0)
 }
 
-/// `0000000000074778 R_X86_64_GLOB_DAT  memcpy@@Base`, or for a function of ours
+/// Parses `0000000000074778 R_X86_64_GLOB_DAT  memcpy@@Base`, or for a function of ours
 /// `0000000000074760 R_X86_64_RELATIVE  *ABS*+0x24090`.
 fn slot(line: &str) -> Option<(u64, Slot)> {
     let mut fields = line.split_whitespace();
@@ -213,7 +213,7 @@ const RARE: [&str; 3] = ["panic", "adma::backend::libc::early_", "adma::ipc::"];
 const HARMLESS: [&str; 4] =
     ["__chk_fail", "__libc_single_threaded", "clock_gettime", "__errno_location"];
 
-/// From `roots` only `harmless` functions are called, but for those that the start of the engine calls.
+/// Checks that `roots` call only `harmless` functions, except in the start of the engine.
 fn expect_calls(roots: &[&str], not_through: &[&str], harmless: &[&str]) {
     let graph = CallGraph::of_library();
     for root in roots {
@@ -237,9 +237,9 @@ fn way_of_a_copy_never_comes_back_to_memcpy() {
     }
 }
 
-/// The program may hold its allocator's lock, or be inside a signal handler: no allocation, no dlsym,
-/// no blocking lock, also when the engine is started. errno is for reads only, which answer it as the
-/// kernel does.
+/// The program may hold its allocator's lock, or be inside a signal handler: no allocation, no
+/// dlsym, no blocking lock, also when the engine is started. errno is used by reads only, which
+/// return it like the kernel.
 #[test]
 fn way_of_a_copy_needs_next_to_nothing_of_libc() {
     let (copies, reads) = ENTRIES.split_at(3);
@@ -287,7 +287,7 @@ fn first_copy_with_everything_intercepted_starts_the_engine() {
     assert_eq!(report["paths"]["engine"]["calls"], 3, "{report}");
 }
 
-/// Instructions that callgrind counts in `count` short calls of a function.
+/// Returns the instructions that callgrind counts in `count` short calls of a function.
 fn instructions(mut valgrind: Command, name: &str, count: &str) -> i64 {
     valgrind
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
@@ -346,7 +346,7 @@ fn every_function_from_the_threshold_on_is_carried_and_below_it_is_not() {
     }
 }
 
-/// The abort of a checked copy, as the parent sees it: signal and message.
+/// Returns the abort of a checked copy, as the parent sees it: signal and message.
 fn abort(command: &mut Command) -> (Option<i32>, String) {
     let done = finish(command);
     (done.status.signal(), String::from_utf8_lossy(&done.stderr).into_owned())
@@ -362,7 +362,7 @@ fn checked_copy_with_too_little_room_aborts_as_without_us() {
             assert!(without.1.contains("buffer overflow detected"), "{name}: {without:?}");
             let with = abort(&mut offloading("functions", &words));
             assert_eq!(with, without, "{name} of {size} bytes into {room}");
-            // Enough room, and what the compiler says when it does not know.
+            // Enough room, and the value that compilers pass when it is unknown.
             for room in [size, "0xffffffffffffffff"] {
                 succeed(&mut offloading("functions", &["checked", name, size, room]));
             }
@@ -378,7 +378,7 @@ fn overlapping_copy_either_way_keeps_memmoves_result_on_the_cpu() {
             let arguments = ["overlap", name, &distance.to_string(), &LARGE.to_string()];
             succeed(plain(victim("functions")).args(arguments));
             let report = only_report(&mut offloading("functions", &arguments));
-            // What is adjacent does not overlap.
+            // Adjacent ranges do not overlap.
             let (overlapping, carried) = if distance < LARGE { (2, 0) } else { (0, 2) };
             let found = (&report["fallbacks"]["overlap"], &report["paths"]["engine"]["calls"]);
             let wanted = (&overlapping.into(), &carried.into());

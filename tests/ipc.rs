@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::process::Command;
 use std::time::Duration;
 
-/// A program that is linked with the library, and its arguments.
+/// Returns a program that is linked with the library, with its arguments.
 fn ipc(words: &str) -> Command {
     let mut words = words.split_whitespace();
     let flags = link_flags();
@@ -29,7 +29,7 @@ fn preloaded(words: &str) -> Command {
     command
 }
 
-/// Without and with the library preloaded.
+/// Runs without and with the library preloaded.
 fn passes(words: &str) {
     for mut command in [ipc(words), preloaded(words)] {
         let Some(done) = shown(&mut command) else { return };
@@ -37,7 +37,7 @@ fn passes(words: &str) {
     }
 }
 
-/// Programs under one knob.
+/// Runs programs under one knob.
 fn pass_under(knob: &str, programs: &[&str]) {
     for words in programs {
         shown(ipc(words).envs([knob.split_once('=').unwrap()]));
@@ -139,7 +139,7 @@ rows! { pass_under:
         "ADMA_IPC_ENGINE=shm", &["ipc_waiting quiet", "ipc_waiting quiet beside"];
     process_stopped_in_the_middle_of_a_piece_holds_up_no_call_with_a_limit:
         "ADMA_IPC_TIMEOUT=1", &["ipc_stopped frozen"];
-    // A listener that does not accept, a client that is silent, and clients that talk nonsense.
+    // A listener that does not accept, a silent client, and clients that send garbage.
     greetings_have_a_limit: "ADMA_IPC_TIMEOUT=1",
         &["ipc_silent queue", "ipc_silent socket", "ipc_listen closed_meanwhile"];
     silent_clients_keep_no_other_from_being_accepted:
@@ -147,7 +147,7 @@ rows! { pass_under:
     crowd_of_silent_clients_holds_up_no_other_and_leaves_no_descriptor: "ADMA_IPC_TIMEOUT=2", &[
         "ipc_silent crowd", "ipc_silent closed", "ipc_silent limit", "ipc_listen interrupted silent",
     ];
-    // Streamed ones, which need the process: only those are looked at that were rung.
+    // Streamed messages, which need the process: only connections that were rung are looked at.
     look_at_a_cookie_costs_the_same_with_a_thousand_idle_connections:
         "ADMA_IPC_ENGINE=shm", &["ipc_silent idle"];
     child_forked_while_a_socket_is_closed_does_not_hide_the_end:
@@ -160,8 +160,8 @@ rows! { pass_under:
         "ADMA_IPC_ENGINE=shm", &["ipc_threads threads", "ipc_messages unequal"];
 }
 
-/// A peer posts an address and becomes another program, or leaves its number to one: that is
-/// neither read nor written.
+/// A peer posts an address and executes another program, or leaves its pid to one, which is neither
+/// read nor written.
 #[test]
 fn program_that_has_not_agreed_is_not_reached_into() {
     let victim = victim_with("ipc_victim", &["-static"]);
@@ -318,7 +318,7 @@ fn helper_that_is_wanted_and_not_there_is_named() {
     assert!(err.contains("shared memory") && err.contains("the kernel helper"), "{err}");
 }
 
-/// What the report at exit tells of messages: every number is known.
+/// Messages in the report at exit: every number is known.
 #[test]
 fn report_counts_messages_by_direction_regime_and_means() {
     const DIRECT: u64 = 80_000 + (4 << 20);

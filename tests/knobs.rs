@@ -11,7 +11,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 
-/// Values that each form of knob takes, and such as it refuses, separated by bars.
+/// Returns values that each form of knob takes, and values that it refuses.
 fn values(form: &Form) -> (Vec<String>, Vec<String>) {
     let split = |text: &str| text.split('|').map(str::to_owned).collect::<Vec<_>>();
     let (good, bad) = match form {
@@ -56,14 +56,14 @@ fn values(form: &Form) -> (Vec<String>, Vec<String>) {
     (good, split(&bad))
 }
 
-/// A program whose output and status are easy to tell apart from ours.
+/// Returns a program whose output and status are easy to tell from ours.
 fn program() -> Command {
     let mut command = preloaded("sh");
     command.args(["-c", "echo one; echo two >&2; exit 7"]);
     command
 }
 
-/// Runs it, insists that it is as without us, and returns what else was on stderr.
+/// Runs it, checks that it is as without us, and returns what else was on stderr.
 fn remarks(command: &mut Command) -> Vec<String> {
     let done = finish(command);
     assert_eq!(done.status.code(), Some(7), "{command:?}");
@@ -74,18 +74,18 @@ fn remarks(command: &mut Command) -> Vec<String> {
     lines[..lines.len() - 1].to_vec()
 }
 
-/// The named copies under a fixed threshold, with channels even on a small machine.
+/// Returns the named copies under a fixed threshold, with channels even on a small machine.
 fn copies(what: &str) -> Command {
     fixed("stats_copies", what)
 }
 
-/// Calls by the engine and by libc.
+/// Returns the calls by the engine and by libc.
 fn calls(json: &Value) -> (u64, u64) {
     let of = |path: &str| number(&json["paths"][path]["calls"]);
     (of("engine"), of("libc"))
 }
 
-/// Bytes by the caller, and by all workers.
+/// Returns the bytes by the caller, and by all workers.
 fn shares(json: &Value) -> (u64, u64) {
     let channels = json["channel_bytes"].as_object().unwrap();
     let workers = channels.iter().filter(|(name, _)| *name != "caller");
@@ -112,7 +112,7 @@ fn bad_value_costs_one_line_with_knob_value_wish_and_default() {
 fn bad_value_of_any_bytes_stays_one_readable_line() {
     let values: [&[u8]; 6] =
         [b"\xff\xfe", b"a\nb\nadma: c", b"\x1b[31mred", b"\xe2\x82", b"\t\r", b"\x7f"];
-    // For these any text is a name.
+    // These take any text as a name.
     let names = ["ADMA_STATS_FILE", "ADMA_ONLY", "ADMA_NOT"];
     for Knob { name, .. } in KNOBS.iter().filter(|knob| !names.contains(&knob.name)) {
         for value in values {
@@ -130,7 +130,7 @@ fn bad_value_of_any_bytes_stays_one_readable_line() {
 
 #[test]
 fn unknown_name_costs_one_line_and_similar_names_of_others_none() {
-    // The last one was a knob once.
+    // The last one is a former knob.
     for name in
         ["ADMA_MINBYTES", "ADMA_", "ADMA_min_bytes", "ADMA_MIN_BYTES_", "ADMA_KNOB\n2", "ADMA_WAIT"]
     {
@@ -174,7 +174,7 @@ fn every_good_value_copies_the_right_bytes() {
     for Knob { name, form, .. } in &KNOBS {
         for value in values(form).0 {
             if (*name, &*value) == ("ADMA_CHECK", "1") {
-                continue; // tells of the machine, and runs nothing
+                continue; // describes the machine, and runs nothing
             }
             let (out, err) = succeed(copies(work).env(name, &value));
             assert_eq!(out, expected, "{name}={value}");
@@ -215,7 +215,7 @@ fn cpu_share_is_what_the_caller_does_at_least() {
         assert_eq!(calls(&json), (3, 0));
         assert_eq!(shares(&json), (3 * size, 0), "{size}");
     }
-    // Of a half, at least that half is the caller's.
+    // With a half, at least that half is the caller's.
     let json = only_report(copies("memcpy 4000000 30").env("ADMA_CPU_SHARE", "0.5"));
     let (caller, workers) = shares(&json);
     assert_eq!(caller + workers, 30 * 4_000_000);
@@ -224,9 +224,9 @@ fn cpu_share_is_what_the_caller_does_at_least() {
 
 #[test]
 fn cpu_share_of_zero_leaves_the_workers_more_than_a_fixed_share_could() {
-    // A worker that gets no CPU for a while is not waited for. Beside a busy machine's guests
-    // the caller came out with a half in the best of fifteen runs, so the border is what a
-    // share of three quarters would keep for it in every run.
+    // A worker that gets no CPU for a while is not waited for. On a busy machine the caller copied
+    // a half in the best of fifteen runs, so the limit is what a share of three quarters would keep
+    // for it in every run.
     let mut seen = Vec::new();
     for _ in 0..40 {
         let json = only_report(copies("memcpy 8000000 20").env("ADMA_CPU_SHARE", "0"));

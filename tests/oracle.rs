@@ -12,14 +12,14 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The functions that each program calls, as ADMA_OPS names them. (The one called oracle copies.)
+/// Functions that each program calls, as ADMA_OPS names them. (The one called oracle copies.)
 const OPS: [(&str, &str); 3] = [
     ("oracle", "all"),
     ("fill", "memset,memset_chk,bzero,wmemset"),
     ("compare", "memcmp,bcmp,wmemcmp"),
 ];
 
-/// Everything is shared that can be. `knobs`: `NAME=value`, separated by blanks, without ADMA_.
+/// Shares everything that can be. `knobs`: `NAME=value`, separated by blanks, without ADMA_.
 fn shared(words: &str, knobs: &str) -> Command {
     let (program, arguments) = words.split_once(' ').unwrap_or((words, ""));
     let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
@@ -37,7 +37,7 @@ fn carried(reports: &[Value]) -> u64 {
     reports.iter().map(|report| number(&report["paths"]["engine"]["calls"])).sum()
 }
 
-/// A program that fails without the library proves nothing.
+/// Runs a program without the library: one that fails there proves nothing.
 fn right_without_us(words: &str) {
     let (program, arguments) = words.split_once(' ').unwrap_or((words, ""));
     if program != "oracle" && !words.contains("SEED") {
@@ -45,8 +45,8 @@ fn right_without_us(words: &str) {
     }
 }
 
-/// Right, with `at_least` calls carried under each of the settings, which bars separate. Where the
-/// engine has all copies for itself libc has next to none.
+/// Checks that copies are right, with `at_least` calls carried under each of the settings, which
+/// bars separate. Without competition libc gets next to none.
 fn engine_is_right(words: &str, settings: &str, at_least: u64) {
     right_without_us(words);
     for knobs in settings.split('|') {
@@ -134,7 +134,7 @@ fn comparison_that_differs_in_its_first_kilobytes_stays_with_the_caller() {
     let mut command = preloaded(victim("compare"));
     let report = only_report(command.arg("early").env("ADMA_OPS", OPS[2].1));
     assert_eq!(report["paths"]["engine"]["calls"], 0, "{report}");
-    // Two differ in their very first bytes, which are libc's as if we were not there.
+    // Two differ in their very first bytes and go to libc as if we were not there.
     assert_eq!(report["fallbacks"]["early"], 58, "{report}");
 }
 

@@ -13,11 +13,11 @@ use std::process::Command;
 const OPS: &str = "read,pread,readv,preadv,preadv2,read_chk,pread_chk,fread,fread_unlocked,\
                    fread_chk,fread_unlocked_chk";
 
-/// Everything is shared that can be.
+/// Settings by which everything is shared that can be.
 const SHARED: [(&str, &str); 3] =
     [("ADMA_MIN_BYTES", "64K"), ("ADMA_CHANNELS", "2"), ("ADMA_OPS", OPS)];
 
-/// A program of tests/programs and its scene, with a folder for files, without the library.
+/// Returns a program of tests/programs and its scene, with a folder for files, without the library.
 fn alone(words: &str, folder: &Path) -> Command {
     let (program, scene) = words.split_once(' ').unwrap();
     let mut command = plain(victim(program));
@@ -35,7 +35,7 @@ fn shared(reports: &[Value]) -> u64 {
     reports.iter().map(|report| number(&report["reads"]["engine"]["calls"])).sum()
 }
 
-/// Output is that of a run without the library, with `at_least` calls shared.
+/// Checks for the output of a run without the library, with `at_least` calls shared.
 fn says_the_same_in(what: &str, folder: &Path, at_least: u64) {
     let expected = succeed(&mut alone(what, folder)).0;
     assert!(!expected.is_empty());
@@ -138,7 +138,7 @@ fn reads_on_other_file_systems_are_the_kernels() {
             command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", folder.join("stats/%p.json"));
             let done = finish(&mut command);
             let calls = shared(&reports_in(&folder.join("stats")));
-            // One answer names the folder.
+            // One answer contains the folder.
             let said = text(&done.stdout).replace(&folder.display().to_string(), "FOLDER");
             (done.status.code(), said, calls)
         };
@@ -149,7 +149,7 @@ fn reads_on_other_file_systems_are_the_kernels() {
         }
         let (status, said, calls) = run(&library());
         assert_eq!((status, said), (Some(0), expected), "{mount}");
-        // Those of a memfd always are.
+        // Reads of a memfd always are.
         assert_eq!(calls > 100, is_shared, "{mount}: {calls}");
     }
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What a run left: exit status and stdout, and the files of its folder.
+/// Results of a run: exit status and stdout, and the files of its folder.
 #[derive(PartialEq)]
 struct Traces {
     status: Option<i32>,
@@ -104,7 +104,7 @@ fn carried_by_program(reports: &Path) -> BTreeMap<String, u64> {
     carried
 }
 
-/// Bytes that look random and are the same every time.
+/// Returns pseudo-random bytes, equal every time.
 fn random_bytes(count: usize) -> Vec<u8> {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let mut bytes = Vec::with_capacity(count + 8);
@@ -118,7 +118,7 @@ fn random_bytes(count: usize) -> Vec<u8> {
     bytes
 }
 
-/// Lines of words and numbers, as sort and awk like them.
+/// Returns lines of words and numbers, for sort and awk.
 fn words(count: usize) -> String {
     let names = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen", "ibis", "jay"];
     let mut text = String::with_capacity(count + 100);

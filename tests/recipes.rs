@@ -1,5 +1,4 @@
-//! RECIPES.md, as it stands there: each recipe is taken from the page and followed as far as this
-//! machine can.
+//! Recipes of RECIPES.md: each is taken from the page and followed as far as this machine can.
 
 mod common;
 
@@ -12,7 +11,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-/// The `index`-th block of code below a heading of the page.
+/// Returns the `index`-th block of code below a heading of the page.
 fn recipe(heading: &str, index: usize) -> String {
     let page = fs::read_to_string(root().join("RECIPES.md")).unwrap();
     let section = page.split("\n## ").find(|part| part.starts_with(heading)).expect(heading);
@@ -22,7 +21,7 @@ fn recipe(heading: &str, index: usize) -> String {
     code.to_owned()
 }
 
-/// A folder with the library under its installed name and a command `adma` that names it there.
+/// Makes a folder with the library under its installed name and a command `adma`.
 fn installed() -> Folder {
     let place = Folder::new("recipes");
     symlink(library(), place.join("libadma.so.0")).unwrap();
@@ -35,7 +34,7 @@ fn installed() -> Folder {
     place
 }
 
-/// A script of the page in a folder of its own, where the loader finds the library by its name.
+/// Returns a script of the page in a folder of its own, where the loader finds the library.
 fn script(place: &Path, code: &str) -> Command {
     let path = format!("{}:{}", place.display(), std::env::var("PATH").unwrap());
     let mut shell = plain("bash");
@@ -47,7 +46,7 @@ fn script(place: &Path, code: &str) -> Command {
 #[test]
 fn systemd_drop_in_is_valid_and_carries_the_copies_of_the_named_program() {
     let (place, drop_in) = (installed(), recipe("A systemd service", 0));
-    // What the service manager would put into the environment, given to the program by hand.
+    // Environment of the service manager, given to the program by hand.
     let variables = drop_in.lines().filter_map(|line| line.strip_prefix("Environment="));
     let variables: Vec<_> = variables.map(|variable| variable.split_once('=').unwrap()).collect();
     let program = variables.iter().find(|(name, _)| *name == "ADMA_ONLY").expect("ADMA_ONLY").1;
@@ -81,7 +80,7 @@ fn container_recipe_reports_copies_of_the_program_inside() {
     let code = recipe("Docker and Podman", 0);
     succeed(plain("bash").args(["-n", "-c", &code]));
     let place = installed();
-    // A container engine that starts nothing: what the recipe says to it.
+    // A container engine that starts nothing, and records the recipe's arguments.
     executable(&place.join("docker"), "#!/bin/sh\nprintf '%s\\n' \"$@\"\n");
     let (said, _) = succeed(&mut script(&place, &code));
     let said: Vec<&str> = said.lines().collect();
@@ -109,7 +108,7 @@ fn container_recipe_reports_copies_of_the_program_inside() {
     assert!(done.status.success() && told.contains("by the engine"), "{told}");
 }
 
-/// `srun` is one that starts the program here, with the environment that it was told.
+/// `srun` is a script that starts the program here, with the environment that it was given.
 #[test]
 fn slurm_recipe_preloads_the_ranks_and_nothing_else() {
     let place = installed();

@@ -10,7 +10,7 @@ use common::{
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Everything is shared that can be.
+/// Returns a program with everything shared that can be.
 fn remote(words: &str) -> Command {
     let mut command = preloaded(victim("remote"));
     command.args(words.split(' ')).env("ADMA_MIN_BYTES", "1").env("ADMA_CHANNELS", "3");
@@ -22,7 +22,7 @@ fn shared(reports: &[Value]) -> u64 {
     reports.iter().map(|report| number(&report["paths"]["engine"]["calls"])).sum()
 }
 
-/// Right, and by the engine: otherwise nothing was shown.
+/// Checks that transfers are right, and by the engine: otherwise nothing was shown.
 fn engine_transfers_right(words: &str, at_least: u64) {
     succeed(plain(victim("remote")).args(words.split(' ')));
     let reports = statistics(&mut remote(words));
@@ -115,7 +115,7 @@ fn open_mpi_ping_pong_is_carried_and_right() {
                  --mca btl_vader_single_copy_mechanism cma -x LD_PRELOAD -x ADMA_STATS \
                  -x ADMA_STATS_FILE -x ADMA_ONLY -x ADMA_MIN_BYTES=1M -x ADMA_CHANNELS=2";
     command.args(words.split_whitespace()).arg(&program);
-    // Not of mpirun itself.
+    // Without preloading mpirun itself.
     command.env("LD_PRELOAD", common::library()).env("ADMA_ONLY", "echo");
     let reports = statistics(&mut command);
     assert_eq!(reports.len(), 2, "{reports:?}");

@@ -76,7 +76,7 @@ fn stopped_worker_is_not_waited_for_and_writes_nothing_later() {
     }
 }
 
-/// Output and end are those without us, with the engine at work where there was an exit to report.
+/// Checks that output and end are those without us, with the engine at work if there was a report.
 fn is_the_same(words: &str) {
     let (program, argument) = words.split_once(' ').unwrap_or((words, ""));
     let arguments: &[&str] = if argument.is_empty() { &[] } else { &[argument] };
@@ -125,7 +125,7 @@ rows! { is_the_same:
     fatal_sigbus_is_raised_in_the_calling_thread_in_memcpy: "fatal_fault 7";
 }
 
-/// Addresses and numbers of threads differ from run to run.
+/// Removes addresses and thread ids, which differ from run to run.
 fn without_numbers(text: &str) -> String {
     let is_number = |c: char| c.is_ascii_hexdigit() || c == 'x';
     let words = text.split(' ').map(|word| {
@@ -139,7 +139,7 @@ fn without_numbers(text: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Of a program that reports its own faults. Returns the run with the library.
+/// Checks a program that reports its own faults. Returns the run with the library.
 fn reports_the_same(command: impl Fn(fn(&str) -> Command) -> Command) -> Output {
     let without = finish(&mut command(|program| plain(program)));
     let with = finish(
@@ -206,7 +206,7 @@ fn late(command: &mut Command) -> Option<i64> {
 fn handler_runs_in_time_while_pages_come_slowly() {
     for what in ["copy", "fill", "compare", "started"] {
         for share in CPU_SHARES {
-            // A busy machine may be late by itself, but not all the time.
+            // A busy machine may be late by itself, but not every time.
             let mut seen = Vec::new();
             let in_time = (0..5).any(|_| {
                 let arguments = [what, "late"];

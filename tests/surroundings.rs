@@ -1,5 +1,5 @@
-//! Surroundings of a program that copies: allocators, descriptors, sandboxes, limits, privileges and
-//! other libraries; and the cost for one that has no use for the library.
+//! Surroundings of a program that copies: allocators, descriptors, sandboxes, limits, privileges
+//! and other libraries; and the cost for a program that does not need the library.
 
 mod common;
 
@@ -56,7 +56,7 @@ rows! { survives_fixed:
 
 // Allocators.
 
-/// An allocator of the distribution, preloaded before us and after us.
+/// Allocators of the distribution, preloaded before us and after us.
 #[test]
 fn allocators_beside_us_in_both_orders_work() {
     let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"];
@@ -107,7 +107,7 @@ fn program_that_reopens_all_descriptors_keeps_its_files() {
     let mut later = files(preloaded(&program), &["later"]);
     succeed(fixed(&mut later).env("ADMA_STATS", "text,json"));
     own_files("later");
-    // A named file is ours whatever became of stderr.
+    // A named file is written, whatever became of stderr.
     assert!(offloaded(&statistics(fixed(&mut files(preloaded(&program), &[])))) > 0);
     own_files("with a statistics file");
 }
@@ -159,7 +159,7 @@ fn seccomp_filter_before_first_copy_refuses_threads_copies_are_right() {
 }
 
 /// Without ADMA_CHANNELS, so that the CPUs are counted, and without a report, for which a file is
-/// opened. A file of a worker's would take the lowest number, which the program counts on.
+/// opened. A worker's file would take the lowest number from the program.
 #[test]
 fn workers_open_no_file_of_their_own() {
     let program = victim("trap_surroundings");
@@ -199,7 +199,7 @@ fn system_call_refused_once_is_not_made_again_and_nothing_is_said() {
                 let again = refused.iter().filter(|other| other.split(' ').next() == thread);
                 assert!(again.count() <= most, "{call}, {refusal}: {log}");
             }
-            // What was not held is not given back: that would be a mask of our own making.
+            // A mask that was not set is not restored: that would be a mask of our own making.
             assert!(!refused.iter().any(|line| line.contains("SIG_SETMASK")), "{log}");
         }
     }
@@ -283,7 +283,7 @@ fn address_sanitizer_preloaded_before_us_copies_right() {
     still_sees_what_is_wrong(&mut command);
 }
 
-/// The sanitizer's own memcpy comes before ours.
+/// Checks that the sanitizer's own memcpy comes before ours.
 fn still_sees_what_is_wrong(command: &mut Command) {
     let done = finish(command.arg("beyond"));
     let report = text(&done.stderr);
@@ -320,7 +320,7 @@ fn program_without_large_copies_opens_no_file_and_makes_no_thread() {
     }
 }
 
-/// Our file name and the names of what ld.so loads with it.
+/// Returns our file name and the names of what ld.so loads with it.
 fn needed_libraries() -> Vec<String> {
     let (dynamic, _) = succeed(plain("readelf").arg("-d").arg(library()));
     let needed = dynamic.lines().filter(|line| line.contains("(NEEDED)"));
@@ -328,7 +328,7 @@ fn needed_libraries() -> Vec<String> {
     needed.map(name).chain(["libadma.so".to_owned()]).collect()
 }
 
-/// What every program pays for at its start, counted; `bench/run start` has the times.
+/// Costs of every program at its start, counted; `bench/run start` has the times.
 #[test]
 fn library_asks_little_of_the_loader() {
     let readelf = |option: &str| succeed(plain("readelf").args(["-W", option]).arg(library())).0;
@@ -346,7 +346,7 @@ fn library_asks_little_of_the_loader() {
     assert!(!readelf("-l").contains(" TLS "), "thread-local storage");
 }
 
-/// KiB: the least of five runs, for pages of files that happen to be mapped vary.
+/// Returns KiB: the least of five runs, because the mapped pages of files vary.
 fn memory(scene: &str, preload: Option<&Path>) -> Option<i64> {
     let run = |_| {
         let mut command = plain(victim("trap_surroundings"));

@@ -1,5 +1,5 @@
-//! Traps of standing in front of memcpy: the life of a program and its threads, from its beginning over
-//! fork and exec to its end, and its workers and CPUs.
+//! Pitfalls of interposing memcpy: the life of a program and its threads, from start-up through
+//! fork and exec to exit, and its workers and CPUs.
 
 mod common;
 
@@ -70,7 +70,7 @@ fn fork_during_copy_child_copies_with_its_own_workers() {
     let Some(processes) = survives("trap_forks") else { return };
     let parent = processes.iter().max_by_key(|process| engine_bytes(process)).unwrap();
     let children: Vec<_> = processes.iter().filter(|p| p["pid"] != parent["pid"]).collect();
-    // 40 children leave by exit; a few may have found the board taken.
+    // 40 children leave by exit; a few may have found all slots taken.
     let with_engine = children.iter().filter(|child| engine_calls(child) > 0).count();
     assert!(with_engine >= 30, "{with_engine} of {} children offloaded", children.len());
     for child in children {
@@ -99,8 +99,8 @@ fn fork_touches_few_pages_of_ours_in_the_child() {
     assert!(ours - empty <= 8, "{ours} page faults, {empty} with an empty library");
 }
 
-/// Lines of a program's system calls `name`, with the number of the thread before each; `None`: there
-/// is no strace.
+/// Returns a program's system calls `name`, with the thread id before each; `None`: there is no
+/// strace.
 fn system_calls(name: &str, scene: &str) -> Option<Vec<(String, String)>> {
     has("strace").then_some(())?;
     let folder = Folder::new("calls");
@@ -191,7 +191,7 @@ fn main_leaves_by_the_bare_call_process_ends_at_once_with_its_status() {
     for way in ["bare", "bare-later"] {
         let status = |command: &mut Command| finish(command.arg(way)).status.code();
         assert_eq!(status(&mut plain(&program)), Some(3), "without the library");
-        // Idle workers may stay for longer, so the quickest run tells.
+        // Idle workers may stay for longer, so the quickest run counts.
         let quickest = (0..20).map(|_| {
             let begun = Instant::now();
             assert_eq!(status(fixed(&mut preloaded(&program))), Some(3), "{way}");
@@ -204,7 +204,7 @@ fn main_leaves_by_the_bare_call_process_ends_at_once_with_its_status() {
 
 // Threads and processors.
 
-/// The program sees no thread, and the library finds no channel.
+/// Checks that the program sees no thread, and that the library finds no channel.
 fn no_workers(command: impl Fn() -> Command) {
     let processes = statistics(command().env("ADMA_MIN_BYTES", "64K"));
     assert!(processes.iter().all(|one| one["channels"] == 0), "{processes:?}");
@@ -223,7 +223,7 @@ fn single_cpu_makes_no_thread() {
     // The program narrows its affinity itself, before its first copy.
     succeed(&mut run(plain(&program), &["narrow"]));
     no_workers(|| run(preloaded(&program), &["narrow"]));
-    // Asked for by number, channels there are.
+    // With channels asked for by number there are some.
     let processes =
         statistics(fixed(preloaded("taskset").args(["-c", "0"]).arg(victim("trap_copy"))));
     assert!(offloaded(&processes) > 0, "{processes:?}");
@@ -249,7 +249,7 @@ impl Drop for Group {
 }
 
 impl Group {
-    /// `None`: none can be made here, and the test was skipped.
+    /// Makes a group. `None`: not possible here, and the test was skipped.
     fn made(name: &str) -> Option<Self> {
         let name = format!("/sys/fs/cgroup/cpu/adma-{name}-{}", std::process::id());
         if std::fs::create_dir(&name).is_err() {
@@ -263,12 +263,12 @@ impl Group {
         self.0.join("cpu.cfs_quota_us")
     }
 
-    /// A quota of one CPU.
+    /// Returns a quota of one CPU, which is the period.
     fn one_cpu(&self) -> String {
         std::fs::read_to_string(self.0.join("cpu.cfs_period_us")).unwrap().trim().into()
     }
 
-    /// The shell enters the group and becomes the program.
+    /// Has the shell enter the group and become the program.
     fn enter(&self, mut shell: Command, program: &Path) -> Command {
         shell.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]);
         shell.arg(self.0.join("cgroup.procs")).arg(program);

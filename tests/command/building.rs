@@ -1,5 +1,5 @@
 //! preload.sh, which builds the library and the command and then becomes the command: when it
-//! builds, what it says where it cannot, and where it finds what it has built.
+//! builds, its errors, and where it finds what it has built.
 //!
 //! Every test has a checkout of its own, with library and command already built and a cargo that
 //! compiles nothing first in PATH.
@@ -8,7 +8,7 @@ use super::checkout::{BUILD, Checkout};
 use super::*;
 use std::time::Duration;
 
-/// What a program that lists its own mappings has loaded of us.
+/// Returns which of our files a program has loaded, by its own list of mappings.
 fn loaded(command: &mut Command) -> Vec<String> {
     let (maps, _) = succeed(command.args(["cat", "/proc/self/maps"]));
     let paths = maps.lines().filter_map(|line| line.find('/').map(|at| line[at..].to_owned()));
@@ -17,7 +17,7 @@ fn loaded(command: &mut Command) -> Vec<String> {
     found
 }
 
-/// Ends with 125, and the program does not run; returns what is said.
+/// Checks for status 125 and that the program does not run; returns the error.
 fn refused(command: &mut Command) -> String {
     let done = finish(command);
     let err = text(&done.stderr);
@@ -46,12 +46,12 @@ fn library_that_is_missing_is_built_once_and_used() {
 fn library_that_is_stale_is_built_again_once() {
     let touched =
         "src/lib.rs src/backend/threads/share.rs include/adma.map build.rs Cargo.toml Cargo.lock";
-    // The second cargo leaves the file as old as it is.
+    // The second cargo leaves the file's time as it is.
     for action in [BUILD, "true"] {
         let checkout = Checkout::new();
         checkout.cargo(action);
         for (number, file) in touched.split(' ').enumerate() {
-            // Behind the build of the round before, before now: a second build would show.
+            // After the build of the round before, and before now: a second build would show.
             std::thread::sleep(Duration::from_millis(20));
             let path = checkout.tree.join(file);
             fs::write(&path, fs::read(&path).unwrap()).unwrap();

@@ -1,9 +1,9 @@
-//! A copy of what preload.sh looks at, with a cargo that only says how it was called.
+//! A copy of the files that preload.sh needs, with a cargo that only records its calls.
 
 use super::*;
 use std::time::{Duration, SystemTime};
 
-/// What a cargo does that finds everything compiled.
+/// Action of a cargo that finds everything compiled.
 pub const BUILD: &str =
     r#"mkdir -p "$target" && cp "$LIBRARY" "$target/libadma.so" && cp "$COMMAND" "$target/adma""#;
 
@@ -45,7 +45,7 @@ impl Checkout {
         executable(&path, &script);
     }
 
-    /// How cargo was called: folder, arguments and LD_PRELOAD of each call.
+    /// Returns the calls of cargo: folder, arguments and LD_PRELOAD of each.
     pub fn builds(&self) -> Vec<String> {
         let record = fs::read_to_string(self.folder.join("record")).unwrap_or_default();
         record.lines().map(str::to_owned).collect()
@@ -55,7 +55,7 @@ impl Checkout {
         self.tree.join("target/release/libadma.so")
     }
 
-    /// As if a source had been edited after the library was built.
+    /// Changes a source after the library was built.
     pub fn edit_source(&self) {
         let later = SystemTime::now() + Duration::from_secs(2);
         let source = fs::File::options().append(true).open(self.tree.join("src/lib.rs")).unwrap();
@@ -92,7 +92,7 @@ impl Checkout {
         ];
         for tool in tools {
             let (found, _) = succeed(plain("sh").args(["-c", "command -v \"$1\"", "sh", tool]));
-            // A shell may answer with the bare name of what it has built in.
+            // A shell may print the bare name of a builtin.
             let found = found.trim_end();
             let found = if found.starts_with('/') { found } else { &format!("/bin/{found}") };
             let _ = symlink(found, folder.join(tool));

@@ -2,14 +2,14 @@
 
 use super::*;
 
-/// What a shell would offer for the last of these words.
+/// Returns what a shell would offer for the last of these words.
 fn offered(words: &[&str]) -> Vec<String> {
     let (out, err) = succeed(adma().arg("--complete").args(words));
     assert_eq!(err, "", "{words:?}");
     out.lines().map(|line| line.split('\t').next().unwrap().to_owned()).collect()
 }
 
-/// The options, as the command itself knows them.
+/// Returns the options that the command itself knows.
 fn options() -> Vec<String> {
     let options = offered(&["-"]);
     assert!(options.len() >= 17, "{options:?}");
@@ -86,7 +86,7 @@ fn completions(name: &str) -> PathBuf {
     root().join("src/command/completions").join(name)
 }
 
-/// With our own command first in PATH.
+/// Returns a shell with our own command first in PATH.
 fn shell(name: &str) -> Command {
     let mut shell = plain(name);
     let path = std::env::var("PATH").unwrap();
@@ -94,7 +94,7 @@ fn shell(name: &str) -> Command {
     shell
 }
 
-/// What bash offers for the last of these words.
+/// Returns what bash offers for the last of these words.
 fn completed(words: &[&str]) -> Vec<String> {
     let line = format!(
         "source '{}'; COMP_WORDS=({}); COMP_CWORD={}; _adma; printf '%s\\n' \"${{COMPREPLY[@]}}\"",

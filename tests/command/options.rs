@@ -1,4 +1,4 @@
-//! Options: each does what its knob does, and wins over it; what is refused, and in which words.
+//! Options: each does what its knob does, and overrides it; refusals and their messages.
 
 use super::*;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ fn copying(command: &mut Command) -> &mut Command {
     command.arg(victim("stats_copies")).args(["memcpy", "1000000", "3"])
 }
 
-/// Fails for a reason of its own: one line on standard error, nothing runs.
+/// Checks that the command fails with one line on standard error, and runs nothing.
 fn refused(command: &mut Command) -> String {
     let done = finish(command);
     let err = text(&done.stderr);
@@ -160,6 +160,6 @@ fn bad_knob_is_said_once_by_the_command_and_nothing_runs() {
             assert!(err.contains(said), "{words:?}: {err}");
         }
     }
-    // An option takes the place of a bad knob.
+    // An option overrides a bad knob.
     succeed(adma().env("ADMA_MIN_BYTES", "64KB").args(["-m64K", "true"]));
 }

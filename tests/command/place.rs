@@ -1,4 +1,4 @@
-//! Where the command finds its library, and what the two say of the machine.
+//! Where the command finds its library, and what both report about the machine.
 
 use super::*;
 
@@ -97,8 +97,8 @@ fn check_with_one_cpu_says_what_to_do() {
 
 #[test]
 fn check_where_threads_are_refused_says_so() {
-    // The limit does not hold for root, so root becomes another user first; that user
-    // must be able to read the library.
+    // The limit does not apply to root, so root becomes another user first, which must be able to
+    // read the library.
     let folder = std::env::temp_dir().join(format!("adma-nproc-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();

@@ -1,4 +1,4 @@
-//! What the program inherits, what comes back from it, and programs that are not there.
+//! Inheritance of the program, its results, and programs that do not exist.
 
 use super::*;
 use std::ffi::OsStr;
@@ -148,7 +148,7 @@ fn program_that_is_not_there_or_not_executable_has_the_shells_status() {
         assert!(err.starts_with("adma: ") && err.lines().count() == 1, "{program}: {err}");
         assert!(err.ends_with(said), "{program}: {err}");
     }
-    // A file of that name in this folder does not matter: PATH is where programs are.
+    // A file of that name in this folder does not matter: programs are searched in PATH.
     let done = finish(adma().arg("data").current_dir(&place));
     assert_eq!(done.status.code(), Some(127), "{}", text(&done.stderr));
     executable(&place.join("stale"), "#!/no/such/interpreter\n");

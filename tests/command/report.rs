@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Reports of a real program: one process and its children.
+/// Returns reports of a real program: one process and its children.
 fn reports() -> (PathBuf, Vec<serde_json::Value>) {
     let folder = scratch("reports");
     let mut all = Vec::new();
@@ -124,7 +124,7 @@ fn report_of_bad_files_names_them_and_shows_the_others() {
     );
     assert!(text(&done.stdout).starts_with("adma: stats_copies"));
     assert!(page.exists());
-    // Nothing good: no page, no report.
+    // Without a good report there is neither page nor text.
     fs::remove_file(&page).unwrap();
     let done = finish(adma().arg("report").arg(folder.join("cut.json")).arg("--html").arg(&page));
     assert_eq!((done.status.code(), text(&done.stdout)), (Some(1), String::new()));
@@ -146,7 +146,7 @@ fn report_whose_page_or_log_cannot_be_written_prints_the_text_and_fails() {
         let why = "adma: /no/such/folder/x: No such file or directory\n";
         assert_eq!(text(&done.stderr), why, "{option}");
     }
-    // The one that can be written is.
+    // The file that can be written is.
     let page = folder.join("page.html");
     let mut both = adma();
     both.arg("report").arg(&file).args(["--hlog", "/no/such/folder/x", "--html"]).arg(&page);
@@ -154,7 +154,7 @@ fn report_whose_page_or_log_cannot_be_written_prints_the_text_and_fails() {
     assert!(page.exists());
 }
 
-/// Debian's, in either package.
+/// Returns Debian's browser, of either package.
 fn browser() -> Option<&'static str> {
     ["chromium", "chromium-headless-shell"].into_iter().find(|name| found(name))
 }
@@ -178,7 +178,7 @@ fn page_stands_alone_in_a_browser() {
     }
     let (folder, all) = reports();
     let files: Vec<_> = (0..3).map(|n| folder.join(format!("{n}.json"))).collect();
-    // A name that would be markup, if it were let.
+    // A name that would be markup if it were not escaped.
     let odd = fs::read_to_string(&files[0]).unwrap();
     let exe = all[0]["exe"].as_str().unwrap();
     fs::write(&files[0], odd.replace(exe, "/tmp/<img src=x onerror=document.title='taken'>"))
@@ -189,7 +189,7 @@ fn page_stands_alone_in_a_browser() {
     let dom = browse(&page, &["--dump-dom"]);
     assert!(!dom.contains("<img") && !dom.contains("taken</title>"), "markup came through");
     assert!(dom.contains("&lt;img src=x"), "the name is shown");
-    // What the browser has made of it: rows with bars, tables with heads, things to open.
+    // DOM of the browser: rows with bars, tables with heads, elements to open.
     let count = |what: &str| dom.matches(what).count();
     let bars = count("<td class=\"bars\" aria-hidden=\"true\"><div><i class=");
     assert!(bars >= 60, "{bars} rows with bars");
@@ -205,7 +205,7 @@ fn page_stands_alone_in_a_browser() {
         calls + all.iter().map(|v| v["paths"]["libc"]["calls"].as_u64().unwrap()).sum::<u64>()
     )));
 
-    // The picture is drawn: a page of one colour packs to next to nothing.
+    // The picture is drawn: a page of one colour compresses to next to nothing.
     for (name, scheme) in [("light", "1"), ("dark", "0")] {
         let png = folder.join(format!("{name}.png"));
         let shot = format!("--screenshot={}", png.display());

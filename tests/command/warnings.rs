@@ -1,8 +1,8 @@
-//! Programs that cannot be helped: what is said of them, and that they run as they would.
+//! Programs that cannot be helped: warnings about them, and that they run as without us.
 
 use super::*;
 
-/// One line that says `why`, and the program runs all the same.
+/// Checks for one line that says `why`, and that the program runs all the same.
 fn warns(program: &Path, why: &str, mut run: impl FnMut() -> Command) {
     let name = program.display().to_string();
     let done = finish(run().arg(program));
@@ -87,7 +87,7 @@ fn program_with_rights_of_its_own_is_warned_of() {
     if !is_root() || !found("setpriv") {
         return skip_this("needs root and setpriv to become another user");
     }
-    // Where another user can come, and rights are given.
+    // In a place that other users can reach, on a file system with set-user-id.
     let place = std::env::temp_dir().join(format!("adma-rights-{}", std::process::id()));
     fs::create_dir_all(&place).unwrap();
     fs::set_permissions(&place, fs::Permissions::from_mode(0o755)).unwrap();
@@ -147,7 +147,7 @@ fn nothing_is_said_of_programs_that_can_be_helped() {
         let (_, err) = succeed(adma().arg(&program));
         assert_eq!(err, "", "{}", program.display());
     }
-    // The loader is linked with nothing, and preloads all the same.
+    // The loader is linked with nothing, but preloads all the same.
     let (out, err) = succeed(adma().args([
         "/lib64/ld-linux-x86-64.so.2",
         "/bin/sh",

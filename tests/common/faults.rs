@@ -5,11 +5,11 @@ use super::{Folder, Value, finish, plain, preloaded, skip_this, text, victim};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 
-/// With a share of 0 the caller leaves as much as it can to the workers, which then meet the bad
+/// Shares of the caller; with 0 it leaves as much as it can to the workers, which then meet the bad
 /// page first.
 pub const CPU_SHARES: [&str; 2] = ["auto", "0"];
 
-/// The caller streams without help, from 1 MiB up.
+/// Setting with which the caller streams without help, from 1 MiB up.
 pub const ALONE: &str = "alone";
 
 pub fn offloading(program: &str, share: &str) -> Command {
@@ -24,8 +24,8 @@ pub fn offloading(program: &str, share: &str) -> Command {
     command
 }
 
-/// Runs to any end and returns the statistics as well, where there was an exit to write them.
-/// Children that have made copies report first.
+/// Runs to any end and returns the statistics as well, if an exit has written them. Children that
+/// have made copies report first.
 pub fn finish_with_report(command: &mut Command) -> (Output, Option<Value>) {
     let folder = Folder::new("faults");
     let file = folder.join("report.json");
@@ -37,12 +37,12 @@ pub fn finish_with_report(command: &mut Command) -> (Output, Option<Value>) {
     (done, report)
 }
 
-/// How a process ended and what it said.
+/// Returns how a process ended and its output.
 pub fn outcome(done: &Output) -> (Option<i32>, Option<i32>, String, String) {
     (done.status.code(), done.status.signal(), text(&done.stdout), text(&done.stderr))
 }
 
-/// Outcome without the library; `None`: skipped, for it cannot be shown here.
+/// Returns the outcome without the library; `None`: skipped, because it cannot be shown here.
 pub fn without_us(program: &str, arguments: &[&str]) -> Option<Output> {
     let done = finish(plain(victim(program)).args(arguments));
     if done.status.code() == Some(super::CANNOT_BE_SHOWN) {
@@ -53,8 +53,8 @@ pub fn without_us(program: &str, arguments: &[&str]) -> Option<Output> {
     Some(done)
 }
 
-/// Copies were carried, and none was left with its slot claimed, which makes the engine busy for a
-/// single caller.
+/// Checks that copies were carried, and that no slot is left claimed, which makes the engine busy
+/// for a single caller.
 pub fn expect_carried(report: &Value, at_least: u64, what: &str) {
     let carried = super::number(&report["paths"]["engine"]["calls"]);
     assert!(carried >= at_least, "{what}: {report}");

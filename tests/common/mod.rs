@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// One test for each row: `name: arguments;`, after the function that is called with them.
+/// Defines one test for each row: `name: arguments;`, after the function that is called with them.
 macro_rules! rows {
     ($judge:ident: $($name:ident: $($argument:expr),+;)*) => { $(
         #[test]
@@ -26,7 +26,7 @@ macro_rules! rows {
     )* };
 }
 
-/// Ends a test that cannot run here; the function that says so has recorded why.
+/// Ends a test that cannot run here; the condition has recorded why.
 macro_rules! needs {
     ($there:expr) => {
         if !$there {
@@ -37,7 +37,7 @@ macro_rules! needs {
 
 pub(crate) use {needs, rows};
 
-/// The repository.
+/// Returns the root of the repository.
 pub fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
@@ -46,14 +46,14 @@ fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
-/// The release library, which `tests/run` has built.
+/// Returns the release library, which `tests/run` has built.
 pub fn library() -> PathBuf {
     let so = target().join("release/libadma.so");
     assert!(so.exists(), "{} is missing: cargo build --release", so.display());
     so
 }
 
-/// The command of the same build.
+/// Returns the command of the same build.
 pub fn command() -> PathBuf {
     let exe = target().join("release/adma");
     assert!(exe.exists(), "{} is missing: cargo build --release --workspace", exe.display());
@@ -81,7 +81,7 @@ pub fn victim_with(name: &str, flags: &[&str]) -> PathBuf {
     if exe.exists() && modified(&exe) >= newest {
         return exe;
     }
-    // Tests run in parallel: build beside, then rename into place.
+    // Tests run in parallel, so it is built elsewhere and then renamed.
     let fresh = folder.join(format!("{name}{suffix}.{}.{:?}", std::process::id(), Instant::now()));
     let done = Command::new("gcc")
         .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fno-builtin", "-pthread", "-o"])
@@ -96,22 +96,22 @@ pub fn victim_with(name: &str, flags: &[&str]) -> PathBuf {
     exe
 }
 
-/// Compiler flags that link a program with the library. DT_RPATH comes before LD_LIBRARY_PATH, which
-/// cargo points at target/debug, where a plain `cargo build` has left another library.
+/// Returns compiler flags that link a program with the library. DT_RPATH precedes LD_LIBRARY_PATH,
+/// which cargo points at target/debug, where a plain `cargo build` has left another library.
 pub fn link_flags() -> [String; 4] {
     let folder = library().parent().unwrap().display().to_string();
     let rpath = format!("-Wl,-rpath,{folder}");
     [format!("-L{folder}"), "-ladma".into(), "-Wl,--disable-new-dtags".into(), rpath]
 }
 
-/// A command that runs `program` under the library, with no ADMA_ knob of ours inherited.
+/// Returns a command that runs `program` under the library, with no ADMA_ knob of ours inherited.
 pub fn preloaded(program: impl AsRef<OsStr>) -> Command {
     let mut command = plain(program);
     command.env("LD_PRELOAD", library());
     command
 }
 
-/// A command that runs `program` without the library.
+/// Returns a command that runs `program` without the library.
 pub fn plain(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -129,7 +129,7 @@ pub fn finish(command: &mut Command) -> Output {
     finish_within(command, Duration::from_secs(300))
 }
 
-/// Also fails where a process that it has left behind holds its output open.
+/// Like `finish`; also fails if a process left behind holds its output open.
 pub fn finish_within(command: &mut Command, limit: Duration) -> Output {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = child.id() as i32;
@@ -148,8 +148,8 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Writes a script by way of another process: children that other tests are just starting inherit
-/// files that this process has open for writing, and those cannot be executed ("Text file busy").
+/// Writes a script through another process: children of other tests would inherit files that this
+/// process has open for writing, and those cannot be executed ("Text file busy").
 pub fn executable(path: &Path, contents: &str) {
     let mut shell = plain("sh");
     shell.args(["-c", "printf %s \"$2\" >\"$1\" && chmod 755 \"$1\"", "sh"]);
@@ -161,7 +161,7 @@ pub fn copy_program(from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) {
     succeed(plain("cp").arg(from).arg(to));
 }
 
-/// Runs and insists on exit status 0; returns standard output and standard error as text.
+/// Runs and checks for exit status 0; returns standard output and standard error as text.
 pub fn succeed(command: &mut Command) -> (String, String) {
     let done = finish(command);
     let (out, err) = (text(&done.stdout), text(&done.stderr));
@@ -184,7 +184,7 @@ pub fn statistics(command: &mut Command) -> Vec<Value> {
     all
 }
 
-/// The JSON reports in a folder, one for each process.
+/// Returns the JSON reports in a folder, one for each process.
 pub fn reports_in(folder: &Path) -> Vec<Value> {
     let report = |entry: std::io::Result<std::fs::DirEntry>| {
         let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
@@ -193,7 +193,7 @@ pub fn reports_in(folder: &Path) -> Vec<Value> {
     std::fs::read_dir(folder).unwrap().map(report).collect()
 }
 
-/// A victim under a fixed threshold, with channels even on a small machine.
+/// Returns a victim under a fixed threshold, with channels even on a small machine.
 pub fn fixed(name: &str, arguments: &str) -> Command {
     let mut command = preloaded(victim(name));
     command.args(arguments.split_whitespace());
@@ -201,7 +201,7 @@ pub fn fixed(name: &str, arguments: &str) -> Command {
     command
 }
 
-/// The statistics of a program that is one process.
+/// Returns the statistics of a program that is one process.
 pub fn only_report(command: &mut Command) -> Value {
     let mut all = statistics(command);
     assert_eq!(all.len(), 1, "{command:?}: one process, one report");
@@ -226,7 +226,7 @@ pub fn is_root() -> bool {
 /// Exit status of a program whose subject cannot be shown on this machine.
 pub const CANNOT_BE_SHOWN: i32 = 77;
 
-/// Runs to exit status 0; `None`: skipped, for the program says that it cannot be shown here.
+/// Runs to exit status 0; `None`: skipped, because the program reports that it cannot run here.
 pub fn shown(command: &mut Command) -> Option<Output> {
     let done = finish(command);
     let reason = text(&done.stderr);
@@ -238,7 +238,7 @@ pub fn shown(command: &mut Command) -> Option<Output> {
     Some(done)
 }
 
-/// A fresh folder under target/.
+/// Makes a fresh folder under target/.
 pub fn scratch(purpose: &str) -> PathBuf {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -257,7 +257,7 @@ impl Folder {
         Self(scratch(purpose))
     }
 
-    /// What lies in it, sorted.
+    /// Returns the names in it, sorted.
     pub fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.0).unwrap();
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -308,7 +308,7 @@ pub fn has_cpus() -> bool {
     several
 }
 
-/// Exit status, standard output and standard error.
+/// Returns exit status, standard output and standard error.
 pub fn ended(command: &mut Command) -> (Option<i32>, String, String) {
     let done = finish(command);
     (done.status.code(), text(&done.stdout), text(&done.stderr))

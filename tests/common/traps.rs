@@ -1,18 +1,18 @@
-//! Traps of interposing memcpy: programs that fall into one, each run three times: without the
-//! library (a program that fails there proves nothing), with no knob set, and with a fixed threshold,
-//! where copies are certainly offloaded.
+//! Pitfalls of interposing memcpy: a program for each, run three times: without the library (a
+//! program that fails there proves nothing), with no knob set, and with a fixed threshold, where
+//! copies are certainly offloaded.
 
 use super::{Folder, Value, library, plain, preloaded, shown, statistics, succeed, victim_with};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Enough workers on any machine to carry several copies at once, and a threshold that every large
-/// copy of the programs passes.
+/// Sets enough workers on any machine to carry several copies at once, and a threshold below every
+/// large copy of the programs.
 pub fn fixed(command: &mut Command) -> &mut Command {
     command.env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "4").env("TRAP_WORKERS", "1")
 }
 
-/// A program of tests/programs and its arguments.
+/// Splits a program of tests/programs from its arguments.
 fn split(words: &str) -> (PathBuf, Vec<&str>) {
     let mut words = words.split(' ');
     (super::victim(words.next().unwrap()), words.collect())
@@ -55,7 +55,7 @@ pub fn program_survives_offloaded(program: &Path, args: &[&str]) {
     }
 }
 
-/// For programs that have no right, or no descriptor, to write a report.
+/// Like `survives`, for programs that have no right, or no descriptor, to write a report.
 pub fn survives_unreported(words: &str) {
     let (program, args) = split(words);
     if shown(plain(&program).args(&args)).is_some() {
@@ -64,7 +64,7 @@ pub fn survives_unreported(words: &str) {
     }
 }
 
-/// For programs that have neither that right nor use for a run with default knobs.
+/// Like `survives_unreported`, for programs without use for a run with default knobs.
 pub fn survives_fixed(words: &str) {
     let (program, args) = split(words);
     if shown(plain(&program).args(&args)).is_some() {
@@ -76,19 +76,19 @@ pub fn a_library(name: &str, flags: &[&str]) -> PathBuf {
     victim_with(name, &[&["-shared", "-fPIC", "-Wl,-z,now"], flags].concat())
 }
 
-/// A program that is linked with a library.
+/// Compiles a program that is linked with a library.
 pub fn linked(name: &str, with: &Path) -> PathBuf {
     let place = format!("-Wl,-rpath,{}", with.parent().unwrap().display());
     victim_with(name, &["-Wl,--no-as-needed", with.to_str().unwrap(), &place])
 }
 
-/// Our library and another one, in both orders of LD_PRELOAD.
+/// Returns our library and another one, in both orders of LD_PRELOAD.
 pub fn both_orders(other: &Path) -> [String; 2] {
     let (ours, other) = (library().display().to_string(), other.display().to_string());
     [format!("{ours}:{other}"), format!("{other}:{ours}")]
 }
 
-/// A program under strace, preloaded if wanted, and the log that it will write.
+/// Returns a program under strace, preloaded if wanted, and its log.
 pub fn traced(option: &str, preload: bool, folder: &Folder) -> (Command, PathBuf) {
     let log = folder.join("log");
     let mut command = plain("strace");
@@ -99,8 +99,8 @@ pub fn traced(option: &str, preload: bool, folder: &Folder) -> (Command, PathBuf
     (command, log)
 }
 
-/// A program copies right and offloaded beside another preloaded library, in both orders. Returns the
-/// number of reports of each run.
+/// Checks that a program copies right and offloaded beside another preloaded library, in both
+/// orders. Returns the number of reports of each run.
 pub fn survives_beside(program: &Path, other: &Path) -> [usize; 2] {
     succeed(plain(program).env("LD_PRELOAD", other));
     both_orders(other).map(|order| {

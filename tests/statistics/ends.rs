@@ -1,8 +1,8 @@
-//! However a process ends, it reports its own copies once.
+//! A process reports its own copies once, however it ends.
 
 use super::*;
 
-/// Status, or a negative signal; what was said; and the JSON reports.
+/// Returns status, or a negative signal; the output; and the JSON reports.
 fn reported(manner: &str) -> (i32, String, Vec<Value>) {
     let folder = Folder::new("reports");
     let mut command = fixed("trap_ends", manner);
@@ -58,7 +58,7 @@ fn process_that_ends_in_any_way_copies_right_and_reports_every_copy_once() {
             }
         }
     }
-    // Nothing can be done before that.
+    // A report before that is impossible.
     assert_eq!(reported("kill"), (-9, String::new(), vec![]));
 }
 
@@ -81,7 +81,7 @@ fn daemon_reports_its_own_copies_to_the_file() {
     let mut command = fixed("trap_ends", "daemon");
     command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", folder.join("report"));
     assert_eq!(ended(&mut command), (Some(0), String::new(), String::new()));
-    // It goes on after the process that we have waited for.
+    // It outlives the process that we have waited for.
     let report = (0..6000).find_map(|_| {
         std::thread::sleep(Duration::from_millis(20));
         let text = fs::read_to_string(folder.join("report")).ok()?;
@@ -117,7 +117,7 @@ fn forked_children_report_their_own_copies_and_only_if_they_made_any() {
         let engine = &json["paths"]["engine"];
         assert_eq!((number(&engine["calls"]), number(&engine["bytes"])), (copies, copies * MIB));
         assert_eq!(json["verify"]["checked"], copies);
-        // Of the child's profile too, the parent's copies are no part.
+        // The child's profile excludes the parent's copies, too.
         let bytes = number(&json["profile"]["functions"]["memcpy"]["bytes"]);
         assert!((copies * MIB..(copies + 1) * MIB).contains(&bytes), "{json}");
         assert_eq!(channel_bytes(&json), copies * MIB, "{json}");

@@ -1,10 +1,10 @@
-//! Where reports go: files, pipes and standard error, also such as take nothing.
+//! Destinations of reports: files, pipes and standard error, even those that cannot be written.
 
 use super::*;
 
 #[test]
 fn formats_get_files_of_their_own_by_names_with_codes() {
-    // Formats, what the file is called, and which files there are.
+    // Formats, name of the file, and the files that are made.
     let table = [
         ("text,json", "all", vec!["all.json", "all.text"]),
         ("json", "one", vec!["one"]),

@@ -1,4 +1,4 @@
-//! The file in which a process counts, and what happens where none is to be had.
+//! The live file of a process, and processes that cannot have one.
 
 use super::*;
 
@@ -97,7 +97,7 @@ fn each_process_and_program_counts_in_a_file_of_its_own() {
     }
 }
 
-/// Messages and bytes in each direction.
+/// Returns messages and bytes in each direction.
 fn messages(live: &Live) -> [(u64, u64); 2] {
     live.messages.told().unwrap().directions.map(|(_, messages, bytes)| (messages, bytes))
 }
@@ -123,7 +123,7 @@ fn messages_are_counted_in_the_file_and_outlive_a_killed_process() {
     assert_eq!(received, [[(0, 0), (3, 300_000)], [(0, 0), (7, 700_000)]]);
 }
 
-/// The program runs, and its report at exit is whole.
+/// Checks that the program runs, and that its report at exit is complete.
 fn goes_on_without(place: &Path, what: &str) {
     reports_whole(collected(place).env("ADMA_STATS", "json"), what);
 }

@@ -2,7 +2,7 @@
 //! cannot be written never harms the program; live files, which tell what a process has counted while it
 //! runs and after it was killed; `adma top`, and the one report of `adma program` for all its processes.
 //!
-//! The victim `live` does what it is told line by line, so nothing here waits for luck.
+//! The victim `live` takes orders line by line, so no test depends on timing.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -38,7 +38,7 @@ fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Everything that must hold in every report.
+/// Checks what must hold in every report.
 fn check(json: &Value) {
     assert_eq!(json["version"], env!("CARGO_PKG_VERSION"));
     for key in ["pid", "channels"] {
@@ -66,7 +66,7 @@ fn check(json: &Value) {
     assert_eq!(reasons, number(&json["paths"]["libc"]["calls"]), "{json}");
 }
 
-/// Returns the least and the greatest sum its values can have.
+/// Checks a histogram. Returns the least and the greatest sum its values can have.
 fn check_histogram(histogram: &Value, calls: u64) -> (u64, u64) {
     let percentiles = ["p50", "p90", "p99", "p99.9", "max"].map(|name| number(&histogram[name]));
     assert!(percentiles.is_sorted(), "{histogram}");
@@ -90,7 +90,7 @@ fn channel_bytes(json: &Value) -> u64 {
     json["channel_bytes"].as_object().unwrap().values().map(number).sum()
 }
 
-/// A private folder in memory.
+/// Makes a private folder in memory.
 fn in_memory() -> Folder {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Relaxed);
@@ -104,7 +104,7 @@ fn made(path: PathBuf) -> PathBuf {
     path
 }
 
-/// The live files in a folder, by process and age.
+/// Returns the live files in a folder, by process and age.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
@@ -127,7 +127,7 @@ fn only(folder: &Path) -> Box<Live> {
     read(&files[0])
 }
 
-/// Large copies and their bytes.
+/// Returns the number of large copies and their bytes.
 fn counted(live: &Live) -> (u64, u64) {
     let flows = [&live.recorder.engine, &live.recorder.libc];
     let calls = flows.iter().map(|flow| flow.sizes.count()).sum();
@@ -151,7 +151,7 @@ impl Victim {
         writeln!(self.child.stdin.as_mut().unwrap(), "{order}").unwrap();
     }
 
-    /// The next line, within minutes.
+    /// Returns the next line, within minutes.
     fn answer(&mut self) -> String {
         let mut ready = libc::pollfd {
             fd: self.answers.get_ref().as_raw_fd(),
@@ -186,19 +186,19 @@ fn eventually(mut is_true: impl FnMut() -> bool) -> bool {
     is_true()
 }
 
-/// A fixed threshold, so that every copy is carried.
+/// Sets a fixed threshold, so that every copy is carried.
 fn carrying(command: &mut Command) -> &mut Command {
     command.env("ADMA_MIN_BYTES", "64K").env("ADMA_CHANNELS", "1")
 }
 
-/// Counts into `folder` for a collector.
+/// Returns a command that counts into `folder` for a collector.
 fn collected(folder: &Path) -> Command {
     let mut command = preloaded(victim("live"));
     carrying(&mut command).env("ADMA_LIVE", folder);
     command
 }
 
-/// `adma` in a world of its own: trees are kept in `folder`.
+/// Returns `adma` with its trees in `folder`.
 fn adma(folder: &Folder) -> Command {
     let mut command = plain(common::command());
     carrying(&mut command).env("XDG_RUNTIME_DIR", &folder.0);
@@ -225,7 +225,7 @@ fn seen(folder: &Folder, pid: u32) -> Value {
     json["processes"][0].clone()
 }
 
-/// A victim that keeps live statistics where `top` looks for them.
+/// Starts a victim whose live statistics `top` finds.
 fn watched(folder: &Folder) -> Victim {
     let mut command = preloaded(victim("live"));
     command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", "/dev/null");

@@ -210,7 +210,7 @@ fn why_no_tool() -> Option<&'static str> {
     Command::new("java").arg("-version").output().is_err().then_some("no java")
 }
 
-/// What HdrHistogram's own tool reads from one tag: count, and value by percentile.
+/// Returns what HdrHistogram's own tool reads from one tag: count, and value by percentile.
 fn processed(log: &Path, tag: &str) -> (u64, BTreeMap<String, f64>) {
     let mut command = plain("java");
     command.args(["-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", JAR]);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A program on a terminal of its own, as its session's leader.
+/// A program on a terminal of its own, as session leader.
 struct Terminal {
     child: Child,
     master: fs::File,
@@ -50,7 +50,7 @@ impl Terminal {
         self.expect(wanted)
     }
 
-    /// Reads until this is there; what was read before it is forgotten.
+    /// Reads until this appears; what was read before it is dropped.
     fn expect(&mut self, wanted: &str) -> String {
         use std::io::Read;
         let limit = Instant::now() + Duration::from_secs(60);
@@ -85,7 +85,7 @@ fn top_on_a_terminal_shows_processes_and_obeys_keys() {
     top.expect(&pid);
     top.expect("engine"); // below the table, and between jumps over blanks
     top.type_in(" ");
-    // The key is answered when it is; the copy after that obeys.
+    // The key is answered when it was handled; the next copy obeys.
     let obeys = || {
         victim.ask("copy 1048576 1");
         seen(&folder, victim.child.id())["off"] == true
@@ -143,7 +143,7 @@ fn program_without_a_large_copy_costs_a_line_on_a_terminal_only() {
     assert!(terminal.child.wait().unwrap().success());
 }
 
-/// A shell that says `prompt> ` when it waits for a line, if there is one to be had.
+/// Starts a shell with the prompt `prompt> `, if there is one.
 fn shell() -> Option<(Folder, Terminal)> {
     has("bash").then_some(())?;
     let folder = in_memory();
@@ -158,13 +158,13 @@ fn shell() -> Option<(Folder, Terminal)> {
 #[test]
 fn terminal_interrupts_program_and_command_together() {
     let Some((folder, mut shell)) = shell() else { return };
-    // Ctrl-C: the program's handler decides, and sees one signal.
+    // Ctrl-C: the program's handler decides, and gets one signal.
     start_victim(&mut shell);
     shell.answers("terminal\n", "handled");
     shell.answers("\u{3}", "interrupted");
     assert!(!shell.answers("copy 4096 1\n", "copied").contains("interrupted"));
     shell.answers("exit\n", "prompt> ");
-    // Without a handler: both are gone. Also if the program is in a group of its own, to which the
+    // Without a handler both end. Also if the program is in a group of its own, to which the
     // terminal sends nothing.
     for order in ["copy 4096 1", "leave"] {
         start_victim(&mut shell);
@@ -172,7 +172,7 @@ fn terminal_interrupts_program_and_command_together() {
         shell.answers("\u{3}", "prompt> ");
         shell.answers("echo status $?\n", "status 130");
     }
-    // What adma bench runs is ended as well, also if it has left the terminal.
+    // Programs of adma bench are ended as well, even if they have left the terminal.
     for program in ["sleep 1000", "setsid -w sleep 1000"] {
         shell.type_in(&format!("{} bench {program}\n", common::command().display()));
         shell.expect("warm-up 1 of 1");
@@ -199,7 +199,7 @@ fn terminal_suspends_program_and_command_together() {
     shell.answers("terminal\n", "handled");
     for round in 0..10 {
         shell.type_in("\u{1a}");
-        // The shell has its terminal back when the program has let go of it, not before.
+        // The shell has its terminal back when the program has stopped, not before.
         let before = shell.expect("Stopped");
         assert!(before.contains("tidied up"), "round {round}: {before}");
         shell.expect("prompt> ");

@@ -1,4 +1,4 @@
-//! `adma top`: what it shows, and how it switches a running process.
+//! `adma top`: its output, and changes of a running process.
 
 use super::*;
 
@@ -51,7 +51,7 @@ fn top_of_root_shows_processes_of_other_users_if_asked() {
     if !common::is_root() {
         return skip_this("not root");
     }
-    // A number that needs no name.
+    // A user id without a name.
     const OTHER: u32 = 64321;
     let folder = in_memory();
     let mut command = preloaded(victim("live"));
@@ -99,7 +99,7 @@ fn top_shows_what_processes_have_copied() {
     for victim in [first, second, inside] {
         assert!(victim.end().success());
     }
-    // A process that is not there is an error.
+    // A process that does not exist is an error.
     let (status, out, err) = ended(&mut top_command(&folder, &["4194305", "--once"]));
     assert_eq!((status, &*out), (Some(1), ""));
     assert!(err.contains("process 4194305"), "{err}");
@@ -114,7 +114,7 @@ fn top_removes_what_killed_processes_left_and_believes_nothing_strange() {
     victim.end();
     let place = folder.join("adma");
     assert_eq!(files(&place).len(), 1);
-    // What is no live file is neither shown nor followed; of a process that is alive it stays.
+    // Other files are neither shown nor followed, and are kept while their process is alive.
     let me = std::process::id();
     fs::write(place.join(format!("{me}-1")), vec![0xff; Live::SIZE]).unwrap();
     fs::write(place.join(format!("{me}-2")), "short").unwrap();
@@ -123,7 +123,7 @@ fn top_removes_what_killed_processes_left_and_believes_nothing_strange() {
     succeed(plain("mkfifo").arg(place.join(format!("{me}-4"))));
     assert!(!is_shown(&top(&folder, &["--once"]), me));
     assert_eq!(files(&place).len(), 5);
-    // In a folder that others can write to nothing is believed at all.
+    // In a folder that others can write to nothing is trusted.
     let mut victim = watched(&folder);
     victim.ask("copy 1048576 2");
     let pid = victim.child.id();
@@ -192,7 +192,7 @@ fn running_process_is_switched_off_and_on_and_changed() {
     assert_eq!(below(&json), below(&before) + 10, "{json}");
     assert_eq!((number(&json["min_bytes"]), number(&json["channels"])), (64 * MIB, 3), "{json}");
 
-    // Calls below the threshold see that it is taken back.
+    // Calls below the threshold see that it is undone.
     set(&["min=auto", "channels=auto"]);
     victim.ask("copy 1048576 1");
     let before = seen(&folder, pid);

@@ -1,5 +1,4 @@
-//! `adma program`: one report for all its processes, its status and signals, and which programs are
-//! left out.
+//! `adma program`: one report for all its processes, its status and signals, and excluded programs.
 
 use super::*;
 
@@ -21,7 +20,7 @@ fn one_report_tells_of_all_processes_also_of_killed_ones() {
     let done = finish(adma(&folder).args(["sh", "-c", &script]));
     let err = text(&done.stderr);
     assert_eq!(done.status.code(), Some(5), "{err}");
-    // The shell has something to say as well.
+    // The shell prints something as well.
     let report = err.lines().find(|line| line.starts_with("adma: ")).unwrap_or_default();
     assert!(report.starts_with("adma: 4 processes made large copies, within "), "{err}");
     let engine = err.lines().find(|line| line.contains("by the engine")).unwrap();
@@ -211,7 +210,7 @@ fn signals_sent_to_the_command_reach_the_program() {
     nothing_is_left(&folder);
 }
 
-/// The command's parent is in another group, as a shell's jobs are, and says what it hears of.
+/// Returns what the command's parent, which is in another group like a shell, is sent.
 fn heard_by_the_parent(folder: &Folder, orders: &str) -> String {
     let script = format!(
         "trap 'echo HEARD TERM' TERM; trap 'echo HEARD USR1' USR1; set -m; \
@@ -229,7 +228,7 @@ fn signal_of_the_program_to_its_group_does_not_reach_the_commands_parent() {
     let folder = in_memory();
     let heard = heard_by_the_parent(&folder, "signal 15\\nexit 3\\n");
     assert_eq!(heard, "signalled\nstatus 3\n");
-    // One that tells a parent something does.
+    // A signal that tells a parent something is passed on.
     let heard = heard_by_the_parent(&folder, "tell 10\\nexit 4\\n");
     assert!(heard.contains("HEARD USR1") && heard.contains("status 4"), "{heard}");
 }
