@@ -69,7 +69,7 @@ static void batches_with_bad_pages(void)
         EXPECT(faults == 1);
         if (cookie)
             is_unknown(cookie);
-        /* The call was left: nothing of it goes on. Workers come to the front last. */
+        /* The call was left: nothing of it goes on. Workers reach the front last. */
         struct side front = { good.dst.base, 2 * PAGE, good.dst.from, good.dst.len };
         lay_down(&front, DESTINATION);
         sleep_ms(20);
@@ -98,7 +98,7 @@ static void subject_faults(void)
     for (int round = 0; round < 40; round++) {
         struct pair pair = new_pair(round % 4 < 2 ? MIB : 15000, 0, 0);
         volatile adma_cookie_t cookie = 0;
-        /* The handler jumps: out of the start, or out of the call that tells the end. */
+        /* The handler jumps out of the start, or out of the call that reports the end. */
         repair = false;
         spoil(&pair, round % 2);
         if (sigsetjmp(back, 1) == 0) {
@@ -113,7 +113,7 @@ static void subject_faults(void)
         EXPECT(faults == 1);
         if (cookie)
             is_unknown(cookie);
-        /* The word's call faults itself. */
+        /* The call of the word faults itself. */
         if (sigsetjmp(back, 1) == 0) {
             adma_icopy_notif(from(&pair), to(&pair), pair.src.len, &word, 1);
             wrong("no fault came");
@@ -132,7 +132,7 @@ static void subject_faults(void)
         free_pair(&pair);
     }
     batches_with_bad_pages();
-    /* Nothing is left of all that: the table is as empty as it was. */
+    /* Nothing is left of all that: the table is empty again. */
     static adma_cookie_t cookies[ADMA_COOKIES];
     struct pair small = new_pair(10, 0, 0);
     for (int i = 0; i < ADMA_COOKIES; i++)

@@ -15,7 +15,7 @@ static struct way {
     const char *name;
     comparer *compare;
     size_t unit;
-    /* libc's own, not an interposed one. */
+    /* libc's own function, not an interposed one. */
     comparer *libcs;
 } ways[] = {
     {"memcmp", memcmp, 1, NULL},
@@ -54,7 +54,7 @@ static int naive(const unsigned char *a, const unsigned char *b, size_t size, si
             wchar_t x, y;
             if (unit == 1)
                 return a[i] < b[i] ? -1 : 1;
-            /* Not by memcpy: that would be the library's as well. */
+            /* Not by memcpy, which would be the library's as well. */
             x = *(const wchar_t *)(a + i - i % 4);
             y = *(const wchar_t *)(b + i - i % 4);
             return x < y ? -1 : 1;
@@ -62,7 +62,7 @@ static int naive(const unsigned char *a, const unsigned char *b, size_t size, si
     return 0;
 }
 
-/* `reach` is how far the oracle has to look: up to the difference that was made. */
+/* Checks a result; the oracle looks at `reach` bytes, up to the difference that was made. */
 static void expect(const struct way *way, const unsigned char *a, const unsigned char *b,
                    size_t size, size_t reach)
 {
@@ -79,7 +79,7 @@ static void expect(const struct way *way, const unsigned char *a, const unsigned
         wrong("%s of %zu: %d, and %d by libc's own", way->name, size, got, libcs);
 }
 
-/* Two regions that hold the same, each with a bad page at its end. */
+/* Two equal regions, each with a bad page at its end. */
 struct pair {
     unsigned char *a, *b;
     size_t size;
@@ -101,7 +101,7 @@ static void unmap_pair(struct pair pair)
     munmap(pair.b, pair.size + PAGE);
 }
 
-/* Equal ranges right in front of the bad pages. */
+/* Compares equal ranges right in front of the bad pages. */
 static void without_difference(const struct way *way, struct pair pair, size_t size)
 {
     size -= size % way->unit;
@@ -122,7 +122,7 @@ static void with_difference(const struct way *way, struct pair pair, size_t size
     b[at] ^= flip;
 }
 
-/* Every length class, at odd places, right in front of a bad page. */
+/* Compares every length class, at odd places, right in front of a bad page. */
 static void lengths_from(uint64_t seed)
 {
     struct pair pair = map_pair(9 * MIB);
@@ -143,10 +143,10 @@ static void lengths_from(uint64_t seed)
         seed = seed * 6364136223846793005u + 1442695040888963407u;
         size_t size = (seed >> 20) % (3 * MIB), at = (seed >> 42) % (size + 1);
         with_difference(&ways[round % WAYS], pair, size, at, seed >> 33 | 1);
-        /* Sides that are not alike aligned, and differ nearly everywhere. */
+        /* Sides with different alignment, which differ nearly everywhere. */
         size_t shift = 1 + (seed >> 50) % 100;
         expect(&ways[0], pair.a + shift, pair.b, size, 16);
-        /* Sides that overlap, and are the same where they are periodic. */
+        /* Sides that overlap, and are equal where they are periodic. */
         expect(&ways[1], pair.a, pair.a, size, 16);
     }
     unmap_pair(pair);
@@ -157,7 +157,7 @@ static void lengths(void)
     lengths_from(strtoul(scene_argument(0, "1"), NULL, 0));
 }
 
-/* Differences at and around the borders of pieces, in both directions. */
+/* Puts differences at and around the borders of pieces, in both directions. */
 static void borders(void)
 {
     const size_t size = 4 * MIB;
@@ -168,7 +168,7 @@ static void borders(void)
             for (int off = -1; off <= 1; off++) {
                 const struct way *way = &ways[(border / steps[s] + off) % WAYS];
                 size_t at = border + off, later = at + 200 * KIB;
-                /* A later difference, the other way round, must not be the answer. */
+                /* A later difference in the other direction must not be the answer. */
                 unsigned char before = pair.b[at];
                 if (later < size)
                     pair.a[later] ^= 0xff;
@@ -232,7 +232,7 @@ static void fault(void)
                     wrong("%s over a bad page answered %d", ways[way].name, got);
                 }
                 expect_fault_in(bad, ways[way].name);
-                /* And all is well again. */
+                /* Everything is right again. */
                 mprotect(bad, PAGE, PROT_READ | PROT_WRITE);
                 expect(&ways[way], pair.a, pair.b, size, size);
                 unmap_pair(pair);

@@ -1,7 +1,6 @@
 /*
  * A driver library for tests: libcuda.so.1 with the functions that src/backend/gpu calls, for a
- * card that does not exist. It insists on what the real one insists on, and makes the trouble it
- * is told to.
+ * card that does not exist. It checks the rules of the real one, and injects faults.
  *
  * Registered memory is pinned as a real driver pins it (pinned.h). The card's memory is a memfd, and
  * the copies are reads and writes of that file with the pinned pages: so a copy with a registration
@@ -97,7 +96,7 @@ static void nap(long us)
     nanosleep(&time, NULL);
 }
 
-/* For the program under test. */
+/* Functions for the program under test. */
 unsigned long fake_cuda_bytes(void) { return bytes_down; }
 unsigned long fake_cuda_straight(void) { return bytes_straight; }
 unsigned long fake_cuda_registered(void) { return registered; }
@@ -117,7 +116,7 @@ static unsigned long hold(bool words, bool answers)
     return 0;
 }
 
-/* From now on no word comes, and no query of a stream is answered; then words; then answers. */
+/* Holds words, and queries of streams; the others release words, then answers. */
 unsigned long fake_cuda_hold(void) { return hold(true, true); }
 unsigned long fake_cuda_let_words_come(void) { return hold(false, true); }
 unsigned long fake_cuda_answer(void) { return hold(false, false); }
@@ -127,7 +126,7 @@ unsigned long fake_cuda_asked(void) { return asked; }
 
 /* ---- trouble ------------------------------------------------------------------------- */
 
-/* What is to become of a call: the code to fail with, or SUCCESS. */
+/* Returns the code that a call is to fail with, or SUCCESS. */
 static int trouble(const char *function)
 {
     static _Atomic int calls;
@@ -184,7 +183,7 @@ static void transfer(struct operation *op)
     atomic_fetch_add(up ? &bytes_up : &bytes_down, op->len);
 }
 
-/* With the lock. */
+/* Caller holds the lock. */
 static struct range *range_of(uintptr_t start, size_t len)
 {
     EACH_RANGE
@@ -216,7 +215,7 @@ int cuMemHostRegister_v2(void *memory, size_t len, unsigned flags)
     uintptr_t from = start & ~4095ul, to = (start + len + 4095) & ~4095ul;
     bool pinned = ring_open(&free->ring, from, to - from);
     if (!pinned && free->ring.fd >= 0) {
-        /* There is io_uring, so this memory cannot be had. */
+        /* With io_uring, such memory cannot be registered. */
         ring_close(&free->ring);
         pthread_mutex_unlock(&lock);
         return INVALID_VALUE;
@@ -365,7 +364,7 @@ int cuCtxGetCurrent(void **context)
     return SUCCESS;
 }
 
-/* Of a lost card this tells when its last transfer has ended; nothing else does. */
+/* For a lost card, only this tells when its last transfer has ended. */
 int cuCtxSynchronize(void)
 {
     BEGIN;

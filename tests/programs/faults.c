@@ -28,7 +28,7 @@ struct spot {
     int file; /* behind the page, where the trouble is with a file */
 };
 
-/* What is wrong with a page, and what that needs beforehand. */
+/* A defect of a page, and its preparation. */
 struct trouble {
     const char *name;
     unsigned side;
@@ -50,13 +50,13 @@ static volatile int leave_by_jump, leave_by_exit;
 static sigjmp_buf before_copy;
 static pid_t caller;
 
-/* The side that the bad pages are on. */
+/* Returns the side with the bad pages. */
 static const struct side *troubled(void)
 {
     return trouble->side == SOURCE ? &src : &dst;
 }
 
-/* What belongs on the page; a handler may call this. */
+/* Writes the page's contents; a handler may call this. */
 static void write_page(const char *page, byte *to)
 {
     size_t first = (byte *)page - troubled()->base;
@@ -146,7 +146,7 @@ static void allocate_key(void)
         cannot("no memory protection keys here");
 }
 
-/* A gap below the key that is used: code that looks at the lowest key only is misled. */
+/* Leaves a gap below the key that is used, to mislead code that looks at the lowest key only. */
 static void allocate_second_key(void)
 {
     int first = pkey_alloc(0, 0);
@@ -154,7 +154,7 @@ static void allocate_second_key(void)
     pkey_free(first);
 }
 
-/* Workers keep the right that the caller gives up here. */
+/* Denies a right that workers keep. */
 static void deny(void)
 {
     MUST(!pkey_set(key, trouble->value));
@@ -315,7 +315,7 @@ int main(int argc, char **argv)
     caller = gettid();
     if (trouble->prepare)
         trouble->prepare();
-    /* This copy brings the workers up. */
+    /* This copy starts the workers. */
     aside_dst = (struct side){pages_between_guards(ASIDE), ASIDE, 0, ASIDE};
     aside_src = (struct side){pages_between_guards(ASIDE), ASIDE, 0, ASIDE};
     lay_down(&aside_src, SOURCE);

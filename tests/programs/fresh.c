@@ -15,7 +15,7 @@
 
 enum { SIZE = 32 << 20 };
 
-/* A source of small pages, so that what is huge afterwards is a destination. */
+/* Returns a source of small pages, so that only a destination can become huge. */
 static char *source(size_t size)
 {
     char *at = map(size);
@@ -40,7 +40,7 @@ static long count_mappings(void)
     return lines;
 }
 
-/* Mappings of the program's own that cannot be merged, then fresh copies, kept mapped and empty. */
+/* Makes mappings of its own that cannot be merged, then fresh copies, kept mapped and empty. */
 static void mappings(void)
 {
     long own = atol(scene_argument(0, "0"));
@@ -62,7 +62,7 @@ enum { HUGE, ASKED_FOR_SMALL, ASKED_FOR_HUGE, ASKED_MEANWHILE, TOLD_SMALL, RESID
 
 static char *locked_page, *second_half;
 
-/* In the middle of the copy. */
+/* Called in the middle of the copy. */
 static void mark_second_half(int number)
 {
     (void)number;

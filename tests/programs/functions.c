@@ -24,7 +24,7 @@ static size_t number(int which)
 
 static struct side dst, src;
 
-/* `len` bytes between `margin` others that must not change. */
+/* Maps `len` bytes between `margin` others that must not change. */
 static void map_sides(size_t len, size_t margin)
 {
     size_t size = len + 2 * margin;
@@ -111,7 +111,7 @@ static void itself(void)
     expect_untouched(&src, SOURCE, "copied onto itself");
 }
 
-/* glibc copies 36 bytes. */
+/* glibc copies 36 bytes here. */
 static void wrap(void)
 {
     size_t wrapping = ((size_t)1 << 62) + 9;
@@ -134,7 +134,7 @@ static void beyond(void)
     wrong("%zu bytes were copied", number(1));
 }
 
-/* Calls an operation with the stack of a caller that does not keep to the calling convention. */
+/* Calls an operation with a misaligned stack. */
 void call_off(void *to, const void *from, size_t size, void (*call)(void *, const void *, size_t));
 __asm__("call_off:\n"
         "\tpush %rbp\n"

@@ -29,7 +29,7 @@ static void plain(void)
     printf("%lu\n", carried());
 }
 
-/* The card is used all the time, for runs in which it makes trouble. */
+/* Uses the card all the time, for runs with injected faults. */
 static void steady(void)
 {
     struct blocks b = warm_blocks();
@@ -38,7 +38,7 @@ static void steady(void)
     printf("%lu\n", carried());
 }
 
-/* How much the card carries without buffers, and how much in all. */
+/* Prints how much the card carries without buffers, and how much in all. */
 static void ways(void)
 {
     struct blocks b = warm_blocks();
@@ -109,7 +109,7 @@ static unsigned long start_and_wait(struct blocks b, unsigned long *all)
     return carried() - before;
 }
 
-/* The explicit interface. */
+/* Tests the explicit interface. */
 static void asynchronous(void)
 {
     struct blocks b = map_blocks(COPIES * LEN);

@@ -3,7 +3,7 @@
 #include "gpu_copies.h"
 #include <malloc.h>
 
-/* Memory goes, and comes back. Returns where it is now. */
+/* Unmaps memory and maps it again. Returns where it is now. */
 static char *renewed(char *it, const char *how)
 {
     bool raw = !strncmp(how, "raw", 3);
@@ -37,7 +37,7 @@ static char *renewed(char *it, const char *how)
     return it;
 }
 
-/* Memory goes and comes back at the same address: as source, and as destination. */
+/* Memory is unmapped and mapped again at its address: as source, and as destination. */
 static void stale(void)
 {
     const char *how = scene_argument(0, "munmap");
@@ -96,7 +96,7 @@ static void protect(void)
     }
 }
 
-/* The descriptor that tells of changes is closed: registrations may be stale. */
+/* The descriptor that reports changes is closed: registrations may be stale. */
 static void closed(void)
 {
     struct blocks b = warm_blocks();
@@ -118,7 +118,7 @@ static void closed(void)
         wrong("the card goes on without knowing what changes");
 }
 
-/* No more than ADMA_KEEP bytes stay registered, and the least used go first. */
+/* At most ADMA_KEEP bytes stay registered, and the least recently used go first. */
 static void keep(void)
 {
     enum { PAIRS = 3 };
@@ -133,7 +133,7 @@ static void keep(void)
     }
 }
 
-/* Unused registrations are let go. */
+/* Unused registrations are dropped. */
 static void idle(void)
 {
     struct blocks b = warm_blocks();

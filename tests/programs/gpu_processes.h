@@ -15,7 +15,7 @@ static void be_child(struct blocks b)
         wrong("the child calls the driver");
 }
 
-/* A child never calls the driver, whichever way it was made. */
+/* A child never calls the driver, however it was made. */
 static void children(void)
 {
     const char *how = scene_argument(0, "fork");
@@ -43,7 +43,7 @@ static struct blocks at_exit;
 static atomic_bool copying;
 static pthread_t copier;
 
-/* For ever, or for a limited time. */
+/* Copies for ever, or for a limited time. */
 static void *copy_on(void *times)
 {
     for (uintptr_t i = 0; i < (uintptr_t)times; i++) {
@@ -98,7 +98,7 @@ static void leave(void)
     exit(0);
 }
 
-/* A filter for all threads, which comes before the first large copy, kills for userfaultfd. */
+/* A filter for all threads, before the first large copy, kills for userfaultfd. */
 static void filtered(void)
 {
     const int calls[] = {SYS_userfaultfd, -1};

@@ -1,5 +1,5 @@
 /*
- * What the programs of tests/ipc.rs share: two processes and a connection between them.
+ * Scaffold of the programs of tests/ipc.rs: two processes and a connection between them.
  *
  * They are linked with the library, or preloaded, or both; the tests say which.
  */
@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-/* A result that must be this one. */
+/* Checks the result of a call. */
 #define EXPECT(call, want) expect_result(call, want, #call, __LINE__)
 
 static inline void expect_result(long got, long want, const char *call, int line)
@@ -22,7 +22,7 @@ static inline void expect_result(long got, long want, const char *call, int line
 		     got < 0 ? strerror(-got) : "a count", want);
 }
 
-/* A whole program: what it does first, and its scenes. A standstill ends it. */
+/* Defines a whole program: what it does first, and its scenes. A hang ends it. */
 #define PROGRAM(first, ...) SCENES(alarm(200); first, __VA_ARGS__)
 
 #define variant scene_argument(0, NULL)
@@ -35,7 +35,7 @@ static inline void root_only(void)
 
 /* ---- bytes ------------------------------------------------------------------------------- */
 
-/* Bytes that depend on the message and on the place. */
+/* Returns a byte that depends on the message and on the place. */
 static inline unsigned char content(unsigned message, size_t at)
 {
 	return (uint32_t)(at + 1) * 0x9e3779b1u >> 24 ^ message * 151;
@@ -62,7 +62,7 @@ static inline void expect_only(byte *data, size_t len, unsigned char value, cons
 			wrong("%s: byte %zu beside the buffer was written: %#x", what, at, data[at]);
 }
 
-/* Entries of a folder: descriptors in /proc/self/fd, threads in /proc/self/task. */
+/* Counts the entries of a folder: descriptors in /proc/self/fd, threads in /proc/self/task. */
 static inline long entries_of(const char *folder)
 {
 	DIR *list = opendir(folder);
@@ -74,7 +74,7 @@ static inline long entries_of(const char *folder)
 	return number;
 }
 
-/* How many sockets this process has. */
+/* Counts the sockets of this process. */
 static inline int sockets(void)
 {
 	int number = 0;
@@ -87,7 +87,7 @@ static inline int sockets(void)
 	return number;
 }
 
-/* How many mappings have these rights, or any, and such a file behind them. */
+/* Counts the mappings with these rights, or any, and such a file behind them. */
 static inline int mappings(const char *rights, const char *file)
 {
 	FILE *maps = fopen("/proc/self/maps", "r");
@@ -114,7 +114,7 @@ static inline void make_pipe(int ends[2])
 		wrong("pipe: %s", strerror(errno));
 }
 
-/* One process tells another over a pipe to go on. */
+/* Tells another process over a pipe to go on. */
 static inline void send_byte(int to)
 {
 	EXPECT(write(to, "x", 1), 1);
@@ -130,7 +130,7 @@ static inline void await_byte(int from)
 		wrong("process %d: the other process does nothing", getpid());
 }
 
-/* An abstract name and a path that no other process has. */
+/* Returns an abstract name and a path that no other process has. */
 static inline char *own_name(void)
 {
 	static char name[60];
@@ -158,7 +158,7 @@ static inline void remove_path(void)
 	rmdir(own_folder);
 }
 
-/* The address of an abstract name, "@" first; answers its length. */
+/* Makes the address of an abstract name, "@" first; returns its length. */
 static inline socklen_t abstract_address(const char *name, struct sockaddr_un *address)
 {
 	*address = (struct sockaddr_un){ .sun_family = AF_UNIX };
@@ -166,7 +166,7 @@ static inline socklen_t abstract_address(const char *name, struct sockaddr_un *a
 	return offsetof(struct sockaddr_un, sun_path) + strlen(name);
 }
 
-/* A listener of the system's, whose queue is full as soon as one client has come. */
+/* Makes a plain listener whose queue is full after one client. */
 static inline int short_listener(const char *name)
 {
 	struct sockaddr_un address;
@@ -178,7 +178,7 @@ static inline int short_listener(const char *name)
 	return listener;
 }
 
-/* A socket that is connected to such a name, and nothing more; negative: it is not. */
+/* Returns a socket that is connected to such a name, and nothing more; negative: an error. */
 static inline int try_client(const char *name, int kind)
 {
 	struct sockaddr_un address;
@@ -210,7 +210,7 @@ static inline double seconds(void)
 	return now.tv_sec + now.tv_nsec * 1e-9;
 }
 
-/* What was begun then has taken this many seconds. */
+/* Checks that something has taken this many seconds since `begun`. */
 static inline void expect_seconds(double begun, double least, double most, const char *what)
 {
 	double taken = seconds() - begun;
@@ -229,7 +229,7 @@ static inline void limit_to(int resource, rlim_t most)
 		cannot("a limit cannot be set here");
 }
 
-/* No more are open than before: what strangers send is closed by a thread, when it gets a CPU. */
+/* Checks for no more than before: a thread closes what strangers send, when it gets a CPU. */
 static inline void expect_descriptors(long before)
 {
 	for (double begun = seconds(); entries_of("/proc/self/fd") > before; sleep_ms(10))
@@ -280,7 +280,7 @@ static inline void expect_engine(int connection, const char *name)
 		wrong("the engine is %s, want %s", text, name);
 }
 
-/* A connection that must be one. */
+/* Checks that a connection was made. */
 static inline int made(int connection)
 {
 	if (connection < 0)
@@ -288,7 +288,7 @@ static inline int made(int connection)
 	return connection;
 }
 
-/* As often as a busy machine needs. */
+/* Retries as often as a busy machine needs. */
 static inline int connect_patiently(const char *name)
 {
 	int connection = -ETIMEDOUT;
@@ -298,7 +298,7 @@ static inline int connect_patiently(const char *name)
 	return made(connection);
 }
 
-/* Over a socket that is not needed any more. */
+/* Attaches over a socket that is not needed any more. */
 static inline int attach_and_close(int socket)
 {
 	int connection = made(adma_attach(socket));
@@ -312,7 +312,7 @@ static inline void *attach_in_thread(void *socket)
 	return (void *)(long)adma_attach((int)(long)socket);
 }
 
-/* Both ends here, or why not. */
+/* Attaches both ends in this process, or says why not. */
 static inline void attach_both(const int pair[2], int ends[2])
 {
 	pthread_t thread = start(attach_in_thread, pair[1]);
@@ -342,7 +342,7 @@ static inline pid_t fork_child(void)
 	return child;
 }
 
-/* Root becomes this user, without rights of its own; another user stays what it is. */
+/* Becomes this user, without rights of its own, if it is root. */
 static inline void become_user(uid_t user)
 {
 	if (user == getuid())
@@ -354,7 +354,7 @@ static inline void become_user(uid_t user)
 	prctl(PR_SET_PDEATHSIG, SIGKILL); /* which goes with the user */
 }
 
-/* A child of that name, which alone runs the block behind this and ends well with it. */
+/* Runs the block behind this in a child of that name, which exits with success. */
 #define CHILD(name)                       \
 	pid_t name = fork_child();        \
 	for (; name == 0; exit(0))
@@ -370,14 +370,14 @@ static inline int fork_connected(pid_t *child)
 	return attach_and_close(pair[*child == 0]);
 }
 
-static pid_t child __attribute__((unused)); /* that of the latest PEER or with_child */
+static pid_t child __attribute__((unused)); /* of the latest PEER or with_child */
 
-/* Like CHILD, with an end of a connection for both: what the peer does is the block. */
+/* Like CHILD, with an end of a connection for both: the block is the peer's part. */
 #define PEER(connection)                              \
 	int connection = fork_connected(&child);      \
 	for (; child == 0; exit(0))
 
-/* The parent's end; the child runs `other`. */
+/* Returns the parent's end; the child runs `other`. */
 static inline int with_process(int (*other)(int connection), pid_t *child)
 {
 	int connection = fork_connected(child);
@@ -402,7 +402,7 @@ static inline void expect_good_end(pid_t child)
 		wrong("the other process ended with status %#x", status);
 }
 
-/* Closes, which is what the other process waits for. */
+/* Closes, which the other process waits for. */
 static inline void finish(int connection, pid_t child)
 {
 	EXPECT(adma_close(connection), 0);
@@ -416,7 +416,7 @@ static inline void finish_after(int connection, pid_t child)
 	EXPECT(adma_close(connection), 0);
 }
 
-/* Ends as the child does. */
+/* Exits like the child. */
 __attribute__((noreturn))
 static inline void end_like(pid_t child)
 {
@@ -432,7 +432,7 @@ static inline void kill_child(pid_t child)
 	waitpid(child, NULL, 0);
 }
 
-/* Memory for messages: a block of adma_alloc where BLOCKS is set. */
+/* Allocates memory for messages: a block of adma_alloc if BLOCKS is set. */
 static inline byte *message_memory(size_t size)
 {
 	if (!getenv("BLOCKS"))

@@ -21,7 +21,7 @@ static void *new_block(size_t size)
 	return block;
 }
 
-/* Sends back what it gets, from and into blocks of its own, until the connection is closed. */
+/* Echoes what it gets, from and into blocks of its own, until the connection is closed. */
 static int echo(int connection)
 {
 	void *block = new_block(SIZE);
@@ -44,7 +44,7 @@ static void ask(int connection, byte *data, unsigned message)
 	expect_content(data, SIZE, message, "echo");
 }
 
-/* The number that the next descriptor gets, which a block has one of. */
+/* Returns the number of the next descriptor; a block takes one. */
 static int next_descriptor(void)
 {
 	int number = dup(0);
@@ -53,7 +53,7 @@ static int next_descriptor(void)
 	return number;
 }
 
-/* What is no block, or not any more, cannot be freed. */
+/* Memory that is no block, or not any more, cannot be freed. */
 static void freed(void)
 {
 	char *block = new_block(10000);
@@ -70,7 +70,7 @@ static void freed(void)
 	EXPECT(errno, 12345);
 }
 
-/* Addresses and descriptors come again; more blocks than the other side keeps mapped. */
+/* Addresses and descriptors are reused; more blocks than the peer keeps mapped. */
 static void reused(void)
 {
 	int connection = with_child(echo);
@@ -100,8 +100,8 @@ static long pages_of(int memory)
 }
 
 /*
- * A block that was freed takes no memory, though the other side has it mapped; also if the
- * program has closed its descriptor.
+ * A freed block takes no memory, though the peer has it mapped; also if the program has closed its
+ * descriptor.
  */
 static void returned(void)
 {
@@ -135,7 +135,7 @@ static void forked(void)
 		if (adma_free((void *)block) != -EINVAL)
 			_exit(2);
 		block[0] ^= 0xff;
-		/* Its own connection carries what lies in the parent's block, and in its own. */
+		/* Its own connection carries messages from the parent's block, and from its own. */
 		if (!bare) {
 			pid_t grandchild;
 			int own = with_process(echo, &grandchild);
@@ -154,7 +154,7 @@ static void forked(void)
 	finish(connection, child);
 }
 
-/* The program closes what it does not know; the numbers go to other blocks, and other files. */
+/* The program closes unknown descriptors; the numbers go to other blocks, and other files. */
 static void closed(void)
 {
 	int connection = with_child(echo);
@@ -182,7 +182,7 @@ static void closed(void)
 	finish(connection, child);
 }
 
-/* A buffer that is not mapped is told as ever, if only the other one is a block. */
+/* An unmapped buffer is reported as usual if the other one is a block. */
 static void hole(void)
 {
 	PEER(connection) {
@@ -209,7 +209,7 @@ static void count_alarm(int signal)
 	alarms++;
 }
 
-/* A signal that comes all the time does not keep a large block from being made. */
+/* Frequent signals do not prevent the allocation of a large block. */
 static void interrupted(void)
 {
 	struct itimerval often = { { 0, 2000 }, { 0, 2000 } }, never = { 0 };
@@ -271,7 +271,7 @@ static void no_descriptors(void)
 	finish(connection, child);
 }
 
-/* What a program writes to a standard output that it has closed does not land in a block. */
+/* What a program writes to its closed standard output does not end up in a block. */
 static void standard(void)
 {
 	close(0);
@@ -287,7 +287,7 @@ static void standard(void)
 
 /* ---- places --------------------------------------------------------------------------- */
 
-/* Messages that begin in a block and end behind it go as from any memory. */
+/* Messages that begin in a block and end behind it are copied as from any memory. */
 static void straddling(void)
 {
 	int connection = with_child(echo);
@@ -334,7 +334,7 @@ static void alone(void)
 
 /* ---- lies ------------------------------------------------------------------------------ */
 
-/* The latest with this buffer. */
+/* Finds the latest post with this buffer. */
 static volatile struct post *find_post(const void *buffer)
 {
 	volatile struct post *latest = NULL;
@@ -372,7 +372,7 @@ static uint64_t name_of(int memory)
 	return (uint64_t)memory << 40 | ((file.st_ino ^ (uint64_t)file.st_dev << 32) & ((1ul << 39) - 1));
 }
 
-/* Posts that are not what they should be; the first is. */
+/* Posts with wrong blocks; the first is right. */
 static const struct {
 	off_t size;
 	unsigned seals;
@@ -403,7 +403,7 @@ static void tell(int lie, volatile struct post *post)
 		post->block_offset = lies[lie].offset;
 }
 
-/* A block that is not what it should be is not mapped, and the message arrives. */
+/* A wrong block is not mapped, and the message arrives. */
 static void lied_to(void)
 {
 	int told[2];
@@ -413,7 +413,7 @@ static void lied_to(void)
 	PEER(connection) {
 		byte *block = new_block(SIZE);
 
-		/* What is posted is true but for the block. */
+		/* Posts are right except for the block. */
 		for (int i = 0; i < LIES; i++) {
 			fill(block, SIZE, i);
 			adma_cookie_t cookie = adma_iwrite(connection, (void *)block, SIZE);
@@ -441,7 +441,7 @@ static void lied_to(void)
 	finish(connection, child);
 }
 
-/* The peer takes the pages of its block away all the time: what arrives is its own doing, but it does. */
+/* The peer keeps removing the pages of its block: messages arrive, with any contents. */
 static void punched(void)
 {
 	PEER(connection) {

@@ -15,7 +15,7 @@ static byte *room; /* 8 MiB */
 
 /* ---- programs with rights of their own ------------------------------------------------- */
 
-/* A copy in a place that all users can reach. */
+/* Copies the program to a place that all users can reach. */
 static void copy_program(const char *path, int mode, bool capable)
 {
 	int from = open(path, O_RDONLY), to;
@@ -41,13 +41,13 @@ static void copy_program(const char *path, int mode, bool capable)
 	}
 }
 
-/* A peer that becomes that program: its process, our end of the socket, and what it reads and says. */
+/* A peer that becomes that program: its process, our end of the socket, its input and output. */
 struct peer {
 	pid_t pid;
 	int socket, to, from;
 };
 
-/* Forks it: as `user` it posts something, and then becomes the program at `path`. */
+/* Forks a peer: as `user` it posts something, and then executes the program at `path`. */
 static struct peer fork_peer(int user, const char *path, void (*post_first)(int socket, long how),
 			     long how)
 {
@@ -72,7 +72,7 @@ static struct peer fork_peer(int user, const char *path, void (*post_first)(int 
 	return (struct peer){ other, pair[0], to[1], from[0] };
 }
 
-/* Ends it; it says whether it was touched. */
+/* Ends it, and checks its report that it was not touched. */
 static void end_peer(struct peer peer)
 {
 	close(peer.to);
@@ -83,7 +83,7 @@ static void end_peer(struct peer peer)
 
 /* ---- a peer that becomes another program ------------------------------------------------ */
 
-/* Both numbers of the user are what the processes have at first. */
+/* Both users are those that the processes have at first. */
 struct becoming {
 	int server, peer;	/* users */
 	int mode;		/* of the program */
@@ -117,7 +117,7 @@ static void show(const struct becoming *scene, bool reads)
 	adma_cookie_t cookie = post(connection, room, SECRET_LEN, reads);
 	long got = cookie < 0 ? cookie : adma_wait_for(cookie, scene->ends ? 60000 : 300);
 
-	/* A writer may be done when its bytes lie in shared memory. */
+	/* A writer may be done when its bytes are in shared memory. */
 	if (scene->ends ? got != -ECONNRESET : !reads && got >= 0)
 		wrong("a message to another program is %ld", got);
 	expect_only(room, SECRET_LEN, 1, "another program was read");
@@ -146,7 +146,7 @@ static int post_and_end(int connection)
 {
 	if (adma_iread(connection, (void *)SECRET_AT, SECRET_LEN) <= 0)
 		wrong("the post is refused");
-	/* Another process keeps the descriptors, so they do not tell of the end. */
+	/* Another process keeps the descriptors open, so they do not show the end. */
 	if (fork() == 0) {
 		prctl(PR_SET_PDEATHSIG, 0);
 		sleep(3);
@@ -155,7 +155,7 @@ static int post_and_end(int connection)
 	_exit(0);
 }
 
-/* A process that gets the number of one that has ended. */
+/* Forks until a process gets the pid of one that has ended. */
 static pid_t fork_heir(pid_t ended)
 {
 	struct clone_args args = {
@@ -178,7 +178,7 @@ static void reused(void)
 
 	memset((void *)room, 1, SECRET_LEN);
 	make_pipe(pipes);
-	/* What the stranger has is what a fork of us has at that place. */
+	/* At that place the stranger has what a fork of us has. */
 	unsigned char *own = lay_down_secret();
 
 	pid_t stranger = fork_heir(child);

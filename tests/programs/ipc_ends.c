@@ -15,7 +15,7 @@ static void *echo_in_thread(void *connection)
 	return NULL;
 }
 
-/* The system finds no memory by such a process's number, but it lives. */
+/* The system finds no memory by such a process's pid, but it lives. */
 static void first_thread(void)
 {
 	PEER(connection) {
@@ -44,7 +44,7 @@ static void forked(void)
 		EXPECT(adma_iwrite(connection, (void *)room, 10), -EPERM);
 		EXPECT(adma_wait(cookie), -EPERM);
 		EXPECT(adma_close(connection), -EPERM);
-		/* Its own connections work. */
+		/* The child's own connections work. */
 		pid_t grandchild;
 		int own = with_process(echo, &grandchild);
 
@@ -136,7 +136,7 @@ static void closed(void)
 
 /* ---- what is left ---------------------------------------------------------------------- */
 
-/* Descriptors and memory come back. */
+/* Descriptors and memory are released. */
 static void again(void)
 {
 	long before = 0;
@@ -154,7 +154,7 @@ static void again(void)
 
 enum { FILES = 30 };
 
-/* Files of one process look the same, as do all processes and events in older kernels. */
+/* Files of one process look alike, as do all processes and events in older kernels. */
 enum { NOTHING, PROCESSES, SOCKETS };
 
 static void open_two(int kind, int two[2])
@@ -173,7 +173,7 @@ static void expect_open(const int files[FILES])
 			wrong("a file of the program was closed: %d", files[i]);
 }
 
-/* Nothing was sent there, and it can be used. */
+/* Checks that nothing was sent there, and that it can be used. */
 static void expect_quiet(const int files[FILES])
 {
 	for (int i = 0; i < FILES; i++) {
@@ -209,7 +209,7 @@ static void close_all_and_open(int kind)
 	kill_child(child);
 }
 
-/* Daemons close what they find; what they open then is theirs, and their children's. */
+/* Daemons close all descriptors; files that they open then are theirs, and their children's. */
 static void all_closed(void)
 {
 	for (int kind = NOTHING; kind <= SOCKETS; kind++)

@@ -35,7 +35,7 @@ static void expect_canary(const char *what)
 static struct greeting honest;
 static int all_fds[8]; /* the first two are what a host sends */
 
-/* Sends bytes with descriptors beside them, if the other end takes them. */
+/* Sends bytes with descriptors, if the other end takes them. */
 static void send_with(int to, const void *bytes, size_t len, const int *fds, int count)
 {
 	char beside[CMSG_SPACE(253 * sizeof(int))] = "";
@@ -64,7 +64,7 @@ static void spoil(char *bytes, size_t len)
 			bytes[at] = roll(256);
 }
 
-/* All steps at once: nearly right, in nearly the right order. */
+/* Sends all steps at once: nearly right, in nearly the right order. */
 static void lie_in_greeting(int to)
 {
 	uint32_t steps = roll(8) ? DONE : roll(5), side = roll(8) ? HOST : roll(4);
@@ -98,7 +98,7 @@ static void lie_in_greeting(int to)
 static double limit = 180; /* seconds; 0: none */
 static long rounds_done;
 
-/* Counts a round; a busy machine need not come to the end of all, but to the first ones. */
+/* Counts a round; a busy machine has to complete only the first ones. */
 static bool goes_on(long rounds, long first)
 {
 	static double begun;
@@ -193,7 +193,7 @@ static void lie_in_region(int connection, byte *room)
 			(void)!adma_iread(connection, (void *)room, len);
 	}
 	while (times--) {
-		/* Mostly where the words are: both lanes begin with them. */
+		/* Mostly at the words, with which both lanes begin. */
 		size_t half = roll(2) ? size / 2 : 0;
 		size_t at = (half + roll(roll(4) ? 110 * 1024 : size / 2)) & ~7ul;
 		volatile uint32_t *word = (void *)(all + at);
@@ -211,7 +211,7 @@ static void lie_in_region(int connection, byte *room)
 	}
 }
 
-/* One connection with a process that lies and dies; returns the number of messages. */
+/* Makes one connection with a process that lies and dies; returns the number of messages. */
 static long one_peer(bool streamed, bool blocks)
 {
 	int pair[2];
@@ -261,7 +261,7 @@ static long one_peer(bool streamed, bool blocks)
 		double begun = seconds();
 		long closed = adma_close(connection);
 
-		/* A piece that it says it has begun is waited for, until it is dead. */
+		/* A piece that it claims to have begun is waited for, until it is dead. */
 		if ((closed && closed != -ETIMEDOUT) || seconds() - begun > 1 + SLACK)
 			wrong("closing is %ld after %.1f s", closed, seconds() - begun);
 		kill(child, SIGKILL);

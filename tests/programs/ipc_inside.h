@@ -3,7 +3,7 @@
 #define IPC_INSIDE_H
 #include "ipc.h"
 
-/* As in src/ipc/setup/handshake.rs. */
+/* Greeting, as in src/ipc/setup/handshake.rs. */
 struct greeting {
 	char magic[8];
 	uint32_t version, step;
@@ -14,7 +14,7 @@ struct greeting {
 enum { HELLO = 1, PAGE_AT, PROOF, DONE };
 enum { EITHER, GUEST, HOST };
 
-/* What the library says first. */
+/* Returns the first greeting of the library. */
 static inline struct greeting overheard_hello(void)
 {
 	struct greeting hello;
@@ -30,7 +30,7 @@ static inline struct greeting overheard_hello(void)
 	return hello;
 }
 
-/* What the region says of one of our posts, as in src/ipc/memory/region.rs. */
+/* Post in the region, as in src/ipc/memory/region.rs. */
 struct post {
 	_Alignas(128) uint32_t number;
 	uint32_t kind;
@@ -39,7 +39,7 @@ struct post {
 	uint64_t block, block_offset, reserved_too;
 };
 
-/* Our mapping, by its name in the list of mappings; a block has another name. */
+/* Returns our mapping, by its name in the list of mappings; a block has another name. */
 static inline byte *region(size_t *size)
 {
 	FILE *maps = fopen("/proc/self/maps", "r");

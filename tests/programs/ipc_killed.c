@@ -18,17 +18,17 @@ static unsigned random_number(unsigned below)
 	return (seed >> 8) % below;
 }
 
-/* Sizes of every kind, the same on both sides. */
+/* Returns sizes of every kind, equal on both sides. */
 static size_t size_of_message(unsigned number)
 {
 	static const size_t sizes[] = { 10, 3000, 9000, 70000, 400000, LARGEST / 2 };
 	size_t size = sizes[number * 7 % 6];
 
-	/* So large that workers copy, if any were asked for. */
+	/* Large enough for workers to copy, if any were asked for. */
 	return size == LARGEST / 2 && getenv("ADMA_CHANNELS") ? LARGEST : size;
 }
 
-/* Writes and reads in turn until something else than success comes. */
+/* Writes and reads in turn until a call fails. */
 static long talk(int connection, bool first)
 {
 	for (unsigned number = 0;; number++) {
@@ -80,7 +80,7 @@ int main(int argc, char **argv)
 			_exit(0); /* the parent has gone away first */
 		}
 		close(pair[1]);
-		/* A second one kills, so that it also hits while we are inside. */
+		/* Another child kills, so that it also strikes while we are inside. */
 		CHILD(killer) {
 			struct timespec pause = { 0, random_number(longest) * 1000l };
 			char byte;

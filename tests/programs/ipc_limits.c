@@ -34,7 +34,7 @@ static void full(void)
 	finish(connection, child);
 }
 
-/* A cookie that is not waited for holds up the 256th message after it. */
+/* A cookie that is not waited for blocks the 256th message after it. */
 static void late_cookie(void)
 {
 	int connection = with_child(echo);
@@ -71,7 +71,7 @@ static void table(void)
 		EXPECT(refused[1], -EMFILE);
 	}
 	expect_descriptors(files_open);
-	/* The others work, the last ones and those that get the places of closed ones. */
+	/* The others work, the last ones and those that reuse places. */
 	for (int i = 0; i < PAIRS; i += 500) {
 		EXPECT(adma_close(ends[i][0]), 0);
 		EXPECT(adma_close(ends[i][1]), 0);
@@ -128,7 +128,7 @@ static int attach_only(int socket_fd)
 	return connection < 0 ? connection : adma_close(connection);
 }
 
-/* However few are left: it works, or says that they are too few. */
+/* With few descriptors left it works, or reports that they are too few. */
 static void descriptors(void)
 {
 	int worked = 0;
@@ -180,7 +180,7 @@ static void missing(void)
 	finish_after(connection, child);
 }
 
-/* Run with ADMA_IPC_ENGINE=shm: such a process dies as of memcpy, and the other hears of it. */
+/* With ADMA_IPC_ENGINE=shm such a process dies as in memcpy, and the other notices. */
 static void missing_shared(void)
 {
 	int status;
@@ -214,7 +214,7 @@ static void *wait_too(void *connection)
 	return NULL;
 }
 
-/* Waiting goes on: long sleeps, with threads and with other connections. */
+/* Waiting works: long sleeps, with threads and with other connections. */
 static void no_heap(void)
 {
 	pid_t children[3];
@@ -222,7 +222,7 @@ static void no_heap(void)
 
 	for (int i = 0; i < 3; i++)
 		connections[i] = with_process(write_later, &children[i]);
-	/* What another thread waits with, and a connection that no thread waits on. */
+	/* A message of another thread, and a connection that no thread waits on. */
 	pthread_t thread = start(wait_too, connections[1]);
 	adma_cookie_t later = adma_iread(connections[2], (void *)(room + 9 * MIB), 100);
 	int pair[2], listener = adma_listen(own_name());
@@ -235,7 +235,7 @@ static void no_heap(void)
 	for (size_t size = MIB; size >= 8; size /= 2)
 		while (malloc(size))
 			;
-	/* Nothing new is begun. */
+	/* Nothing new can be started. */
 	EXPECT(adma_attach(pair[0]), -ENOMEM);
 	EXPECT(adma_connect(own_name()), -ENOMEM);
 	EXPECT(adma_accept(listener), -ENOMEM);

@@ -79,7 +79,7 @@ static void *compete(void *unused)
 	return unused;
 }
 
-/* Of two processes that listen at one path one does; also where a file was left over. */
+/* Of two processes that listen at one path one succeeds; also if there is a stale file. */
 static void together(void)
 {
 	make_path();
@@ -108,7 +108,7 @@ static void nothing(int signal)
 	(void)signal;
 }
 
-/* Without a client, or with one that says nothing. */
+/* Interrupts without a client, or with a silent one. */
 static void interrupted(void)
 {
 	struct sigaction action = { .sa_handler = nothing };
@@ -150,7 +150,7 @@ static void closed_meanwhile(void)
 	EXPECT(adma_close(other), 0);
 }
 
-/* The file is there, and its server has not called listen() yet: clients wait for that. */
+/* The file exists, and its server has not called listen() yet: clients wait for that. */
 static void bound(void)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
@@ -179,7 +179,7 @@ static void *arm_all_the_time(void *connection)
 	return NULL;
 }
 
-/* A thread that serves another connection ends greetings: the one that accepts hears of it. */
+/* A thread that serves another connection ends greetings, and wakes the one that accepts. */
 static void beside(void)
 {
 	int listener = adma_listen(own_name()), ends[2];

@@ -13,7 +13,7 @@ enum { SIZES = COUNT(sizes), MARGIN = 4096, ORDERS = 4 };
 
 static size_t largest = 64 * MIB;
 
-/* Which side is late: none, the reader, the writer; or both post before either waits. */
+/* Late side: none, the reader, the writer; or both post before either waits. */
 static const char *const orders[ORDERS] = { "at once", "writer first", "reader first",
 					    "both posted" };
 
@@ -37,7 +37,7 @@ static void transfer(int connection, byte *data, size_t size, unsigned message, 
 	}
 }
 
-/* Reads one message into the middle of a buffer and looks at all of it. */
+/* Reads one message into the middle of a buffer and checks all of it. */
 static void read_one(int connection, byte *room, size_t size, unsigned message, int order)
 {
 	byte *data = room + MARGIN;
@@ -81,8 +81,8 @@ static const struct { size_t sent, wanted; } lengths[] = {
 enum { LENGTHS = COUNT(lengths) };
 
 /*
- * A message that is longer than its buffer is told: where it was there first it stays, where the
- * read was there first its beginning is in the buffer, and its writer knows.
+ * A message that is longer than its buffer is reported: if it was posted first it stays, if the
+ * read was, its beginning is in the buffer, and its writer knows.
  */
 static int unequal(void)
 {

@@ -10,7 +10,7 @@
 enum { WRITERS = 2, READERS = 2, EACH = 150, TOTAL = WRITERS * EACH, KEPT = 4, BESIDE = 64 };
 enum { MOST = 5 * 1024 * 1024 };
 
-/* A message begins with this; its bytes follow from it. */
+/* Beginning of a message; its bytes follow from it. */
 struct head {
 	uint32_t message, len;
 };
@@ -27,7 +27,7 @@ static unsigned chance(uint64_t *state, unsigned below)
 	return (*state >> 33) % below;
 }
 
-/* Of every kind: eager, one piece, several, and past the cache. */
+/* Returns a size of any kind: eager, one piece, several, and streaming stores. */
 static size_t some_size(uint64_t *state)
 {
 	static const unsigned kinds[] = { 4096, 30000, 70000, 70000, 300000, 300000, MIB, MOST };
@@ -61,7 +61,7 @@ static void renew(struct memory *memory, size_t least, uint64_t *state)
 		wrong("no memory");
 }
 
-/* Room for len bytes, with some beside it, in memory that is often not new. */
+/* Returns room for len bytes, with some beside it, in memory that is often reused. */
 static byte *some_room(struct memory *kept, size_t len, uint64_t *state)
 {
 	struct memory *memory = &kept[chance(state, KEPT)];
@@ -151,7 +151,7 @@ static void *read_some(void *number)
 	return NULL;
 }
 
-/* Numbers of descriptors and addresses change hands all the time. */
+/* Descriptor numbers and addresses change hands all the time. */
 static void *make_and_free(void *number)
 {
 	uint64_t state = seed * 100 + (long)number + 90;

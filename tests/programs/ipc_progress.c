@@ -53,7 +53,7 @@ static void one_of_ring(int pairs[PROCESSES][2], int number, bool write_first)
 		before = attach_and_close(from[1]);
 	}
 	turn(before, after, number, write_first);
-	/* Close only when the others have read all. */
+	/* Closes only when the others have read everything. */
 	EXPECT(adma_write(after, "end", 3), 3);
 	EXPECT(adma_read(before, &(char[4]){ 0 }, 4), 3);
 	EXPECT(adma_close(after), 0);
@@ -138,8 +138,8 @@ static void *wait_long(void *connection)
 }
 
 /*
- * Two threads sleep; the one that looks after all connections stops waiting, and the other
- * one has to go on with it.
+ * Two threads sleep; the one that serves all connections stops waiting, and the other one has to
+ * take over.
  */
 static void handed_on(void)
 {
@@ -179,10 +179,10 @@ static void handed_on(void)
 /* ---- neighbours ----------------------------------------------------------------------- */
 
 /*
- * A thread that waits on one connection copies what another thread waits for: that one has to
- * hear of it. A message has two pieces, and a page of the one that is claimed first comes later
- * than a short sleep ends. No sleep may last until a limit that hides it. The waiting thread begins
- * when the other one is at that page, so the other one ends every message.
+ * A thread that waits on one connection copies what another thread waits for, which has to be
+ * woken. A message has two pieces, and a page of the one that is claimed first comes later than a
+ * short sleep ends. No sleep may last until a limit that hides it. The waiting thread begins when
+ * the other one is at that page, so the other one ends every message.
  */
 enum { MESSAGES = 3, LATE_MS = 30 };
 #define LARGE (MIB / 2)
@@ -209,7 +209,7 @@ static void *make_late_pages(void *nothing)
 	return nothing;
 }
 
-/* Always awake, and so the first to see that there is something to do. */
+/* Polls all the time, and so is the first to see that there is something to do. */
 static void *look_after_everything(void *connection)
 {
 	char bytes[4];
@@ -222,7 +222,7 @@ static void *look_after_everything(void *connection)
 	return NULL;
 }
 
-/* Posts, and is not in the library while the other side does everything. */
+/* Posts, and stays outside the library while the other side does everything. */
 static void post_large(int connection, byte *room, bool writes)
 {
 	char more = 1;
@@ -259,7 +259,7 @@ static void transfer_large(int connection, byte *room, bool writes)
 	}
 }
 
-/* From now on only the child copies: messages need it. */
+/* From now on only the child copies, so messages need it. */
 static void lose_rights(int connection, byte *room, bool loses)
 {
 	adma_cookie_t cookie;
@@ -309,7 +309,7 @@ static void neighbours(void)
 
 /* ---- event loops ----------------------------------------------------------------------- */
 
-/* adma_arm says 1 for an end that only adma_check brings about, as often as it is asked. */
+/* adma_arm returns 1 for an end that only adma_check brings about, as often as it is called. */
 static void cancelled(void)
 {
 	byte *data = pages_between_guards(MIB), *room = pages_between_guards(MIB);

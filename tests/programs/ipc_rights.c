@@ -10,7 +10,7 @@ enum { NOBODY = 65534 };
 
 /* ---- seccomp -------------------------------------------------------------------------- */
 
-/* The right is lost in the middle of a connection: messages go on, another way. */
+/* Loses the right in the middle of a connection: messages go on, another way. */
 static void lost(void)
 {
 	PEER(connection) {
@@ -31,7 +31,7 @@ static void lost(void)
 	finish(connection, child);
 }
 
-/* From the beginning. */
+/* Refuses reads from the beginning. */
 static void refuse_reads(int which)
 {
 	(void)which;
@@ -60,7 +60,7 @@ static void enter_user_namespace(int which)
 
 /* ---- rights that change in mid-connection ------------------------------------------------ */
 
-/* Answers until that ends. */
+/* Echoes until the connection is reset. */
 static int echo_until_reset(int connection)
 {
 	long got;
@@ -111,12 +111,12 @@ static void changed_thread(void)
 
 /* ---- two children ---------------------------------------------------------------------- */
 
-/* What prepares two processes, and what comes of it. */
+/* Two processes, their preparation, and the result. */
 struct rights {
 	uid_t user; /* of both; 0: as they are */
 	void (*prepare)(int which);
-	int who; /* of the two prepares; 3: both */
-	const char *engine, *about; /* that both of them have, and what is said about it */
+	int who; /* which of the two prepares; 3: both */
+	const char *engine, *about; /* of both of them, and its description */
 };
 
 /* Two processes of which neither is the other's parent. */
@@ -148,7 +148,7 @@ static void two_children(void)
 		adma_connection_info(connection, text, sizeof(text));
 		if (scene->about && !strstr(text, scene->about))
 			wrong("%s does not say: %s", text, scene->about);
-		/* Changes nothing, but is answered only when every thread has heard of it. */
+		/* Changes nothing, but returns only when every thread has done it. */
 		if (setresuid(-1, -1, -1))
 			wrong("setresuid: %s", strerror(errno));
 		expect_engine(connection, scene->engine);
@@ -173,7 +173,7 @@ static void two_children(void)
 
 /* ---- process namespaces ---------------------------------------------------------------- */
 
-/* Only children are in a new process namespace: its maker stays and waits. */
+/* Only children enter a new pid namespace: its maker stays and waits. */
 static void enter_process_namespace(int which)
 {
 	(void)which;
@@ -187,7 +187,7 @@ static void enter_process_namespace(int which)
 
 /* ---- processes that must not be traced -------------------------------------------------- */
 
-/* Also by root, whom the kernel would let in. */
+/* Even by root, which the kernel would let in. */
 static void keep_tracers_out(int which)
 {
 	(void)which;
@@ -212,7 +212,7 @@ static void lose_capabilities(int which)
 	prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
 }
 
-/* It could become root again. */
+/* Keeps root as the saved user. */
 static void stay_changeable(int which)
 {
 	(void)which;
@@ -223,7 +223,7 @@ static void stay_changeable(int which)
 
 static int turns[2], joined[2];
 
-/* Two users whom one namespace has no names for, with all rights there. */
+/* Two users that a namespace does not map, with all rights there. */
 static void nameless_users(int which)
 {
 	char name[60];
@@ -257,7 +257,7 @@ static const char neither_copies[] = "shared memory, two copies";
 
 /* ---- Yama ------------------------------------------------------------------------------- */
 
-/* Only root may change it, so this is for a guest. */
+/* Only root may change it, so this runs in a guest. */
 static void yama(void)
 {
 	int file = open("/proc/sys/kernel/yama/ptrace_scope", O_WRONLY);

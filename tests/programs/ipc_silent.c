@@ -8,7 +8,7 @@
 #include "ipc_faults.h"
 #include "ipc_inside.h"
 
-/* A server that polls: what O_NONBLOCK promises. */
+/* Makes a nonblocking listener, as for a server that polls. */
 static int nonblocking_listener(void)
 {
 	int listener = adma_listen(own_name());
@@ -18,7 +18,7 @@ static int nonblocking_listener(void)
 	return listener;
 }
 
-/* Comes again if it was too slow for its place in a crowd, as on a busy machine. */
+/* Tries again if it was too slow for its place in a crowd, as on a busy machine. */
 static void honest_client(void)
 {
 	int connection = -ECONNRESET;
@@ -29,7 +29,7 @@ static void honest_client(void)
 	EXPECT(adma_close(connection), 0);
 }
 
-/* Accepts until an honest client has come, and no call takes long; answers the last error before. */
+/* Accepts until an honest client has come, with no slow call; returns the last error before. */
 static int expect_honest(int listener, double longest, const char *meanwhile)
 {
 	char got[10];
@@ -56,7 +56,7 @@ static int expect_honest(int listener, double longest, const char *meanwhile)
 
 /* ---- clients ----------------------------------------------------------------------------- */
 
-/* As many as it can, again and again. */
+/* Connects as often as it can, again and again. */
 static void come_again(void)
 {
 	enum { MANY = 300 };
@@ -124,7 +124,7 @@ static void closed_listeners(void)
 	expect_descriptors(before);
 }
 
-/* A client that says nothing, or not enough, keeps no other from being accepted. */
+/* A client that says nothing, or not enough, does not keep others from being accepted. */
 static void stalled(void)
 {
 	double begun = seconds();
@@ -137,7 +137,7 @@ static void stalled(void)
 	for (int i = 0; i < 2; i++)
 		EXPECT(expect_honest(listener, 40, "others are silent"), 0);
 	expect_seconds(begun, 0, 10, "accepting");
-	/* Clients that do not greet are dropped, and never told of. */
+	/* Clients that do not greet are dropped, and never reported. */
 	EXPECT(adma_accept_for(listener, 13000), -ETIMEDOUT);
 	for (int i = 0; i < 3; i++) {
 		char hello[200];
@@ -149,7 +149,7 @@ static void stalled(void)
 	EXPECT(adma_close(listener), 0);
 }
 
-/* A server that must not block has clients that say nothing, or not enough. */
+/* A nonblocking server has clients that say nothing, or not enough. */
 static void polled(void)
 {
 	int listener = nonblocking_listener();
@@ -160,7 +160,7 @@ static void polled(void)
 	EXPECT(adma_accept(listener), -EAGAIN);
 }
 
-/* Greets by hand up to its page, which never comes, and says this secret. */
+/* Greets by hand up to its page, which never comes, and sends this secret. */
 static int greet_with_page(byte *page)
 {
 	int client = plain_client(own_name());
@@ -193,8 +193,8 @@ static int greet_with_page(byte *page)
 }
 
 /*
- * Memory that blocks its reader: nothing of a client without proof is read at all, and proven ones
- * hold up all threads there may be and no other client.
+ * Memory that blocks its reader: no memory of an unproven client is read, and proven ones block all
+ * helper threads but no other client.
  */
 static void stuck_page(void)
 {
@@ -244,7 +244,7 @@ static void emfile(void)
 		wrong("%d calls in half a second", calls);
 }
 
-/* A look at one cookie takes no longer where many streamed connections are idle. */
+/* Checking one cookie takes no longer with many idle streamed connections. */
 static void idle(void)
 {
 	enum { MANY = 1000, LOOKS = 1000 };
@@ -288,7 +288,7 @@ static void *accept_late(void *listener)
 	return NULL;
 }
 
-/* It accepts late, and does not greet. */
+/* The listener accepts late, and does not greet. */
 static void limit(void)
 {
 	int listener = short_listener(own_name());
@@ -302,7 +302,7 @@ static void limit(void)
 	expect_seconds(begun, 1.9, 3.7, "a limit of two seconds");
 }
 
-/* It is not accepted at all. */
+/* The client is not accepted at all. */
 static void queue(void)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
@@ -318,7 +318,7 @@ static void queue(void)
 
 	EXPECT(adma_connect(own_path), -ETIMEDOUT);
 	expect_seconds(begun, 0, 9, "connecting");
-	/* It is not taken for a file that was left over. */
+	/* Its file is not taken for a stale one. */
 	EXPECT(adma_listen(own_path), -EADDRINUSE);
 	EXPECT(adma_close(listener), 0);
 	remove_path();

@@ -16,7 +16,7 @@ static void pass(int from, int to, const char *text)
 		wrong("%s instead of %s", got, text);
 }
 
-/* Every kind of unix socket, which is the program's again afterwards. */
+/* Every kind of unix socket works, and is the program's again afterwards. */
 static void kinds(void)
 {
 	static const int kinds[] = { SOCK_STREAM, SOCK_SEQPACKET, SOCK_DGRAM,
@@ -33,7 +33,7 @@ static void kinds(void)
 		EXPECT(read(pair[1], got, sizeof(got)), 4);
 		getsockopt(pair[0], SOL_SOCKET, SO_PASSCRED, &credentials, &size);
 		EXPECT(credentials, 0);
-		/* Another one over the same socket, and then without it. */
+		/* A second connection over that socket, and then without it. */
 		attach_both(pair, two);
 		close(pair[0]);
 		close(pair[1]);
@@ -65,7 +65,7 @@ static void *connect_to_name(void *name)
 	return (void *)(long)adma_connect(name);
 }
 
-/* Forks, and expects the child to have this many sockets. */
+/* Forks, and checks that the child has this many sockets. */
 static void expect_sockets_of_child(int want)
 {
 	CHILD(other)
@@ -74,7 +74,7 @@ static void expect_sockets_of_child(int want)
 	expect_good_end(other);
 }
 
-/* While a thread waits in adma_connect for a listener whose queue is full. */
+/* Forks while a thread waits in adma_connect for a listener with a full queue. */
 static void waiting(void)
 {
 	int listener = short_listener(own_name());
@@ -96,7 +96,7 @@ static void *accept_for_a_while(void *listener)
 	return (void *)(long)adma_accept_for((int)(long)listener, 2000);
 }
 
-/* During the greetings. */
+/* Forks during the greetings. */
 static void forked(void)
 {
 	int listener = adma_listen(own_name()), client = plain_client(own_name());
@@ -131,7 +131,7 @@ static void pair_and_fork(int signal, siginfo_t *about, void *context)
 		pause();
 }
 
-/* As the library makes them: the handler makes others. */
+/* Traps the library's calls: the handler makes the pairs instead. */
 static void trap_pairs(void)
 {
 	struct sock_filter filter[] = {
@@ -149,7 +149,7 @@ static void trap_pairs(void)
 		cannot("no seccomp filters here");
 }
 
-/* A greeting that has left a call to a thread hears of its end within the limit. */
+/* A greeting that has left a call to a thread notices its end within the limit. */
 static void thread_is_done(void)
 {
 	int pair[2];

@@ -17,7 +17,7 @@ static void expect_stop(pid_t child)
 		wrong("it did not stop: %#x", status);
 }
 
-/* Both have posted, so we need nothing of it: we pull its message and push ours. */
+/* Both have posted, so nothing is needed of it: we pull its message and push ours. */
 static void stopped(void)
 {
 	PEER(connection) {
@@ -36,13 +36,13 @@ static void stopped(void)
 	EXPECT(adma_read(connection, (void *)room, 8 * MIB), 8 * MIB);
 	expect_content(room, 8 * MIB, 7, "written by the stopped process");
 	EXPECT(adma_write(connection, (void *)(room + 8 * MIB), 8 * MIB), 8 * MIB);
-	/* It may be asked for small things too. */
+	/* Small messages work too. */
 	EXPECT(adma_write(connection, (void *)room, 10), 10);
 	kill(child, SIGCONT);
 	expect_good_end(child);
 }
 
-/* In the middle of a piece: it is claimed, and not copied yet. */
+/* Stops in the middle of a piece: it is claimed, and not copied yet. */
 static void stop_in_call(int signal, siginfo_t *about, void *context)
 {
 	(void)signal;
@@ -79,7 +79,7 @@ static void *wait_and_expect_ebadf(void *cookie)
 	return NULL;
 }
 
-/* Until that thread sleeps, which it does only inside adma_wait. */
+/* Waits until that thread sleeps, which it does only inside adma_wait. */
 static void expect_waiter(void)
 {
 	char path[60], text[200] = "";
@@ -99,7 +99,7 @@ static void expect_waiter(void)
 	waiter = 0;
 }
 
-/* What can be done with a peer that is stopped in a piece; ADMA_IPC_TIMEOUT is 1. */
+/* Calls with a peer that is stopped in a piece; ADMA_IPC_TIMEOUT is 1. */
 static void stopped_in_piece(int signal, bool closes, bool threaded)
 {
 	pthread_t thread = 0;
@@ -153,7 +153,7 @@ static void frozen(void)
 
 /* ---- both close ------------------------------------------------------------------------ */
 
-/* Seen by both processes: the other is in the middle of a piece, and has left it. */
+/* Shared by both processes: the other is in the middle of a piece, and has left it. */
 static volatile struct { int inside, closing, left; } *piece;
 
 static void linger_in_call(int signal, siginfo_t *about, void *context)
@@ -177,7 +177,7 @@ static void *close_meanwhile(void *connection)
 	return NULL;
 }
 
-/* The buffer is ours again when closing returns, also if the other side closes just then. */
+/* The buffer is ours again when closing returns, even if the other side closes just then. */
 static void both_close(void)
 {
 	piece = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

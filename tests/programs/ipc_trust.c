@@ -11,7 +11,7 @@ static byte *room; /* 8 MiB */
 
 /* ---- other users ------------------------------------------------------------------------- */
 
-/* Refused by either side's look, and nothing is kept for it: descriptor, thread or place. */
+/* Both sides refuse, and nothing is kept for it: no descriptor, thread or place. */
 static void refused(void)
 {
 	root_only();
@@ -25,7 +25,7 @@ static void refused(void)
 		CHILD(client) {
 			become_user(STRANGER);
 			EXPECT(adma_connect(own_name()), -EACCES);
-			/* One that does not look itself is closed, whatever it has sent. */
+			/* A client without a check of its own is closed, whatever it has sent. */
 			int socket = plain_client(own_name());
 			char byte;
 
@@ -45,7 +45,7 @@ static void refused(void)
 	EXPECT(entries_of("/proc/self/fd"), descriptors);
 }
 
-/* A listener of one user that another one accepts from: the client's look cannot tell. */
+/* One user listens and another one accepts, which the client's own check cannot detect. */
 static void refused_by_server(void)
 {
 	root_only();
@@ -59,7 +59,7 @@ static void refused_by_server(void)
 	kill_child(server);
 }
 
-/* A socket file is its user's only, whatever the umask. */
+/* A socket file is accessible to its user only, whatever the umask. */
 static void private_file(void)
 {
 	struct stat is;
@@ -101,7 +101,7 @@ static void not_dumpable(void)
 	finish_after(connection, child);
 }
 
-/* Blocks are mapped by the first message that needs one: not where the reader has none. */
+/* Blocks are mapped by the first message that needs one: not if the reader has none. */
 static void lazy(void)
 {
 	PEER(connection) {
@@ -128,7 +128,7 @@ static void lazy(void)
 
 static int told[2]; /* a pipe from the process that has changed */
 
-/* Becomes another user, and says so not by the connection. */
+/* Becomes another user, and reports that past the connection. */
 static void change(int connection)
 {
 	EXPECT(adma_read(connection, (void *)room, 64 * KIB), 64 * KIB);
@@ -136,7 +136,7 @@ static void change(int connection)
 	send_byte(told[1]);
 }
 
-/* An equal that will be none. */
+/* Connects to a proven peer that will change its user. */
 static int with_changing(int (*other)(int connection))
 {
 	root_only();
@@ -146,7 +146,7 @@ static int with_changing(int (*other)(int connection))
 	expect_engine(connection, "process_vm, one copy, both processes copy");
 	EXPECT(adma_write(connection, (void *)room, 64 * KIB), 64 * KIB);
 	await_byte(told[0]);
-	/* It is looked for that every few milliseconds. */
+	/* The check is repeated every few milliseconds. */
 	sleep_ms(100);
 	return connection;
 }
@@ -159,7 +159,7 @@ static int change_and_read(int connection)
 	return 0;
 }
 
-/* The connection ends with that, on both sides. */
+/* The connection ends then, on both sides. */
 static void changed(void)
 {
 	int connection = with_changing(change_and_read);
@@ -181,7 +181,7 @@ static int change_and_look(int connection)
 	return 0;
 }
 
-/* Nothing more is shown to it, to write. */
+/* Nothing more is exposed to it for writing. */
 static void changed_block(void)
 {
 	int connection = with_changing(change_and_look);
@@ -192,8 +192,8 @@ static void changed_block(void)
 }
 
 /*
- * The first message of the lane, of which it says, when it has changed, that it has copied everything.
- * It is posted before: its own library would notice soon, and refuse.
+ * Claims, after the change, that it has copied all of the lane's first message. That is posted
+ * before, because its own library would soon notice and refuse.
  */
 static int change_and_claim(int connection)
 {
@@ -207,7 +207,7 @@ static int change_and_claim(int connection)
 	return 0;
 }
 
-/* And nothing is believed. */
+/* Its claims are not trusted. */
 static void changed_claims(void)
 {
 	int connection = with_changing(change_and_claim);

@@ -9,7 +9,7 @@
 
 /* ---- waiting costs nothing ------------------------------------------------------------ */
 
-/* Also where there is another connection, with an unread message. */
+/* Also with another connection that has an unread message. */
 static void quiet(void)
 {
 	struct rusage before, after;
@@ -55,7 +55,7 @@ static void quiet(void)
 
 enum { LONG = 2 * 1024 };
 
-/* Much to copy, in little memory: the same pages again and again. */
+/* Returns a large buffer in little memory: a few pages mapped repeatedly. */
 static char *long_buffer(void)
 {
 	int memory = memfd_create("long", 0);
@@ -72,7 +72,7 @@ static char *long_buffer(void)
 	return at;
 }
 
-/* A limit holds also for a caller that copies all the time, but for the piece it is at. */
+/* A limit holds even for a caller that copies all the time, except for its current piece. */
 static void limit(void)
 {
 	int waits = 0;

@@ -6,7 +6,7 @@
  */
 #include "ipc_echo.h"
 
-/* As snprintf. */
+/* Returns like snprintf. */
 static void about(void)
 {
 	char whole[300], part[300];
@@ -25,7 +25,7 @@ static void about(void)
 	finish(connection, child);
 }
 
-/* Every error that the header and what it refers to name has words of its own. */
+/* Every error that the header names has a text of its own. */
 static void name_errors(void)
 {
 	static const int errors[] = { EINVAL, EAGAIN, EPIPE, ECONNRESET, EPROTO, EBADF, EPERM,
@@ -91,7 +91,7 @@ static void calls(void)
 	EXPECT(adma_check_copy(cookie), -EINVAL);
 }
 
-/* Good once and only their own; what is none is refused. */
+/* Cookies are valid once and only their own; others are refused. */
 static void cookies(void)
 {
 	int ends[2];
@@ -132,7 +132,7 @@ static void counted(void)
 	finish(connection, child);
 }
 
-/* Three eager messages and three large ones, for the counts of the report at exit. */
+/* Sends three eager messages and three large ones, for the counts of the report at exit. */
 static void six(void)
 {
 	static const size_t sizes[] = { 100, 100, 100, 40000, 40000, 4 * MIB };

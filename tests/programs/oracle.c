@@ -29,7 +29,7 @@ static uint64_t next_random(struct bench *bench)
     return bench->random;
 }
 
-/* One copy, watched on `before` bytes ahead of it and `after` bytes behind it. */
+/* Copies once, and checks `before` bytes ahead of it and `after` bytes behind it. */
 static void copy(struct bench *bench, size_t dst_at, size_t src_at, size_t len, size_t before,
                  size_t after)
 {
@@ -67,7 +67,7 @@ static void every_size(struct bench *bench)
             copy(bench, PAGE + offsets[i][0], PAGE + offsets[i][1], len, 2 * LINE, 2 * LINE);
 }
 
-/* A kernel that reads or writes a byte too much, be it only to write it back, dies here. */
+/* A loop that reads or writes a byte too much, even only to write it back, faults here. */
 static void at_forbidden_pages(struct bench *bench)
 {
     for (size_t len = 4; len <= 2 * PAGE + LINE; len += 4) {

@@ -24,7 +24,7 @@ struct side {
 	size_t size, from, len;
 };
 
-/* Fresh pages, with an inaccessible page on either side. */
+/* Maps fresh pages, with an inaccessible page on either side. */
 static inline byte *pages_between_guards(size_t size)
 {
 	size_t whole = (size + PAGE - 1) / PAGE * PAGE;
@@ -58,7 +58,7 @@ static inline void lay_down(const struct side *side, unsigned kind)
 		side->base[at] = laid_down(side, kind, at);
 }
 
-/* What is wrong with byte `at` of the destination, in words. */
+/* Describes what is wrong with byte `at` of the destination. */
 static inline const char *diagnosis(const struct side *dst, size_t at, unsigned char found)
 {
 	int inside = at - dst->from < dst->len;

@@ -27,7 +27,7 @@ struct reader {
     FILE *file; /* instead of the descriptor, unless NULL */
 };
 
-/* Reads until the end; every byte must come once, to one reader. */
+/* Reads to the end; every byte must come once, to one reader. */
 static void *read_on(void *argument)
 {
     struct reader *reader = argument;
@@ -114,7 +114,7 @@ static void *change(void *argument)
     return NULL;
 }
 
-/* Position and answer agree, and what was there all the time is read. */
+/* Position and answer agree, and bytes that were always there are read. */
 static void changing(void)
 {
     char *to = map(64 * MIB);
@@ -371,7 +371,7 @@ static void children(void)
     say("children have read");
 }
 
-/* Locks, lease, kinds of events and access time are what one reader leaves. */
+/* Locks, lease, kinds of events and access time are as after one reader. */
 static void watched(void)
 {
     char *to = map(8 * MIB), events[4096];

@@ -30,20 +30,20 @@ static uint64_t next_random(uint64_t *state)
     return *state >> 33;
 }
 
-/* The words after the scene's name, as numbers. */
+/* Returns a word after the scene's name as a number. */
 static uint64_t number(int which)
 {
     return strtoul(scene_argument(which, which ? "100" : "1"), NULL, 0);
 }
 
-/* Memory twice, with equal bytes and bad pages at equal places. */
+/* Two equal regions, with bad pages at equal places. */
 struct pair {
     char *at[2];
     int holes;
     size_t hole[3];
 };
 
-/* In the child. */
+/* Region in the child. */
 struct remote_side {
     pid_t pid;
     struct pair whole, holed;
@@ -128,7 +128,7 @@ static size_t length(uint64_t *state)
     }
 }
 
-/* Ascending or not, apart or not: as it comes, at equal places in two regions. */
+/* Makes random lists, ascending or not, overlapping or not, at equal places in two regions. */
 static int lists(struct iovec *one, struct iovec *other, char *base, char *other_base, bool apart,
                  uint64_t *state)
 {
@@ -163,7 +163,7 @@ static int lists(struct iovec *one, struct iovec *other, char *base, char *other
     return count;
 }
 
-/* The first `size` bytes of two lists of equal lengths are equal. */
+/* Returns whether the first `size` bytes of two lists of equal lengths are equal. */
 static bool same(const struct iovec *one, const struct iovec *other, size_t size)
 {
     for (; size; one++, other++) {
@@ -175,7 +175,7 @@ static bool same(const struct iovec *one, const struct iovec *other, size_t size
     return true;
 }
 
-/* What was read, or stands in the child now. */
+/* Compares what was read, or what the child now holds. */
 static void compare_bytes(bool writing, pid_t pid, struct iovec mine[2][MOST],
                           struct iovec theirs[2][MOST], int remotes, ssize_t size, uint64_t seed)
 {
@@ -196,7 +196,7 @@ static void compare_bytes(bool writing, pid_t pid, struct iovec mine[2][MOST],
         wrong("seed %lu: %zd bytes written are not the same", seed, size);
 }
 
-/* Both ways, and the same comes of it. */
+/* Calls both ways, and compares the results. */
 static void call_both(bool writing, pid_t pid, struct iovec mine[2][MOST], int locals,
                       struct iovec theirs[2][MOST], int remotes, uint64_t seed)
 {
@@ -219,7 +219,7 @@ static void compare(bool writing, const struct remote_side *side, const struct p
                     const struct pair *remote, bool apart, uint64_t seed, uint64_t *state)
 {
     struct iovec mine[2][MOST], theirs[2][MOST];
-    /* What is read may well be read twice. */
+    /* Sources may overlap. */
     int locals = lists(mine[0], mine[1], local->at[0], local->at[1], !writing && apart, state);
     int remotes = lists(theirs[0], theirs[1], remote->at[0], remote->at[1], writing && apart, state);
     call_both(writing, side->pid, mine, locals, theirs, remotes, seed);
@@ -297,7 +297,7 @@ struct without_rights {
     struct iovec local, remote;
 };
 
-/* One thread gives its rights up, past the C library: workers still have them. */
+/* One thread drops its rights by a bare system call: workers still have them. */
 static void *call_without_rights(void *call)
 {
     struct without_rights *it = call;

@@ -14,13 +14,13 @@ static long scene_how;
 static char **scene_words;
 static int scene_word_count;
 
-/* The argument after the scene's name is number 0; `otherwise` where there are fewer. */
+/* Returns an argument after the scene's name, from 0 up; `otherwise` if there are fewer. */
 static inline const char *scene_argument(int number, const char *otherwise)
 {
     return number + 2 < scene_word_count ? scene_words[number + 2] : otherwise;
 }
 
-/* `scenes` ends with an empty one. Returns the program's exit status. */
+/* Plays a scene of a list that ends with an empty one. Returns the program's exit status. */
 static inline int play(int count, char **words, const struct scene *scenes)
 {
     scene_words = words;

@@ -13,7 +13,7 @@ static byte *bad;
 static volatile sig_atomic_t faults;
 static volatile pid_t caller;
 
-/* Past stdio, for handlers and children. */
+/* Prints without stdio, for handlers and children. */
 #define say(...) dprintf(1, __VA_ARGS__)
 
 static inline pthread_t start_thread(void *(*work)(void *), const pthread_attr_t *attributes)
@@ -24,7 +24,7 @@ static inline pthread_t start_thread(void *(*work)(void *), const pthread_attr_t
     return thread;
 }
 
-/* Both sides sound, with the pattern of a fresh copy. */
+/* Prepares both sides with the pattern of a fresh copy. */
 static inline void prepare(void)
 {
     if (!dst.base) {
@@ -91,7 +91,7 @@ static inline void mend_it_too(int signo, siginfo_t *info, void *context)
     mend_it(signo, info, context);
 }
 
-/* Without SA_SIGINFO. */
+/* Handler without SA_SIGINFO. */
 static inline void mend_whatever(int signo)
 {
     (void)signo;

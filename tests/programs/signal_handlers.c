@@ -15,7 +15,7 @@ static atomic_int stop;
 
 /* ---- promises of sigaction, and handlers that change ------------------------------------ */
 
-/* SA_RESETHAND holds for one fault of the program's, and for none of ours. */
+/* SA_RESETHAND applies to one fault of the program, and to none of ours. */
 static void reset(void)
 {
     struct sigaction action;
@@ -52,7 +52,7 @@ static void *copy_on_small_stack(void *unused)
     return unused;
 }
 
-/* The fault on a small stack, the handler on one that has room for little but the frame. */
+/* Faults on a small stack, with the handler on one with little more room than the frame. */
 static void alternate_stack(void)
 {
     pthread_attr_t attributes;
@@ -74,7 +74,7 @@ static void fault_once_more(int signo, siginfo_t *info, void *context)
     (void)signo, (void)context;
     note(info);
     if (depth++ == 0) {
-        /* Large copies from and to the bad page, in the handler. */
+        /* Makes large copies from and to the bad page, in the handler. */
         byte *other = pages_between_guards(ROOM);
         memcpy((void *)(dst.base + dst.from), (void *)(src.base + src.from), LEN);
         memcpy((void *)other, (void *)(src.base + src.from), LEN);
@@ -106,7 +106,7 @@ static void copy_and_look(const char *what)
     say("blocked inside: %#lx\n", blocked_inside);
 }
 
-/* Installed, replaced and taken away between copies. */
+/* Installs, replaces and removes handlers between copies. */
 static void between(void)
 {
     handle(mend_and_look, 0, SIGUSR1);
@@ -203,7 +203,7 @@ static void jump_anyway(int signo, siginfo_t *info, void *context)
     siglongjmp(before_copy, 1);
 }
 
-/* An address that no page can have: the kernel gives neither address nor reason. */
+/* An address that no page can have: the kernel reports neither address nor reason. */
 static void impossible_address(void)
 {
     copy_sound();
@@ -217,7 +217,7 @@ static void impossible_address(void)
     memcpy((void *)0x8000000000000000, (void *)src.base, LEN);
 }
 
-/* The whole process faults, outside of any copy. */
+/* The program faults outside of any copy. */
 static void elsewhere_handled(void)
 {
     copy_sound();

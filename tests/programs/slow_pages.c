@@ -119,7 +119,7 @@ static void jump(int signo)
         siglongjmp(before_call, 1);
 }
 
-/* Nothing is written after the jump, also by threads that get their page only now. */
+/* Checks that nothing is written after the jump, even by threads that get their page only now. */
 static void expect_left(const char *what)
 {
     pages_come = 1;
@@ -161,7 +161,7 @@ int main(int count, char **arguments)
     lose_pages((void *)slow, LEN);
     for (int page = 0; page < 16; page++) /* a caller may do a first part without help */
         supply_page((uintptr_t)slow + page * PAGE, zeros);
-    /* No other thread of the program's takes the signal. */
+    /* No other thread of the program takes the signal. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     if (pthread_create(&server, NULL, serve, NULL))

@@ -9,7 +9,7 @@
 #include "verdict.h"
 #include "scenes.h"
 
-/* Says on stdout that a moment was reached; without stdio, which has its own exit handlers. */
+/* Prints that a moment was reached; without stdio, which has its own exit handlers. */
 static inline void say(const char *line)
 {
     struct iovec both[2] = {{(void *)line, strlen(line)}, {"\n", 1}};
@@ -27,7 +27,7 @@ static inline int rounds(int usual)
     return less ? usual / atoi(less) + 1 : usual;
 }
 
-/* Every word depends on its place and on the seed: short, misplaced and stale copies show. */
+/* Returns a word by place and seed: short, misplaced and stale copies show. */
 static inline uint64_t word_at(size_t place, uint64_t seed)
 {
     return (place + 1) * 0x9E3779B97F4A7C15u ^ seed * 0xD1B54A32D192ED03u;
@@ -48,7 +48,7 @@ static inline void check(const void *block, size_t size, uint64_t seed, const ch
             wrong("%s: byte %zu of %zu is wrong", where, i * 8, size);
 }
 
-/* Sizes are multiples of 8. Mapped, so that no allocator is part of the test. */
+/* Maps memory, so that no allocator is involved. Sizes are multiples of 8. */
 static inline void *map(size_t size)
 {
     void *block = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -73,7 +73,7 @@ static inline void unmap_blocks(struct blocks b)
     munmap(b.from, b.size);
 }
 
-/* A fresh seed for each call tells the bytes from those of an earlier copy. */
+/* Copies with a fresh seed, which distinguishes the bytes from an earlier copy's. */
 static inline void copy_checked(struct blocks b, uint64_t seed, const char *where)
 {
     fill(b.from, b.size, seed);
@@ -114,7 +114,7 @@ static __attribute__((noinline, unused)) pthread_t start_thread(void *(*work)(vo
     return thread;
 }
 
-/* Each is given its number. */
+/* Runs threads, each with its number. */
 static inline void in_threads(uintptr_t count, void *(*work)(void *))
 {
     pthread_t threads[count];
@@ -155,7 +155,7 @@ static inline void expect_success(pid_t child, const char *what)
         wrong("%s: the child ended with status 0x%x", what, status);
 }
 
-/* A new process from the C library's fork() runs the block behind this, and has to come to its end. */
+/* Runs the block behind this in a child made by fork(), which has to reach its end. */
 #define IN_CHILD(what)                                                                             \
     for (pid_t child_ = fork(); child_ == 0 || (expect_success(child_, what), false); _exit(0))
 
@@ -170,7 +170,7 @@ static inline void unexpected_fault(int number)
     wrong("signal %d, but nothing faults here", number);
 }
 
-/* Root has the right to exceed limits; without the capability it is bound like all others. */
+/* Drops a capability, so that root is bound by limits like others. */
 static inline void drop_capability(int capability)
 {
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
@@ -192,7 +192,7 @@ static inline void stay_on(int cpu)
         cannot("sched_setaffinity: %s", strerror(errno));
 }
 
-/* SIGALRM, once. */
+/* Rings SIGALRM once. */
 static inline void alarm_after_us(long us)
 {
     struct itimerval once = {.it_value = {us / 1000000, us % 1000000}};
@@ -206,7 +206,7 @@ static inline long cpu_time_us(void)
     return used.tv_sec * 1000000 + used.tv_nsec / 1000;
 }
 
-/* One thread, from /proc/PID/task/TID/status. */
+/* A thread, as in /proc/PID/task/TID/status. */
 struct task {
     pid_t tid;
     char name[32];
@@ -278,7 +278,7 @@ static inline int count_workers(void)
     return workers;
 }
 
-/* Copies once, and until a worker shows; a new one names itself only when it gets a CPU. */
+/* Copies at least once, until a worker shows; a new one names itself only when it gets a CPU. */
 static inline void expect_workers(struct blocks b, const char *when)
 {
     uint64_t round = 7000000;

@@ -118,7 +118,7 @@ static void exit_in_thread(void)
     wait_for_ever();
 }
 
-/* In a signal handler that interrupts a copy. */
+/* Exits in a signal handler that interrupts a copy. */
 static void exit_in_signal_handler(void)
 {
     struct blocks b = map_blocks(40 * MIB);
@@ -141,7 +141,7 @@ static void *copy_on_alone(void *nothing)
     return nothing;
 }
 
-/* Main ends by pthread_exit, and another thread last, with status 0. */
+/* Main ends by pthread_exit, and another thread exits last, with status 0. */
 static void last_thread(void)
 {
     main_thread = pthread_self();
@@ -157,7 +157,7 @@ static void leave_now(int number)
     _exit(STATUS);
 }
 
-/* With next to no stack. */
+/* Exits with next to no stack. */
 static void _exit_in_signal_handler(void)
 {
     stack_t small = {.ss_size = sysconf(_SC_MINSIGSTKSZ) + 1024};
@@ -200,7 +200,7 @@ static void jump_back(int number)
     siglongjmp(before_abort, 1);
 }
 
-/* A handler keeps the process alive, which copies once more. */
+/* A handler jumps out, and the process copies once more. */
 static void abort_and_jump(void)
 {
     signal(SIGABRT, jump_back);
@@ -235,7 +235,7 @@ static void end_now(void)
     }
 }
 
-/* Three more copies by the daemon. */
+/* The daemon makes three more copies. */
 static void become_daemon(void)
 {
     if (daemon(0, 0))
@@ -246,7 +246,7 @@ static void become_daemon(void)
 
 enum { BY_OPEN, BY_DUP2, BY_FREOPEN };
 
-/* A file of the program's own takes the place of stderr. */
+/* A file of the program takes the place of stderr. */
 static void own_stderr(void)
 {
     const char *path = scene_argument(0, "");

@@ -26,7 +26,7 @@ static void register_handlers(void)
     pthread_atfork(copy_in_fork_handler, copy_in_fork_handler, copy_in_fork_handler);
 }
 
-/* Before the constructor of any library. */
+/* Runs before the constructor of any library. */
 __attribute__((section(".preinit_array"), used)) static void (*early)(void) = register_handlers;
 
 /* The bare ones run no handler: in the child's memory workers seem to live, and copies of other
@@ -98,7 +98,7 @@ static void fork_during_copies(void)
 
 enum { COPY, FIRST, EXEC };
 
-/* Nothing of a dead child may be waited for. */
+/* A dead child must not be waited for. */
 static void vfork_once(int round, bool executes)
 {
     fill(b.from, b.size, round);
@@ -186,7 +186,7 @@ static void race(void)
 
 static atomic_int copying_child;
 
-/* The parent waits in vfork, so another thread is the one to kill. */
+/* The parent is blocked in vfork, so another thread kills. */
 static void *kill_children(void *count)
 {
     for (int i = 0; i < *(int *)count; i++) {
@@ -224,7 +224,7 @@ static void kill_in_the_middle_of_copies(void)
 
 /* ---- calls right after a copy that count threads: idle workers must be gone --------------- */
 
-/* In parent and child. Python warns of other threads. */
+/* In parent and child: Python warns of other threads. */
 static void fork_alone(void)
 {
     b = map_blocks(4 * MIB);
@@ -246,7 +246,7 @@ static void fork_alone(void)
     }
 }
 
-/* For processes of one thread, and for those that share their directory with no other. */
+/* Namespaces for processes of one thread, and for those that do not share their directory. */
 static void enter_namespace(void)
 {
     int mounts = open("/proc/self/ns/mnt", O_RDONLY);

@@ -26,7 +26,7 @@ static void expect_same_mask(const sigset_t *before)
                   sigismember(&now, number) ? "" : "un");
 }
 
-/* An alarm rings during each copy; its handler makes one, too. */
+/* Rings an alarm during each copy, whose handler makes one, too. */
 static void ring_during_copies(void)
 {
     sigset_t mask;
@@ -118,7 +118,7 @@ static void expect_left(int round)
     check(b.to, 2 * MIB, 3 + round, "destination of a copy that was left");
 }
 
-/* A claimed slot that is never given back would send all later copies to libc. */
+/* A slot that is never released would send all later copies to libc. */
 static void expect_still_offloaded(void)
 {
     have_workers_leave();

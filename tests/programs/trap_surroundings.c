@@ -66,7 +66,7 @@ static void expect_idle(void)
         wrong("%ld us of CPU time in 300 ms of idleness", cpu_time_us() - before);
 }
 
-/* Before the first large copy, when workers live, or when they have come and gone. */
+/* Filters before the first large copy, while workers live, or when they have come and gone. */
 static void filter_now(void)
 {
     const struct filter *filter = &filters[scene_how];
@@ -86,7 +86,7 @@ static void filter_now(void)
     copy_several("copy after idleness under the filter");
 }
 
-/* From its start, as a service: every call but the least ends the process. */
+/* Filters from the start, like a service: every call but the least kills the process. */
 static void filter_all_but_the_least(void)
 {
     if (!*scene_argument(0, "")) {
@@ -143,7 +143,7 @@ static void drop_capabilities(void)
     MUST(!capset(&header, none));
 }
 
-/* Looks at all threads right afterwards. */
+/* Checks all threads right afterwards. */
 static void drop_at_once(void)
 {
     need_root();
@@ -225,7 +225,7 @@ static void numbers(void)
 
 /* ---- descriptors ------------------------------------------------------------------------------ */
 
-/* RLIMIT_NOFILE is 0: no descriptor can be had. */
+/* With RLIMIT_NOFILE 0 no descriptor can be opened. */
 static void copy_without_descriptors(void)
 {
     struct rlimit none = {0, 0};
@@ -306,7 +306,7 @@ static void close_all(void)
 
 /* ---- memory ------------------------------------------------------------------------------------ */
 
-/* KiB, of a program that has made small copies only. */
+/* Prints KiB, in a program that has made small copies only. */
 static void print_memory(void)
 {
     for (int i = 0; i < 1000; i++)

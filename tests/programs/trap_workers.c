@@ -19,7 +19,7 @@ static int count_descriptors(void)
     return count;
 }
 
-/* For glibc the program is single-threaded all the time. */
+/* Checks that the program stays single-threaded for glibc. */
 static void expect_alone(const char *when)
 {
     if (count_threads() != 1)
@@ -62,7 +62,7 @@ static void expect_no_cpu_time(void)
     }
 }
 
-/* Each worker has to get a CPU to leave, so a busy machine has several tries. */
+/* Retries, because each worker has to get a CPU to leave. */
 static void expect_soon_alone(void)
 {
     for (int tries = 0; tries < 10; tries++) {
@@ -74,7 +74,7 @@ static void expect_soon_alone(void)
     wrong("idle workers stay for seconds");
 }
 
-/* Workers have a name, all signals blocked, no CPU time when idle and no descriptor. */
+/* Checks that workers have a name, all signals blocked, no CPU time when idle and no descriptor. */
 static void live_and_leave(void)
 {
     int descriptors = count_descriptors();
@@ -123,7 +123,7 @@ static void change_scheduling(pid_t tid)
 
 static void *copy_first(void *nothing)
 {
-    /* Small: an idle thread gets milliseconds in a minute, where others compute. */
+    /* Small: an idle-class thread gets milliseconds in a minute, where others compute. */
     struct blocks first = map_blocks(512 * KIB);
     change_scheduling(syscall(SYS_gettid));
     for (int i = 0; i < 20 && !over; i++) {
@@ -172,7 +172,7 @@ static int look_at_workers(char fault[100])
     return seen;
 }
 
-/* The main thread changes while it copies, all the time, so that no worker is idle for long. */
+/* Changes the main thread while it copies, so that no worker is idle for long. */
 static void change_while_copying(void)
 {
     char fault[100] = "";
@@ -187,7 +187,7 @@ static void change_while_copying(void)
     wrong("%s", fault[0] ? fault : "no worker came");
 }
 
-/* A thread of another kind makes the first large copies; workers must not inherit that from it. */
+/* A thread of another class makes the first large copies; workers must not inherit that. */
 static void follow_the_main_thread(void)
 {
     if (!strcmp(scene_argument(0, ""), "filtered"))
@@ -202,7 +202,7 @@ static void follow_the_main_thread(void)
     for (int i = 0; i < 20; i++) {
         char fault[100];
         sleep_ms(20);
-        /* New ones find their place when they get a CPU. */
+        /* New workers move to their CPUs when they get one. */
         for (int tries = 0; look_at_workers(fault), fault[0]; tries++) {
             if (tries == 150)
                 wrong("%s", fault);
@@ -237,7 +237,7 @@ static void expect_change(bool workers)
     }
 }
 
-/* The caller of this program has seen to the one CPU, or it does so itself. */
+/* The test or this program itself has restricted it to one CPU. */
 static void copy_on_one_cpu(void)
 {
     if (scene_how)
@@ -280,7 +280,7 @@ static void set_quota(const char *value)
         wrong("%s to %s: %s", value, path, strerror(errno));
 }
 
-/* quota FILE ONE ALL: the control group's, for one CPU and then for all. */
+/* quota FILE ONE ALL: sets the control group's quota to one CPU and then to all. */
 static void quota(void)
 {
     expect_change(true);
@@ -314,7 +314,7 @@ static void copy_without_means(void)
     MUST(open("/proc/self/comm", O_RDONLY) >= 0);
 }
 
-/* No more address space for the stack of a worker. */
+/* Leaves no address space for the stack of a worker. */
 static void exhaust_address_space(void)
 {
     struct rlimit little = {16 * MIB, 16 * MIB}; /* less than is in use already */
@@ -325,7 +325,7 @@ static void exhaust_address_space(void)
     copy_without_means();
 }
 
-/* clone gives EAGAIN; then, but for the scene in which it does so for good, the limit is lifted. */
+/* clone returns EAGAIN; then the limit is lifted, except in the scene where it is permanent. */
 static void exhaust_processes(void)
 {
     struct rlimit limit;
@@ -361,7 +361,7 @@ static void *copy_with_a_deadline(void *nothing)
     return nothing;
 }
 
-/* A SCHED_DEADLINE thread may make no threads; for others workers come. */
+/* A SCHED_DEADLINE thread may make no threads; others get workers. */
 static void copy_first_with_a_deadline(void)
 {
     pthread_join(start_thread(copy_with_a_deadline, NULL), NULL);

@@ -2,12 +2,11 @@
 /*
  * A dmaengine provider without an engine: the processor copies.
  *
- * For machines whose QEMU cannot carry the emulated I/OAT device. A client sees
- * channels with DMA_MEMCPY and DMA_PRIVATE, as ioatdma's are; callbacks come
- * from a worker, or from tx_status, as there. Of faults it knows two: a ring of
- * few places, which is full as long as the channels rest, and a channel that
- * takes nothing at all, as ioatdma's while it is being reset. As old I/OAT engines
- * it wants both sides aligned.
+ * For machines whose QEMU cannot carry the emulated I/OAT device. A client sees channels with
+ * DMA_MEMCPY and DMA_PRIVATE, as ioatdma's are; callbacks come from a worker, or from tx_status,
+ * as there. It has two faults: a ring of few places, which is full while the channels are
+ * paused, and a channel that takes nothing at all, as ioatdma's during a reset. Like old I/OAT
+ * engines it needs both sides aligned.
  */
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
@@ -69,7 +68,7 @@ static struct soft_chan *to_soft(struct dma_chan *chan)
 	return container_of(chan, struct soft_chan, chan);
 }
 
-/* Copies all that was issued. Callbacks come in order, and without our lock. */
+/* Copies everything that was issued. Callbacks come in order, and without our lock. */
 static void soft_progress(struct soft_chan *sc)
 {
 	struct dmaengine_result result = { .result = DMA_TRANS_NOERROR };
@@ -155,7 +154,7 @@ static void soft_issue(struct dma_chan *chan)
 	queue_work(soft_workers, &sc->work);
 }
 
-/* A client that waits by asking must not wait for the worker. */
+/* A client that polls must not wait for the worker. */
 static enum dma_status soft_status(struct dma_chan *chan, dma_cookie_t cookie,
 				   struct dma_tx_state *state)
 {
