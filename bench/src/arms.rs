@@ -15,7 +15,7 @@ pub struct Arm {
     pub name: String,
     pub copy: CopyFn,
     pub threads: usize,
-    /// A process that has its turns instead of this one.
+    /// Process that takes its turns instead of this one.
     pub rival: Option<Rc<Rival>>,
 }
 
@@ -28,22 +28,22 @@ impl Arm {
         Arm::new("libc", real_memcpy(), 1)
     }
 
-    /// What the program itself gets when it says memcpy.
+    /// Returns the arm of the memcpy that the program itself gets.
     pub fn shim() -> Self {
         Arm::new("shim", interposed_memcpy(), 1)
     }
 
-    /// What any number of threads can reach with no shim between.
+    /// Returns the arm of a number of threads with no shim between.
     pub fn ceiling(threads: usize) -> Self {
         Arm::new(&format!("{threads} threads"), real_memcpy(), threads)
     }
 
-    /// Another library than ours.
+    /// Returns the arm of another library than ours.
     pub fn rival(rival: Rival) -> Self {
         Arm { rival: Some(Rc::new(rival)), ..Arm::new("against", real_memcpy(), 1) }
     }
 
-    /// Streaming stores, the widest of this CPU.
+    /// Returns the arm of streaming stores, the widest of this CPU.
     pub fn streaming(name: &str, threads: usize) -> Self {
         Arm::new(name, pieces::widest(), threads)
     }
@@ -63,7 +63,7 @@ impl Arm {
     }
 }
 
-/// A function of a loaded library, or of any (`RTLD_DEFAULT`).
+/// Returns a function of a loaded library, or of any (`RTLD_DEFAULT`).
 ///
 /// # Safety
 /// `F` is the type of that function.
@@ -76,8 +76,8 @@ pub unsafe fn symbol<F>(handle: *mut c_void, name: &CStr) -> Option<F> {
     }
 }
 
-/// A function of libc.so.6 itself, past any interposer: a lookup through the handle of one library
-/// does not see LD_PRELOAD.
+/// Returns a function of libc.so.6 itself, not an interposed one: a lookup through the handle of
+/// one library ignores LD_PRELOAD.
 ///
 /// # Safety
 /// `F` is the type of that function.
@@ -98,7 +98,7 @@ pub fn interposed_memcpy() -> CopyFn {
     black_box(libc::memcpy as CopyFn)
 }
 
-/// The file that `memcpy` comes from, when that is not libc.
+/// Returns the file that `memcpy` comes from, when that is not libc.
 fn shim_path() -> Option<String> {
     let ours = interposed_memcpy() as usize;
     if ours == real_memcpy() as usize {
@@ -114,7 +114,7 @@ fn shim_path() -> Option<String> {
     }
 }
 
-/// One line that says what the shim arm is.
+/// Returns a line that describes the shim arm.
 pub fn describe_shim() -> String {
     match shim_path() {
         Some(path) => format!("shim: {}", path.rsplit('/').next().unwrap_or(&path)),

@@ -1,7 +1,7 @@
 //! Two processes that exchange messages, over each of the channels that are compared.
 //!
 //! The other process is a fork of this one: it has these buffers at these addresses, and waits for
-//! orders in a pipe, so it costs nothing while others are measured.
+//! orders on a pipe, so it costs nothing while others are measured.
 
 mod lane;
 mod library;
@@ -51,7 +51,7 @@ impl Channel {
         Self::ALL[self as usize].1
     }
 
-    /// As a field of a figure's key.
+    /// Returns a field of a figure's key.
     pub fn key(self) -> String {
         self.name().replace(' ', "_")
     }
@@ -59,12 +59,12 @@ impl Channel {
 
 const LARGEST: usize = 64 * MIB;
 
-/// What the two processes do with messages.
+/// Use of messages by the two processes.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Game {
     /// Back and forth; the bytes are neither written nor read.
     PingPong,
-    /// Back and forth; what is sent is written before and what was received is read.
+    /// Back and forth; data is written before it is sent and read when received.
     Used,
     /// One way, with an answer after the last one.
     Stream,
@@ -90,7 +90,7 @@ fn pipe() -> (PipeReader, PipeWriter) {
 }
 
 impl Peer {
-    /// Forks; there must be no other thread. `cpus`: where the two processes are bound.
+    /// Forks; there must be no other thread. `cpus`: CPUs of the two processes.
     pub fn start(lib: &str, cpus: Option<[usize; 2]>) -> Self {
         let lanes = Area::shared(2 * size_of::<Lane>());
         let areas = [Area::new(LARGEST), Area::new(LARGEST), lanes];
@@ -108,7 +108,7 @@ impl Peer {
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
             mem::swap(&mut ours, &mut theirs);
         }
-        // Open ends of the other process would hide that it has left.
+        // Open ends of the other process would hide its exit.
         drop(theirs);
         cpus.into_iter().for_each(|cpus| machine::bind(0, &[cpus[side]]).unwrap_or_default());
         let (reader, writer, socket, greeting) = ours;
@@ -135,7 +135,7 @@ impl Peer {
         Peer { end, orders: order_writer, child, about, _areas: areas }
     }
 
-    /// Nanoseconds of half a round trip, or of one message of a stream.
+    /// Returns the nanoseconds of half a round trip, or of one message of a stream.
     pub fn play(&mut self, game: Game, channel: Channel, size: usize, rounds: usize) -> f64 {
         self.end.slot = (self.end.slot + 1) % SLOTS;
         self.end.game = game;

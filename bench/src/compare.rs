@@ -1,4 +1,4 @@
-//! Two folders of results: which figures differ by more than noise.
+//! Compares two folders of results: figures that differ by more than noise.
 //!
 //! A figure with intervals has changed where the two do not meet and the medians differ by
 //! `SURE`; one without has to differ by `UNSURE`.
@@ -23,7 +23,7 @@ pub fn run(before: &Path, after: &Path) {
     println!("{}", report(&read(before), &read(after)));
 }
 
-/// For the reader: what changed, and how many figures did not.
+/// Returns a text with the changes, and the number of unchanged figures.
 pub fn report(before: &Results, after: &Results) -> String {
     let changes = changes(&before.figures, &after.figures);
     let common = after.figures.keys().filter(|key| before.figures.contains_key(*key)).count();
@@ -42,7 +42,7 @@ pub fn report(before: &Results, after: &Results) -> String {
     text
 }
 
-/// Largest change first.
+/// Returns the changes, largest first.
 fn changes<'a>(before: &Figures, after: &'a Figures) -> Vec<Change<'a>> {
     let change = |(key, new): (&'a String, &Figure)| {
         let old = before.get(key)?;
@@ -53,7 +53,7 @@ fn changes<'a>(before: &Figures, after: &'a Figures) -> Vec<Change<'a>> {
     changes
 }
 
-/// The factor between two figures, whichever is larger.
+/// Returns the factor between two figures, whichever is larger.
 fn far(one: f64, other: f64) -> f64 {
     let ratio = (one / other).abs();
     if one == other { 1.0 } else { ratio.max(1.0 / ratio) }

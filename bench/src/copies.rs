@@ -1,5 +1,4 @@
-//! Single copies, timed one by one, between old buffers or into memory never touched, as that of a
-//! new array is.
+//! Single copies, timed one by one, between old buffers or into fresh memory, like a new array.
 
 use crate::measure::now;
 use crate::memory::{Area, CopyFn};
@@ -24,24 +23,24 @@ impl Target {
     }
 }
 
-/// Copies that walk through a long source, so that none finds what another has warmed.
+/// Copies that walk through a long source, so that none finds lines that another has cached.
 pub struct Copies {
     src: Area,
-    /// None when all targets are fresh.
+    /// Destination; `None` when all targets are fresh.
     dst: Option<Area>,
     size: usize,
     at: usize,
 }
 
 impl Copies {
-    /// Copies of `size` from a source of `len`.
+    /// Prepares copies of `size` from a source of `len`.
     pub fn new(target: Target, size: usize, len: usize) -> Self {
         let len = len.max(size);
         let dst = (target == Target::Old).then(|| Area::new(len));
         Copies { src: Area::new(len), dst, size, at: 0 }
     }
 
-    /// Nanoseconds of the next copy.
+    /// Returns the nanoseconds of the next copy.
     pub fn next(&mut self, copy: CopyFn) -> f64 {
         if self.at + self.size > self.src.len() {
             self.at = 0;
@@ -60,7 +59,7 @@ impl Copies {
         (now() - start).max(1) as f64
     }
 
-    /// Nanoseconds of a look at every cache line of what was copied last, between old buffers.
+    /// Returns the nanoseconds of reading every cache line of the last copy, between old buffers.
     pub fn read_last(&self) -> f64 {
         let start = now();
         if let Some(dst) = &self.dst {
@@ -69,7 +68,7 @@ impl Copies {
         (now() - start) as f64
     }
 
-    /// Nanoseconds of several copies in a row.
+    /// Returns the nanoseconds of several copies back to back.
     pub fn row(&mut self, copy: CopyFn, count: usize) -> f64 {
         (0..count).map(|_| self.next(copy)).sum()
     }

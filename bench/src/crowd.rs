@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-/// From the call to the opening of the window, and after its end.
+/// Time from the call to the opening of the window, and after its end.
 const LEAD_NS: u64 = 2_000_000;
 
-/// Enough samples of one thread in one phase for a median.
+/// Samples of one thread in one phase that suffice for a median.
 const SAMPLES: usize = 4096;
 
 #[derive(Clone, Copy)]
@@ -25,13 +25,13 @@ struct Phase {
     end: u64,
 }
 
-/// What one thread copied inside the window, and the times of its copies.
+/// Bytes that one thread copied inside the window, and the times of its copies.
 struct Report {
     bytes: f64,
     times: Vec<f64>,
 }
 
-/// How one arm did in one phase.
+/// Result of one arm in one phase.
 pub struct Result {
     /// Bytes in a nanosecond, all threads together.
     pub throughput: f64,
@@ -59,7 +59,7 @@ impl Crowd {
         Crowd { threads: (0..threads).map(hire).collect(), reports }
     }
 
-    /// One phase for each of the two arms, in random order.
+    /// Runs one phase for each of the two arms, in random order.
     pub fn pair(&self, arms: [CopyFn; 2], size: usize, window_ns: u64) -> [Result; 2] {
         let first = shuffled(2)[0];
         let one = self.phase(arms[first], size, window_ns);
@@ -80,7 +80,7 @@ impl Crowd {
             bytes += report.bytes;
             report.times.into_iter().for_each(|time| times.push(time));
         }
-        // What the shim left spinning goes to sleep.
+        // Spinning workers of the shim go to sleep.
         std::thread::sleep(Duration::from_nanos(LEAD_NS));
         Result { throughput: bytes / window_ns as f64, time: times.median() }
     }

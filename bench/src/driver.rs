@@ -1,4 +1,4 @@
-//! Runs the benchmarks one after the other, each in a process of its own, shows what they print and
+//! Runs the benchmarks one after the other, each in a process of its own, shows their output and
 //! keeps their figures.
 
 use crate::machine::{self, Ticks};
@@ -13,14 +13,14 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-/// What one run gave, as a folder keeps it: about.json and figures.csv.
+/// Results of one run, as kept in a folder: about.json and figures.csv.
 #[derive(Default)]
 pub struct Results {
     pub date: String,
     pub command: String,
-    /// Name and value.
+    /// Facts about the machine, by name.
     pub machine: Map<String, Value>,
-    /// What each benchmark printed.
+    /// Output of each benchmark.
     pub texts: Map<String, Value>,
     pub figures: Figures,
 }
@@ -32,7 +32,7 @@ impl Results {
         Results { date: date(), command, machine, ..Self::default() }
     }
 
-    /// What the machine says of itself under this name.
+    /// Returns a fact about the machine.
     pub fn about(&self, name: &str) -> &str {
         self.machine.get(name).and_then(Value::as_str).unwrap_or_default()
     }
@@ -65,7 +65,7 @@ impl Results {
         fs::write(folder.join("figures.csv"), figures)
     }
 
-    /// Takes over what older results have of benchmarks that were not run this time.
+    /// Adopts older results of benchmarks that were not run this time.
     pub fn carry_over(&mut self, before: &Results) {
         let is_missing = |(name, _): &(&String, &Value)| !self.texts.contains_key(*name);
         let missing: Vec<_> = before.texts.iter().filter(is_missing).collect();
@@ -84,8 +84,8 @@ impl Results {
         }
     }
 
-    /// One benchmark with these arguments: adds its figures and what it printed. With knobs,
-    /// "gpu." stands before the names.
+    /// Runs one benchmark with these arguments, and adds its figures and its output. With knobs,
+    /// names begin with "gpu.".
     pub fn add(
         &mut self,
         bench: &Bench,
@@ -161,7 +161,7 @@ pub fn run(options: &Options) {
     }
 }
 
-/// Named on the command line, or beside this program.
+/// Returns the library named on the command line, or the one beside this program.
 pub fn library(options: &Options) -> Option<String> {
     let path = match options.lib.as_deref() {
         Some("none") => return None,
@@ -177,7 +177,7 @@ pub fn library(options: &Options) -> Option<String> {
     }
 }
 
-/// A warning when other programs use this machine just now.
+/// Returns a warning when other programs use this machine now.
 fn disturbance() -> Option<String> {
     let before = Ticks::now();
     std::thread::sleep(Duration::from_millis(300));
@@ -200,7 +200,7 @@ fn table(verdicts: &[Verdict]) -> Table {
     table
 }
 
-/// The command that would measure this again.
+/// Returns the command that would measure this again.
 pub fn command_line(given: &[String]) -> String {
     let mut words = vec!["bench/run".to_string()];
     let mut given = given.iter();

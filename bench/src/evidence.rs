@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 /// full run (none: only in a full one).
 struct Step(&'static str, bool, Option<&'static str>, &'static str);
 
-/// Three minutes and twenty on an idle machine.
+/// Steps: three minutes and twenty on an idle machine.
 #[rustfmt::skip]
 const STEPS: &[Step] = &[
     Step("copy", false, Some("--seconds 0.12 --sizes 16K,64K,256K,1M,4M,16M,64M"), "--seconds 1"),
@@ -58,7 +58,7 @@ pub fn run(options: &Options) {
         .filter_map(|step| Some((step, bench(step)?)))
         .collect();
     let mut results = Results::new(driver::command_line(&options.given));
-    // A run that is killed leaves this folder; the next one takes it over as older results.
+    // A run that is killed leaves this folder, which the next one adopts as older results.
     let own = name(&results);
     let unfinished = folder.join(format!("{own}-unfinished-{}", std::process::id()));
     let begun = now();
@@ -83,7 +83,7 @@ pub fn run(options: &Options) {
     page(options);
 }
 
-/// Those of the step, then those of the user, of which the last counts.
+/// Returns the arguments of the step, then the user's, of which the last counts.
 fn arguments(step: &Step, options: &Options) -> Vec<String> {
     let own = if options.quick { step.2.unwrap_or_default() } else { step.3 };
     let mut words: Vec<String> = own.split_whitespace().map(String::from).collect();
@@ -120,14 +120,14 @@ fn finish(done: io::Result<()>) {
     }
 }
 
-/// The name of a folder of results: machine and date.
+/// Returns the name of a folder of results: machine and date.
 fn name(results: &Results) -> String {
     let day = results.date.split(' ').next().unwrap_or_default();
     format!("{}-cpus-{day}", results.about("cpus"))
 }
 
-/// Keeps the results of a run that has ended. Older ones of that machine are compared with them
-/// first, the youngest of them first, and then replaced, but for benchmarks that were not run.
+/// Keeps the results of a complete run. Older ones of that machine are first compared with them,
+/// the most recent first, and then replaced, except for benchmarks that were not run.
 fn keep(folder: &Path, own: &str, unfinished: &Path, mut results: Results) -> io::Result<()> {
     let mut replaced = vec![unfinished.to_path_buf()];
     for (path, before) in folders(folder)?.into_iter().rev() {
@@ -144,7 +144,7 @@ fn keep(folder: &Path, own: &str, unfinished: &Path, mut results: Results) -> io
     replaced.iter().try_for_each(fs::remove_dir_all)
 }
 
-/// All results that lie in the folder, those of the fewest CPUs first.
+/// Returns all results in the folder, those of the fewest CPUs first.
 fn folders(folder: &Path) -> io::Result<Vec<(PathBuf, Results)>> {
     fs::create_dir_all(folder)?;
     let mut all = Vec::new();

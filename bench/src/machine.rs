@@ -1,9 +1,9 @@
-//! What the figures were measured on, and whether it had rest.
+//! Description of the machine, and of other load on it.
 
 use std::ffi::CStr;
 use std::{fs, io};
 
-/// Name and value, for the head of the output and for about.json.
+/// Returns names and values, for the head of the output and for about.json.
 pub fn describe() -> Vec<(&'static str, String)> {
     let mib = |bytes: usize| match bytes >> 20 {
         0 => format!("{} KiB", bytes >> 10),
@@ -13,7 +13,7 @@ pub fn describe() -> Vec<(&'static str, String)> {
         caches().into_iter().map(|(level, size)| format!("{level} {}", mib(size))).collect();
     // SAFETY: a string that lives as long as libc.
     let glibc = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
-    // "always [madvise] never".
+    // Format: "always [madvise] never".
     let huge_pages = read("/sys/kernel/mm/transparent_hugepage/enabled");
     let mut lines = vec![
         ("cpu", cpu_model()),
@@ -35,12 +35,12 @@ pub fn describe() -> Vec<(&'static str, String)> {
     lines
 }
 
-/// Bytes of the data cache of this level.
+/// Returns the bytes of the data cache of this level.
 pub fn cache(level: usize) -> Option<usize> {
     caches().into_iter().find(|cache| cache.0 == format!("L{level}")).map(|cache| cache.1)
 }
 
-/// The largest cache, or 32 MiB when the machine does not say.
+/// Returns the largest cache, or 32 MiB when the machine does not tell.
 pub fn last_level_cache() -> usize {
     caches().into_iter().map(|cache| cache.1).max().unwrap_or(32 << 20)
 }
@@ -69,7 +69,7 @@ impl Ticks {
         Ticks { all, busy: all - tick(3) - tick(4), stolen: tick(7) }
     }
 
-    /// Part of the CPU time since then that was used, and stolen.
+    /// Returns the parts of the CPU time since then that were used, and stolen.
     pub fn since(&self, then: Ticks) -> (f64, f64) {
         let all = (self.all - then.all).max(1.0);
         ((self.busy - then.busy) / all, (self.stolen - then.stolen) / all)
@@ -82,7 +82,7 @@ fn cpu_model() -> String {
     model.unwrap_or("unknown").to_string()
 }
 
-/// The data caches that CPU 0 sees: "L1", 49152.
+/// Returns the data caches that CPU 0 sees: "L1", 49152.
 fn caches() -> Vec<(String, usize)> {
     (0..8)
         .filter_map(|index| {
@@ -97,12 +97,12 @@ fn caches() -> Vec<(String, usize)> {
         .collect()
 }
 
-/// CPUs in the affinity mask, as the shim counts them.
+/// Returns the number of CPUs in the affinity mask, as the shim counts them.
 pub fn cpu_count() -> usize {
     cpu_numbers().len()
 }
 
-/// The CPUs in the affinity mask, one of each core first.
+/// Returns the CPUs in the affinity mask, one of each core first.
 pub fn cpu_numbers() -> Vec<usize> {
     // SAFETY: plain numbers, for which zeros are an empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -115,7 +115,7 @@ pub fn cpu_numbers() -> Vec<usize> {
     cpus
 }
 
-/// The lowest CPU of the core that `cpu` belongs to.
+/// Returns the lowest CPU of the core that `cpu` belongs to.
 fn core_of(cpu: usize) -> Option<usize> {
     let list = read(&format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"));
     list.split([',', '-']).next()?.parse().ok()
@@ -132,7 +132,7 @@ pub fn bind(tid: i32, cpus: &[usize]) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// For each thing that two CPUs may share, a pair that shares it and nothing closer.
+/// Returns, for each resource that two CPUs may share, a pair that shares it and nothing closer.
 pub fn pairs_by_level() -> Vec<(String, [usize; 2])> {
     let cpus = cpu_numbers();
     let Some(&first) = cpus.iter().min() else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! adma-bench: what the shim gains, always as a ratio to libc in the same run.
+//! adma-bench: gains of the shim, always as a ratio to libc in the same run.
 //!
 //! The process that the user starts is the driver: it runs each benchmark in a process of its own,
 //! under LD_PRELOAD where the benchmark wants the shim, and collects what it prints (see `out`).
@@ -26,7 +26,7 @@ mod turns;
 
 use options::Options;
 
-/// What a process of this program does.
+/// Role of a process of this program.
 type Run = fn(&Options);
 
 /// One benchmark: its name, whether the shim is loaded into it, what it is.
@@ -64,10 +64,10 @@ pub const BENCHES: &[Bench] = &[
     bench("pins", false, "the papers' translation cache, by its shape: misses and memory; transfers", benches::pins::run),
 ];
 
-/// Run only when it is named: it takes half an hour and fetches packages.
+/// Benchmark that runs only by name: it takes half an hour and fetches packages.
 pub const ONLY_BY_NAME: &str = "programs";
 
-/// Names that are no benchmark but use several.
+/// Names that are not benchmarks but use several.
 pub const ACTIONS: &[(&str, &str, Run)] = &[
     ("evidence", "the papers' experiments, kept in a folder, and a page of them", evidence::run),
     ("page", "only the page, from the results that lie in the folder", evidence::page),
@@ -116,8 +116,8 @@ fn inner(name: &str, options: &Options) {
     }
 }
 
-/// Rust's start-up handles SIGSEGV and SIGBUS, to tell of stack overflows. Most
-/// programs do not, and it matters to the shim: faults belong to the handler.
+/// Removes Rust's handlers of SIGSEGV and SIGBUS, which detect stack overflows. Most programs have
+/// none, and it matters to the shim: faults belong to the handler.
 fn drop_handlers() {
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
         // SAFETY: the default action needs nothing of ours.

@@ -1,17 +1,17 @@
-//! Time, medians, and how far a median can be trusted.
+//! Time, medians, and their confidence intervals.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Pause after which the workers sleep: longer than any sensible worker spins.
 pub const PAUSE_US: u64 = 300;
 
-/// Nanoseconds of CLOCK_MONOTONIC, read without a system call.
+/// Returns the nanoseconds of CLOCK_MONOTONIC, read without a system call.
 #[inline]
 pub fn now() -> u64 {
     clock(libc::CLOCK_MONOTONIC)
 }
 
-/// Nanoseconds of CPU time of all threads of this process.
+/// Returns the nanoseconds of CPU time of all threads of this process.
 pub fn cpu_time() -> u64 {
     clock(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
@@ -24,7 +24,7 @@ fn clock(which: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// What two neighbouring readings of the clock show when nothing lies between.
+/// Returns the difference of two consecutive readings of the clock.
 pub fn clock_cost() -> u64 {
     let pair = || {
         let start = now();
@@ -33,8 +33,8 @@ pub fn clock_cost() -> u64 {
     (0..1000).map(|_| pair()).min().unwrap_or(0)
 }
 
-/// Keeps this CPU busy for a while: what another arm left spinning falls
-/// asleep, and our own core does not clock down.
+/// Keeps this CPU busy for a while: spinning threads of another arm fall asleep, and our own core
+/// does not clock down.
 pub fn settle(us: u64) {
     let end = now() + us * 1000;
     while now() < end {
@@ -62,7 +62,7 @@ impl Samples {
         self.0.len()
     }
 
-    /// The q-th quantile, by linear interpolation; NaN when empty.
+    /// Returns the q-th quantile, by linear interpolation; NaN when empty.
     pub fn quantile(&self, q: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -78,8 +78,8 @@ impl Samples {
         self.quantile(0.5)
     }
 
-    /// An interval that holds the true median 19 times out of 20: the order
-    /// statistics 0.98 √n away from the middle, whatever the distribution.
+    /// Returns the 95 % confidence interval of the median: the order statistics 0.98 √n away from
+    /// the middle, for any distribution.
     pub fn median_interval(&self) -> (f64, f64) {
         let away = 0.98 / (self.len().max(1) as f64).sqrt();
         (self.quantile((0.5 - away).max(0.0)), self.quantile((0.5 + away).min(1.0)))
@@ -98,7 +98,7 @@ impl FromIterator<f64> for Samples {
     }
 }
 
-/// The numbers below `count`, in random order (xorshift64*): whose turn it is in a round.
+/// Returns the numbers below `count`, in random order (xorshift64*), for turns of a round.
 pub fn shuffled(count: usize) -> Vec<usize> {
     static STATE: AtomicU64 = AtomicU64::new(0);
     let mut state = STATE.load(Relaxed);

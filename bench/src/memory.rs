@@ -1,9 +1,9 @@
-//! The memory that is copied: mapped, and touched before any clock runs
-//! unless touching is the question.
+//! Memory that is copied: mapped, and touched before any clock runs unless page faults are
+//! measured.
 //!
-//! The law of this module: an `Area` hands out raw pointers and no Rust
-//! reference ever covers its memory, so copies may race on it without being
-//! undefined; a copy stays inside the area and within its life.
+//! The law of this module: an `Area` hands out raw pointers and no Rust reference ever covers its
+//! memory, so copies may race on it without undefined behaviour; a copy stays inside the area and
+//! its lifetime.
 
 use libc::c_void;
 use std::ptr;
@@ -21,7 +21,7 @@ unsafe impl Send for Area {}
 // SAFETY: as above.
 unsafe impl Sync for Area {}
 
-/// Both ends of one copy.
+/// Source and destination of one copy.
 #[derive(Clone, Copy)]
 pub struct Spot {
     pub dst: *mut u8,
@@ -32,7 +32,7 @@ pub struct Spot {
 unsafe impl Send for Spot {}
 
 impl Area {
-    /// Every page is written, so that none is the shared page of zeros.
+    /// Maps an area and writes every page, so that none is the shared page of zeros.
     pub fn new(len: usize) -> Self {
         let area = Self::mapped(len, libc::MAP_PRIVATE | libc::MAP_POPULATE);
         for offset in (0..len).step_by(512) {
@@ -42,12 +42,12 @@ impl Area {
         area
     }
 
-    /// No page is there yet.
+    /// Maps an area without pages.
     pub fn untouched(len: usize) -> Self {
         Self::mapped(len, libc::MAP_PRIVATE)
     }
 
-    /// Zeros that forked processes share.
+    /// Maps zeros that forked processes share.
     pub fn shared(len: usize) -> Self {
         Self::mapped(len, libc::MAP_SHARED)
     }
@@ -104,8 +104,8 @@ impl Pair {
 
 /// Cold copies, as in the papers: the pointers advance by the message size.
 ///
-/// All arms of a benchmark draw from one walk, in random order: no place is seen again by anybody
-/// before the whole of both buffers has been, and no arm owns the better half of the memory.
+/// All arms of a benchmark draw from one walk, in random order: no place is used again before the
+/// whole of both buffers has been, and no arm owns the better half of the memory.
 pub struct Walk {
     from: usize,
     len: usize,

@@ -1,11 +1,11 @@
-//! What a benchmark prints. Plain lines are for the reader; a line that starts
-//! with `@` is a figure for the driver: `@key,value,low,high`.
+//! Output of a benchmark. Plain lines are for the reader; a line that starts with `@` is a figure
+//! for the driver: `@key,value,low,high`.
 
 use crate::measure::Samples;
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 
-/// A number, and the interval that holds it in 95 of 100 cases where that is known.
+/// A number, and its 95 % confidence interval where that is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figure {
     pub value: f64,
@@ -15,7 +15,7 @@ pub struct Figure {
 /// Figures by key: the benchmark's name, then fields, between dots.
 pub type Figures = BTreeMap<String, Figure>;
 
-/// "key,value,low,high"; a figure without interval has nothing in the last two fields.
+/// Returns "key,value,low,high"; without an interval the last two fields are empty.
 pub fn csv_line(key: &str, figure: &Figure) -> String {
     let ends = figure.interval.map_or(",".into(), |(low, high)| format!("{low:.6},{high:.6}"));
     format!("{key},{:.6},{ends}", figure.value)
@@ -30,12 +30,12 @@ pub fn from_csv(line: &str) -> Option<(String, Figure)> {
     Some((key, Figure { value, interval }))
 }
 
-/// Keeps one number for the results and for the targets.
+/// Records one number for the results and for the targets.
 pub fn figure(key: &str, value: f64) {
     keep(key, Figure { value, interval: None });
 }
 
-/// Keeps the median of samples, and how far it can be trusted.
+/// Records the median of samples, and its confidence interval.
 pub fn spread(key: &str, samples: &Samples) {
     keep(key, Figure { value: samples.median(), interval: Some(samples.median_interval()) });
 }
@@ -46,7 +46,7 @@ fn keep(key: &str, figure: Figure) {
     }
 }
 
-/// Tells on stderr what is being measured, on one line where that works.
+/// Prints on stderr what is being measured, on one line where that works.
 pub fn progress(text: &str) {
     let mut err = std::io::stderr().lock();
     let _ =
@@ -54,7 +54,7 @@ pub fn progress(text: &str) {
     let _ = err.flush();
 }
 
-/// "64K", "1M": the sizes here are round.
+/// Formats a size as "64K" or "1M": the sizes here are round.
 pub fn size(bytes: usize) -> String {
     let (number, unit) = match bytes {
         b if b >= 1 << 30 && b % (1 << 30) == 0 => (b >> 30, "G"),
@@ -65,7 +65,7 @@ pub fn size(bytes: usize) -> String {
     format!("{number}{unit}")
 }
 
-/// Reads what `size` writes, or a plain number.
+/// Parses what `size` writes, or a plain number.
 pub fn parse_size(text: &str) -> Option<usize> {
     let units = [("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30)];
     let unit = units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)));
@@ -73,19 +73,19 @@ pub fn parse_size(text: &str) -> Option<usize> {
     digits.parse::<usize>().ok()?.checked_mul(factor)
 }
 
-/// A ratio with two digits.
+/// Formats a ratio with two digits.
 pub fn ratio(value: f64) -> String {
     if value.is_finite() { format!("{value:.2}") } else { "-".into() }
 }
 
-/// The median as a ratio.
+/// Formats the median as a ratio.
 pub fn median(samples: &Samples) -> String {
     ratio(samples.median())
 }
 
-/// Two quantiles of ratios: `part` of the samples lies below, `part` above.
+/// Formats two quantiles of ratios: `part` of the samples lies below, `part` above.
 pub fn range(samples: &Samples, part: f64) -> String {
-    // Of a disturbed run only the magnitude is of interest.
+    // Of a disturbed run only the magnitude matters.
     let short = |value: f64| match value {
         v if v < 10.0 => format!("{v:.2}"),
         v if v < 100.0 => format!("{v:.0}"),
@@ -94,7 +94,7 @@ pub fn range(samples: &Samples, part: f64) -> String {
     format!("{}-{}", short(samples.quantile(part)), short(samples.quantile(1.0 - part)))
 }
 
-/// Nanoseconds with three digits and a unit.
+/// Formats nanoseconds with three digits and a unit.
 pub fn time(ns: f64) -> String {
     match ns {
         n if !n.is_finite() => "-".into(),
@@ -105,8 +105,8 @@ pub fn time(ns: f64) -> String {
     }
 }
 
-/// A table whose columns are as wide as they need to be; text stands left in the first column and
-/// right in the others. A row that ends early ends in a remark, which may be of any length.
+/// A table whose columns are as wide as needed; the first column is aligned left, the others right.
+/// A short row ends in a remark, which may have any length.
 pub struct Table {
     rows: Vec<Vec<String>>,
     /// Least widths of columns.
@@ -121,18 +121,18 @@ impl Table {
         Table { rows: vec![head], least: Vec::new(), printed: 0 }
     }
 
-    /// The head as one text, with `|` between columns.
+    /// Makes a table; columns of the head are separated by `|`.
     pub fn of(head: &str) -> Self {
         Self::new(head.split('|'))
     }
 
-    /// For a table that is printed row by row: columns as wide as these cells, with `|` between.
+    /// Sets the widths of a table that is printed row by row to those of these cells.
     pub fn with_widths_of(mut self, cells: &str) -> Self {
         self.least = cells.split('|').map(|cell| cell.chars().count()).collect();
         self
     }
 
-    /// Prints what has come since the last time.
+    /// Prints the rows since the last call.
     pub fn print_new(&mut self) {
         for line in self.text().lines().skip(self.printed) {
             println!("{line}");

@@ -40,7 +40,7 @@ macro_rules! vector_loop {
                     unsafe {
                         let from = src.add(at).cast::<$vector>();
                         let to = dst.add(at).cast::<$vector>();
-                        // Not past the end: that would warm the next copy.
+                        // Not beyond the end: that would cache the next copy's source.
                         let ahead = src.add((at + 1024).min(n - 1));
                         _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
                         if WIDTH > 16 {

@@ -1,5 +1,5 @@
-//! Another library to be preloaded, as an arm: a process of its own that has the library, makes
-//! its turns when it is told to and sleeps in a read meanwhile.
+//! Another preloaded library as an arm: a process of its own that has the library, makes its turns
+//! on request and sleeps in a read meanwhile.
 
 use crate::arms::Arm;
 use crate::options::Options;
@@ -11,7 +11,7 @@ use std::io;
 pub struct Rival(RefCell<Server>);
 
 impl Rival {
-    /// Starts the process; none where it cannot be started with this library.
+    /// Starts the process; `None` where it cannot be started with this library.
     pub fn start(lib: &str, options: &Options) -> Option<Self> {
         let server = Server::start(&mut spawn::again("rival", Some(lib), options))?;
         let rival = Rival(RefCell::new(server));
@@ -27,7 +27,7 @@ impl Rival {
     }
 }
 
-/// The process: memcpy is what the preloaded library makes of it.
+/// Runs in the process, whose memcpy is the preloaded library's.
 pub fn serve(options: &Options) {
     let (arm, mut place) = (Arm::shim(), Place::new(options, 1));
     for line in io::stdin().lines().map_while(Result::ok) {

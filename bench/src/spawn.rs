@@ -33,7 +33,7 @@ impl Program {
         }
     }
 
-    /// Runs it to its end by posix_spawn; the time this took in nanoseconds.
+    /// Runs it to its end by posix_spawn; returns the time in nanoseconds.
     pub fn time(&self) -> Option<u64> {
         let list = |items: &[CString]| -> Vec<*mut c_char> {
             items.iter().map(|item| item.as_ptr().cast_mut()).chain([ptr::null_mut()]).collect()
@@ -58,7 +58,7 @@ impl Program {
     }
 }
 
-/// An empty library, made by build.rs: what preloading costs by itself.
+/// An empty library, made by build.rs: the cost of preloading itself.
 const EMPTY_LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/null.so"));
 
 /// A library for this run only.
@@ -75,8 +75,8 @@ impl Scratch {
         Self::new("empty", |path| fs::write(path, EMPTY_LIBRARY))
     }
 
-    /// As installed, that is, copied: what a linker has just written through a mapping lies in
-    /// the file cache page by page, and every fault then brings fewer pages.
+    /// Copies a library, as an installation does: a linker's output through a mapping lies in the
+    /// page cache page by page, and every fault then maps fewer pages.
     pub fn copy_of(name: &str, lib: &str) -> Option<Self> {
         Self::new(name, |path| fs::copy(lib, path).map(drop))
     }
@@ -88,7 +88,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A command without the preload of our own process, or with one.
+/// Returns a command without the preload of our own process, or with one.
 pub fn command(program: &str, preload: Option<&str>) -> Command {
     let mut command = Command::new(program);
     command.env_remove("LD_PRELOAD");
@@ -98,7 +98,7 @@ pub fn command(program: &str, preload: Option<&str>) -> Command {
     command
 }
 
-/// This program again, in one of its inner roles.
+/// Returns a command for this program in one of its inner roles.
 pub fn itself(role: &str, preload: Option<&str>) -> Command {
     let program = std::env::current_exe().expect("/proc is mounted");
     let mut command = command(&program.to_string_lossy(), preload);
@@ -106,10 +106,10 @@ pub fn itself(role: &str, preload: Option<&str>) -> Command {
     command
 }
 
-/// This program in another role, with the options of the caller.
+/// Like `itself`, with the options of the caller.
 pub fn again(role: &str, preload: Option<&str>, options: &Options) -> Command {
     let mut command = itself(role, preload);
-    // The caller's own role is among what was given; the last one counts.
+    // The caller's own role is among the given options; the last one counts.
     command.args(&options.given).args(["--inner", role]);
     command
 }

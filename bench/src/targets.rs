@@ -1,4 +1,4 @@
-//! What the project wants to reach, checked against the figures of this run.
+//! Targets of the project, checked against the figures of this run.
 
 use crate::out::Figures;
 
@@ -8,8 +8,8 @@ enum Bound {
 }
 use Bound::{AtLeast, AtMost};
 
-/// What is wanted, of which figures (fields between dots; `*` is any, `|` separates choices),
-/// and how much.
+/// Targets: text, pattern of figures (fields between dots; `*` is any, `|` separates choices), and
+/// bound.
 #[rustfmt::skip]
 const TARGETS: &[(&str, &str, Bound)] = &[
     ("1M..64M cold in a row, x libc", "copy.cold.1M|2M|4M|8M|16M|32M|64M.row_libc", AtLeast(1.7)),
@@ -47,11 +47,11 @@ const TARGETS: &[(&str, &str, Bound)] = &[
     ("start of true, x empty library", "start.true.to_empty", AtMost(1.05)),
 ];
 
-/// One line for each target: the worst figure that it speaks of.
+/// Verdict about a target: the worst figure that it covers.
 pub struct Verdict {
     pub text: &'static str,
     pub wanted: String,
-    /// The key and value of the worst figure; none when it was not measured.
+    /// Key and value of the worst figure; `None` when it was not measured.
     pub worst: Option<(String, f64)>,
     pub verdict: &'static str,
 }

@@ -1,4 +1,4 @@
-//! Threads that each copy a part: the ceiling that the shim is compared with.
+//! Threads that each copy a part: the ceiling for the shim.
 //!
 //! Helpers sleep in a futex while other arms have their turn, so that they take no CPU from the
 //! shim's own workers. `gather` wakes them before the clock starts; then they spin, each on its own
@@ -39,14 +39,14 @@ unsafe impl Sync for Seat {}
 
 pub struct Team {
     seats: Vec<Arc<Seat>>,
-    /// CPUs we may use.
+    /// CPUs that we may use.
     cpus: Vec<usize>,
-    /// Where the leader was when the helpers were last pinned.
+    /// CPU of the leader when the helpers were last pinned.
     leader: Cell<i32>,
 }
 
 impl Team {
-    /// A team of `threads`, the caller counted.
+    /// Makes a team of `threads`, including the caller.
     pub fn new(threads: usize) -> Self {
         let seats = (1..threads).map(|_| hire()).collect();
         Team { seats, cpus: machine::cpu_numbers(), leader: Cell::new(-1) }
@@ -98,8 +98,8 @@ impl Team {
         }
     }
 
-    /// Puts each helper on a CPU of its own, away from the leader's. The
-    /// leader is never pinned: the shim would take that for a small machine.
+    /// Puts each helper on a CPU of its own, away from the leader's. The leader is never pinned,
+    /// because the shim would then count one CPU.
     fn pin(&self) {
         // SAFETY: no arguments.
         let here = unsafe { libc::sched_getcpu() };
@@ -158,7 +158,7 @@ fn serve(seat: &Seat) -> ! {
     }
 }
 
-/// Waits or wakes inside this process.
+/// Futex operations inside this process.
 pub const WAIT: i32 = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
 pub const WAKE: i32 = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
 

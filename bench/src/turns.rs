@@ -1,4 +1,4 @@
-//! Arms that take turns: the way every copy is timed.
+//! Arms that take turns: the timing of every copy.
 //!
 //! In each round all arms have one turn, in random order. A turn is a burst of
 //! copies, each timed on its own: the first comes after a pause, when the
@@ -12,18 +12,18 @@ use crate::options::{MIB, Options};
 use crate::team::Team;
 use std::hint::black_box;
 
-/// Copies smaller than this are timed several together: the clock is coarse.
+/// Size below which several copies are timed together: the clock is coarse.
 pub const TIMED_BYTES: usize = 16 << 10;
 
 #[derive(Clone, Copy, PartialEq)]
 pub enum Heat {
     Cold,
     Hot,
-    /// Cold, and the program reads the destination afterwards: what a loop saves by passing the
-    /// cache by may have to be paid here.
+    /// Cold, and the program reads the destination afterwards: the savings of streaming stores may
+    /// be lost here.
     Read,
     /// Hot, and the program writes the source before and reads the destination afterwards. All
-    /// three are timed: what workers leave in their caches is fetched from there.
+    /// three are timed: lines in the workers' caches are fetched from there.
     Used,
 }
 
@@ -58,31 +58,31 @@ impl Place {
     }
 }
 
-/// 1 GiB, or twice the cache where that is more, and never half of what is free: there are two.
+/// Returns 1 GiB, or twice the cache if larger, and at most a quarter of what is available.
 pub fn buffer_size(options: &Options) -> usize {
     let wanted = (2 * machine::last_level_cache()).max(1024 * MIB);
     let wanted = wanted.min(machine::available_memory() / 4);
     options.buffers.unwrap_or(wanted).max(64 * MIB).next_multiple_of(MIB)
 }
 
-/// Copies of `size` in one turn. The papers walk through all of a buffer without a pause: the first
-/// copy, which comes after the pause, must not weigh much.
+/// Returns the copies of `size` in one turn. The papers walk through a whole buffer without a
+/// pause, so the first copy, which comes after a pause, must not weigh much.
 pub fn burst(size: usize) -> usize {
     (8 * MIB / size).clamp(4, 64)
 }
 
-/// What one arm took, in nanoseconds for one copy, round by round.
+/// Times of one arm, in nanoseconds per copy, round by round.
 #[derive(Clone, Default)]
 pub struct Times {
-    /// The copy that came after the pause.
+    /// Time of the copy after the pause.
     pub first: Vec<f64>,
-    /// The mean of those that followed in a row.
+    /// Mean of those that followed back to back.
     pub next: Vec<f64>,
-    /// The mean of all.
+    /// Mean of all.
     pub all: Vec<f64>,
 }
 
-/// Runs rounds of all `arms` until `enough` says so; it sees the times so far.
+/// Runs rounds of all `arms` until `enough` returns true for the times so far.
 pub fn rounds(
     place: &mut Place,
     arms: &[Arm],
@@ -102,7 +102,7 @@ pub fn rounds(
     }
 }
 
-/// A burst of copies by one arm.
+/// Makes a burst of copies by one arm.
 pub fn turn(
     place: &mut Place,
     arm: &Arm,
@@ -149,7 +149,7 @@ pub fn turn(
     times.all.push(mean(&taken));
 }
 
-/// Changes every cache line of the source.
+/// Writes every cache line of the source.
 pub fn write(spot: Spot, size: usize) {
     for at in (0..size & !63).step_by(64) {
         // SAFETY: inside the copy that will be made from there.
@@ -157,7 +157,7 @@ pub fn write(spot: Spot, size: usize) {
     }
 }
 
-/// Looks at every cache line of what was copied to `dst`.
+/// Reads every cache line of what was copied to `dst`.
 pub fn read(dst: *const u8, size: usize) {
     let mut sum = 0u64;
     for at in (0..size & !63).step_by(64) {
@@ -187,15 +187,15 @@ impl Budget {
         Budget { start: now(), seconds }
     }
 
-    /// The part of the budget that is used up.
+    /// Returns the part of the budget that is used up.
     pub fn used(&self) -> f64 {
         (now() - self.start) as f64 / 1e9 / self.seconds
     }
 }
 
-/// Times of the first of two arms, and how many times faster the second was, round by round. In each
-/// round both have one turn, in random order; `turn` answers its time. The first fifth of the time
-/// is not counted.
+/// Returns the times of the first of two arms, and how many times faster the second was, round by
+/// round. In each round both have one turn, in random order; `turn` returns its time. The first
+/// fifth of the time is not counted.
 pub fn in_turn(seconds: f64, mut turn: impl FnMut(usize) -> f64) -> (Samples, Samples) {
     let (mut base, mut gain) = (Samples::default(), Samples::default());
     let budget = Budget::new(seconds);

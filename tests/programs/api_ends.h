@@ -1,4 +1,4 @@
-/* For api.c: ends that tell of themselves, by a word or by a descriptor. */
+/* For api.c: ends that are reported by a word or by a descriptor. */
 #pragma once
 #include "api_pairs.h"
 #include <sys/epoll.h>
@@ -54,7 +54,7 @@ static void subject_poll(void)
             }
     }
     EXPECT(rounds <= COPIES);
-    /* A word's end is told as well. */
+    /* The end of a word's copy is reported as well. */
     while (epoll_wait(loop, &event, 1, 0) == 1)
         EXPECT(read(fd, &count, 8) == 8);
     by_notif(&pairs[1]);

@@ -117,7 +117,7 @@ static void by_checking(struct pair *pair)
     finish_by_check(start(pair));
 }
 
-/* Lays the destination down afresh, copies, and checks. */
+/* Resets the destination, copies, and checks. */
 static void copied_by(void (*way)(struct pair *), struct pair *pair, const char *what)
 {
     lay_down(&pair->dst, DESTINATION);

@@ -3,7 +3,7 @@
 #include "api_pairs.h"
 #include "seccomp.h"
 
-/* No thread is to be had: everything is done by its caller. */
+/* No thread can be made: the caller does everything. */
 static void subject_refused(void)
 {
     const int making_threads[] = { SYS_clone, -1 };

@@ -31,7 +31,7 @@ static void be_watched(int signo)
     wrong("the copy came back");
 }
 
-/* The last part of the name of what is mapped there. */
+/* Returns the last part of the name of what is mapped there. */
 static void object_at(pid_t process, unsigned long address, char *name)
 {
     char path[64], line[500];

@@ -9,7 +9,7 @@ static inline void filter_calls(const int *calls, unsigned action, unsigned flag
         cannot("no seccomp filter here: %s", strerror(errno));
 }
 
-/* With "again" for the second word. */
+/* Executes this program again, with "again" for the second word. */
 static inline void execute_again(char **words)
 {
     execl("/proc/self/exe", words[0], words[1], "again", (char *)NULL);

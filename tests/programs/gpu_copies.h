@@ -25,7 +25,7 @@ static unsigned long carried(void)
 
 static unsigned long round_number;
 
-/* One copy of bytes that were never there before. */
+/* Copies bytes that were never there before. */
 static void copy(struct blocks b, const char *what)
 {
     unsigned long round = ++round_number;
@@ -35,7 +35,7 @@ static void copy(struct blocks b, const char *what)
     check(b.from, b.size, round, what);
 }
 
-/* Until the card carries all of the copies between these. */
+/* Copies until the card carries all copies between these blocks. */
 static void warm_up(struct blocks b)
 {
     int back_to_back = 0;
@@ -50,7 +50,7 @@ static void warm_up(struct blocks b)
     }
 }
 
-/* Blocks between which the card carries copies. */
+/* Returns blocks between which the card carries copies. */
 static struct blocks warm_blocks(void)
 {
     struct blocks b = map_blocks(LEN);

@@ -1,5 +1,5 @@
 /*
- * One process answers what the other one sends.
+ * One process echoes what the other one sends.
  */
 #ifndef IPC_ECHO_H
 #define IPC_ECHO_H

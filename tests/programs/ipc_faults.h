@@ -1,11 +1,11 @@
-/* Pages that come only when this process brings them. */
+/* Pages that come only when this process supplies them. */
 #ifndef IPC_FAULTS_H
 #define IPC_FAULTS_H
 #include "ipc.h"
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
 
-/* A thread that touches them waits until that descriptor is closed. */
+/* Withholds pages: a thread that touches them waits until that descriptor is closed. */
 static inline int withhold_pages(byte *at, size_t len)
 {
 	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_THREAD_ID };
@@ -18,7 +18,7 @@ static inline int withhold_pages(byte *at, size_t len)
 	return faults;
 }
 
-/* Looks before other processes depend on it. */
+/* Checks the support for it before other processes depend on it. */
 static inline void expect_pages_can_be_withheld(void)
 {
 	close(withhold_pages(pages_between_guards(PAGE), PAGE));

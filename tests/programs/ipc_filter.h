@@ -1,4 +1,4 @@
-/* Seccomp filters: what system calls answer from now on, or that they are a signal. */
+/* Seccomp filters: results of system calls from now on, or a signal instead. */
 #ifndef IPC_FILTER_H
 #define IPC_FILTER_H
 #include "ipc.h"
@@ -10,14 +10,14 @@ static inline void filter_call(int call, unsigned answer)
 		cannot("no seccomp filters here");
 }
 
-/* The calls that reach into another process. */
+/* Filters the calls that reach into another process. */
 static inline void filter_reach(unsigned answer)
 {
 	filter_call(SYS_process_vm_readv, answer);
 	filter_call(SYS_process_vm_writev, answer);
 }
 
-/* The handler runs where the call would have, and answers for it. */
+/* Traps a call: the handler runs in its place, and returns its result. */
 static inline void trap_call(int call, void (*handler)(int, siginfo_t *, void *))
 {
 	struct sigaction action = { .sa_sigaction = handler, .sa_flags = SA_SIGINFO };

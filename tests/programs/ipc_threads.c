@@ -38,7 +38,7 @@ static void *thread_reads(void *unused)
 	return unused;
 }
 
-/* Eight in each process. */
+/* Runs eight threads in each process. */
 static void threaded(void)
 {
 	pthread_t threads[8];
@@ -78,7 +78,7 @@ static void *read_many(void *count)
 	return NULL;
 }
 
-/* Threads that only write, or only read, never hear of a table that is full. */
+/* Threads that only write, or only read, never get an error for a full table. */
 static void crowd(void)
 {
 	enum { ALL = SMALL_THREADS * SMALL + LARGE_THREADS * LARGE, READERS = 3 };

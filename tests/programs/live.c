@@ -53,7 +53,7 @@ static void child(pid_t pid, long count)
     printf("%d\n", pid);
 }
 
-/* A function of the library that is preloaded. */
+/* Calls a function of the preloaded library. */
 static long call(const char *name, long first, void *second, long third)
 {
     long (*function)(long, void *, long) = (long (*)(long, void *, long))dlsym(RTLD_DEFAULT, name);

@@ -79,7 +79,7 @@ static void ring_close(struct ring *ring)
         close(ring->fd);
 }
 
-/* Between pinned memory and a place in a file, to its end. Calls are made one by one. */
+/* Transfers between pinned memory and a place in a file. Calls are made one by one. */
 static void ring_transfer(struct ring *ring, bool up, uintptr_t host, int file, uint64_t at,
                           size_t len)
 {

@@ -22,7 +22,7 @@ static const char *path_of(const char *name)
     return path;
 }
 
-/* A file of `size` bytes that tell their places, in the page cache. */
+/* Makes a file of `size` bytes that encode their places, in the page cache. */
 static int new_file(const char *name, size_t size, int flags)
 {
     int fd = open(path_of(name), O_RDWR | O_CREAT | O_TRUNC, 0600);
@@ -74,7 +74,7 @@ static ssize_t call(enum how how, int fd, char *to, size_t size, off_t at)
     }
 }
 
-/* The second time lists outside the stack are fetched. */
+/* Calls twice: the second time lists outside the stack are fetched. */
 static void tell(const char *what, int fd, char *to, size_t size, off_t at)
 {
     for (int how = 0; how < FUNCTIONS; how++)

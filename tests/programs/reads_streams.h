@@ -9,7 +9,7 @@ static size_t freads(int how, void *to, size_t size, size_t count, FILE *file)
     }
 }
 
-/* The next byte is told, not the descriptor's position, which is libc's own business. */
+/* Prints the next byte, not the descriptor's position, which only libc knows. */
 static void tell_stream(const char *what, int how, FILE *file, size_t size, size_t count)
 {
     char *to = map(8 * MIB);
@@ -32,7 +32,7 @@ static int close_cookie(void *cookie)
     return close((intptr_t)cookie);
 }
 
-/* A stream without a descriptor, of the program's own functions. */
+/* Opens a stream without a descriptor, with functions of the program. */
 static FILE *open_cookie(const char *path)
 {
     return fopencookie((void *)(intptr_t)open(path, O_RDONLY), "r",

@@ -7,7 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Returns 0, or -1 with errno where no filter can be had. */
+/* Installs a filter. Returns 0, or -1 with errno. */
 static inline int put_filter(struct sock_filter *code, unsigned short count, unsigned flags)
 {
     struct sock_fprog program = {count, code};
@@ -16,7 +16,7 @@ static inline int put_filter(struct sock_filter *code, unsigned short count, uns
     return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
 }
 
-/* `calls` ends with -1. Returns as `put_filter`. */
+/* Filters `calls`, which end with -1. Returns like `put_filter`. */
 static inline int answer_calls_and_rest(const int *calls, unsigned action, unsigned rest,
                                         unsigned flags)
 {
@@ -32,7 +32,7 @@ static inline int answer_calls_and_rest(const int *calls, unsigned action, unsig
     return put_filter(code, n, flags);
 }
 
-/* Allows all other calls. */
+/* Like `answer_calls_and_rest`, but allows all other calls. */
 static inline int answer_calls(const int *calls, unsigned action, unsigned flags)
 {
     return answer_calls_and_rest(calls, action, SECCOMP_RET_ALLOW, flags);

@@ -97,7 +97,7 @@ static void set(int how)
     (how % 2 ? sigaction : __sigaction)(signo, &action, NULL);
 }
 
-/* What the kernel has, past the C library and past us. */
+/* Reads the kernel's action, past the C library and past us. */
 static void expect_in_front(void)
 {
     struct {

@@ -37,7 +37,7 @@ static void *send_signals(void *unused)
     return unused;
 }
 
-/* Copies from two sources in turn, so that a late write is seen. */
+/* Copies from two sources in turn, so that a late write shows. */
 static void copy_in_turn(byte *to)
 {
     static byte *sources[2];
@@ -80,7 +80,7 @@ static void *copy_until_told(void *unused)
     return unused;
 }
 
-/* Sent to the process, all of whose threads block it: it has to wait for one of them. */
+/* Sent to the process, all of whose threads block it: it has to stay pending for one of them. */
 static void waited_for(void)
 {
     struct timespec minute = {60, 0};

@@ -13,7 +13,7 @@ static char *next_free, *arena_end;
 
 static void lock(void)
 {
-    /* The program has one thread, so a call that finds the lock taken would wait for ever. */
+    /* The program has one thread, so a call that finds the lock taken would deadlock. */
     if (atomic_flag_test_and_set(&held))
         wrong("the allocator was entered while its lock was held");
 }

@@ -12,7 +12,7 @@ static void set_policy(int mode, unsigned long nodes)
         cannot("set_mempolicy: %s", strerror(errno));
 }
 
-/* How many pages of a fresh destination lie on each node. */
+/* Counts the pages of a fresh destination on each node. */
 static void count_pages(uint64_t seed, size_t counts[NODES])
 {
     struct blocks b = map_blocks(SIZE);

@@ -1,4 +1,4 @@
-/* Pages that userfaultfd holds back. After pattern.h. */
+/* Pages that userfaultfd withholds. After pattern.h. */
 #pragma once
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
@@ -13,7 +13,7 @@ static void open_userfault(int flags, uint64_t features)
         cannot("userfaultfd is forbidden or lacks a feature here");
 }
 
-/* Takes the contents away; the next access waits for `supply_page`, or fails. */
+/* Discards the contents; the next access waits for `supply_page`, or fails. */
 static void lose_pages(void *at, size_t len)
 {
     struct uffdio_register range = {.range = {(uintptr_t)at, len},
@@ -22,7 +22,7 @@ static void lose_pages(void *at, size_t len)
         wrong("UFFDIO_REGISTER: %m");
 }
 
-/* Returns 0 where the page was missing. */
+/* Supplies a page. Returns 0 if it was missing. */
 static int supply_page(uintptr_t page, const void *contents)
 {
     struct uffdio_copy copy = {.dst = page, .src = (uintptr_t)contents, .len = PAGE};

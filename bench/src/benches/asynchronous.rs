@@ -1,5 +1,5 @@
-//! Copies that are started and asked for later: what starting costs, how much of a copy
-//! hides behind computation, and whether many outstanding copies keep all channels busy.
+//! Asynchronous copies: the cost of starting one, how much of a copy overlaps with computation, and
+//! whether many outstanding copies keep all channels busy.
 
 use crate::arms::{describe_shim, real_memcpy, symbol};
 use crate::measure::{PAUSE_US, Samples, now, settle, shuffled};
@@ -22,7 +22,7 @@ pub(super) struct Adma {
 }
 
 impl Adma {
-    /// From the preloaded library.
+    /// Finds them in the preloaded library.
     pub(super) fn find() -> Option<Self> {
         // SAFETY: the types that adma.h gives them.
         unsafe {
@@ -214,7 +214,7 @@ fn window(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
                 took[arm] = (now() - begun) as f64;
             }
             turns += 1;
-            // The first are for learning.
+            // The first turns are for learning.
             if turns > 2 {
                 blocking.push(took[1] / took[2]);
                 libc.push(took[0] / took[2]);

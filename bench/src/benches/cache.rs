@@ -1,6 +1,6 @@
-//! What a large copy evicts: a small buffer is read by columns, after a copy by libc, by the
+//! Evictions by a large copy: a small buffer is read by columns, after a copy by libc, by the
 //! shim's threads (with ADMA_BACKEND=gpu by the card), by streaming stores alone, and after as long
-//! a computation or sleep: a CPU that sleeps deeply loses its own caches.
+//! a computation or sleep: a CPU in deep sleep loses its own caches.
 
 use super::asynchronous::compute;
 use crate::arms::{Arm, describe_shim};
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// A row of the matrix that is read by columns.
 const ROW: usize = 4096;
-/// What comes before the columns besides copies.
+/// What precedes the columns besides copies.
 const OTHERS: [&str; 3] = ["", "again", "asleep"];
 const SLEEP: Duration = Duration::from_micros(1500);
 
@@ -49,8 +49,8 @@ pub fn run(options: &Options) {
     table.print();
 }
 
-/// Nanoseconds of the columns after computing, and the ratios to it: after computing again (the
-/// noise), after sleeping, and after each of the copies.
+/// Returns the nanoseconds of the columns after computing, and ratios to that: after computing
+/// again (the noise), after sleeping, and after each of the copies.
 fn rounds(
     pair: &Pair,
     size: usize,
@@ -81,7 +81,7 @@ fn rounds(
     (base, ratios)
 }
 
-/// Nanoseconds of reading all cache lines, column by column.
+/// Returns the nanoseconds of reading all cache lines, column by column.
 fn columns(area: &Area) -> f64 {
     let begun = now();
     let mut sum = 0u64;

@@ -56,7 +56,7 @@ pub fn run(options: &Options) {
     }
 }
 
-/// 2, 4, 8, ... and all CPUs.
+/// Returns 2, 4, 8, ... and all CPUs.
 pub fn thread_counts(cpus: usize) -> Vec<usize> {
     let powers = (1..).map(|bits| 1 << bits).take_while(|threads| *threads < cpus);
     powers.chain((cpus > 1).then_some(cpus)).collect()
@@ -122,7 +122,7 @@ fn cell(
     line
 }
 
-/// What is left of the gain where the program uses what was copied.
+/// Measures what is left of the gain if the program uses what was copied.
 fn then_read(
     place: &mut Place,
     arms: &[Arm],
@@ -136,7 +136,7 @@ fn then_read(
     median(&row)
 }
 
-/// Rounds of all arms for the time of one cell.
+/// Runs rounds of all arms for the time of one cell.
 fn measure(place: &mut Place, arms: &[Arm], size: usize, heat: Heat, options: &Options) -> View {
     let budget = Budget::new(options.seconds);
     let mut warm = 0;
@@ -153,7 +153,7 @@ fn measure(place: &mut Place, arms: &[Arm], size: usize, heat: Heat, options: &O
     View { times, warm }
 }
 
-/// Times, and how many rounds of them are warm-up.
+/// Times, and the number of warm-up rounds.
 struct View {
     times: Vec<Times>,
     warm: usize,

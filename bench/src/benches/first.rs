@@ -1,5 +1,5 @@
-//! The first ten copies of a fresh process, and what it reaches when it has copied for a while.
-//! Every sample is a process of its own.
+//! The first ten copies of a fresh process, and its speed when it has copied for a while. Every
+//! sample is a process of its own.
 
 use crate::arms::{interposed_memcpy, real_memcpy};
 use crate::benches::short;
@@ -69,7 +69,7 @@ fn child(lib: Option<&str>, options: &Options, target: Target, size: usize) -> O
     Some(Times { first, ten, libc, steady, steady_libc })
 }
 
-/// The child: nothing has been copied before it begins.
+/// Runs in the child, which has copied nothing before.
 pub fn first_ten(options: &Options) {
     let [target, size] = options.rest.as_slice() else { std::process::exit(2) };
     let target = if target == "old" { Target::Old } else { Target::Fresh };

@@ -1,5 +1,5 @@
-//! Copies into memory that was never touched: page faults cost more than the bytes. With all CPUs,
-//! and with one, where no worker can help.
+//! Copies into fresh memory, where page faults cost more than the bytes. With all CPUs, and with
+//! one, where no worker can help.
 
 use crate::arms::{self, interposed_memcpy, real_memcpy};
 use crate::copies::{Copies, Target};
@@ -8,7 +8,7 @@ use crate::out::{Table, median, progress, range, ratio, size as short, spread};
 use crate::turns::{buffer_size, in_turn};
 use crate::{machine, spawn};
 
-/// Copies in a row whenever an arm has its turn.
+/// Back-to-back copies of an arm's turn.
 const BURST: usize = 4;
 
 pub fn run(options: &Options) {
@@ -20,7 +20,7 @@ pub fn run(options: &Options) {
     spawn::on_cpus("fresh-one", options, &machine::cpu_numbers()[..1], &[]);
 }
 
-/// Called again by the process that has one CPU only.
+/// Measures the cells; called again by the process that has one CPU only.
 pub fn cells(options: &Options, cpus: &str) {
     let mut table = Table::of("size|libc GB/s|x libc|q1-q3");
     for size in options.sizes(16 * MIB, 256 * MIB) {

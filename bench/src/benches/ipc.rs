@@ -1,7 +1,7 @@
-//! Messages between two processes: ours against what else a program could use.
+//! Messages between two processes: ours against the alternatives.
 //!
-//! Every way plays ping-pong with one process and its buffers, in turns of random order; what is
-//! shown is half a round trip. For Open MPI see `mpi`.
+//! Every way plays ping-pong with one process and its buffers, in turns of random order; figures
+//! are half a round trip. For Open MPI see `mpi`.
 
 use crate::channels::{self, Channel, Game, Peer};
 use crate::machine;
@@ -13,7 +13,7 @@ use crate::turns::{Budget, ratios};
 
 const LARGE: [usize; 6] = [64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB];
 const SMALL: [usize; 4] = [64, 256, KIB, 4 * KIB];
-/// Where one way ends and another begins, in KiB.
+/// Sizes in KiB at which one way ends and another begins.
 const MIDDLE: [usize; 8] = [4, 8, 16, 32, 64, 128, 1024, 16 << 10];
 const ONE_WAY: [usize; 8] = [64, KIB, 4 * KIB, 32 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB];
 
@@ -44,7 +44,7 @@ pub fn run(options: &Options) {
     binding(options);
 }
 
-/// Nanoseconds of half a round trip, channel by channel and round by round.
+/// Returns nanoseconds of half a round trip, channel by channel and round by round.
 fn play(
     options: &Options,
     peer: &mut Peer,
@@ -60,7 +60,7 @@ fn play(
     while turns < 4 || (budget.used() < 1.0 && turns < 400) {
         for index in shuffled(channels.len()) {
             let taken = peer.play(game, channels[index], size, rounds);
-            // The first turn of each way touches pages and warms.
+            // The first turn of each way touches pages and warms up.
             if turns > 0 {
                 times[index].push(taken);
             }
@@ -70,13 +70,13 @@ fn play(
     times
 }
 
-/// The fastest of the others, by its place among `CHANNELS`.
+/// Returns the fastest of the others, by its index in `CHANNELS`.
 fn best(times: &[Vec<f64>]) -> usize {
     let by_median = |a: &usize, b: &usize| median(&times[*a]).total_cmp(&median(&times[*b]));
     (2..times.len()).min_by(by_median).unwrap_or(0)
 }
 
-/// Keeps how many times faster one channel was than another, and shows it.
+/// Records how many times faster one channel was than another, and returns it as text.
 fn gain(key: &str, other: &[f64], ours: &[f64]) -> String {
     let gain = ratios(other, ours);
     spread(key, &gain);
@@ -88,7 +88,7 @@ fn head(channels: &[Channel], more: &[&str]) -> Table {
     Table::new(["size"].into_iter().chain(names).chain(more.iter().copied()))
 }
 
-/// All channels; `keys` are those of the gains of adma and of adma_alloc.
+/// Measures all channels; `keys` are those of the gains of adma and of adma_alloc.
 fn round_trips(options: &Options, peer: &mut Peer, game: Game, sizes: &[usize], keys: [&str; 2]) {
     let mut table = head(&CHANNELS, &[]);
     let mut gains = Table::of("size|best other|adma x best|adma_alloc x best");
@@ -150,7 +150,7 @@ fn one_way(options: &Options, peer: &mut Peer) {
     println!("MB/s, one way\n");
 }
 
-/// Both processes on CPUs that share a core, a cache, a package, or nothing.
+/// Measures processes on CPUs that share a core, a cache, a package, or nothing.
 fn binding(options: &Options) {
     println!("1M by processes bound to two CPUs, by what these share; x: adma over the best other");
     let levels = machine::pairs_by_level();
@@ -167,7 +167,7 @@ fn binding(options: &Options) {
     println!();
 }
 
-/// The process of one binding.
+/// Runs in the process of one binding.
 pub fn bound(options: &Options) {
     let [level, one, other] = options.rest.as_slice() else { std::process::exit(2) };
     let (Ok(one), Ok(other)) = (one.parse(), other.parse()) else { std::process::exit(2) };

@@ -1,6 +1,6 @@
-//! Every knob earns its line: for each that decides how copies are made, a case in which its
-//! default may be wrong, and what another value gains there. One that gains nowhere should go.
-//! Cases that need other processes or a graphics card are told in bench/NOTES.md.
+//! Justification of knobs: for each that decides how copies are made, a case in which its default
+//! may be wrong, and what another value gains there. One that gains nowhere should go. Cases that
+//! need other processes or a graphics card are in bench/NOTES.md.
 //!
 //! A sample is a process of its own, because knobs are read at start-up. In each round the default
 //! and the other value have one process each, in random order, and the ratio is formed round by
@@ -18,7 +18,7 @@ use crate::turns::Budget;
 use libc::{c_int, c_void};
 use std::hint::black_box;
 
-/// What a process does, and what one turn of it is.
+/// Work of a process; one turn of it is timed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Work {
     /// One copy of memory that no cache holds.
@@ -31,7 +31,7 @@ enum Work {
     Message,
 }
 
-/// Other values, where they are tried, and with which size.
+/// Knob, work, size, and description of each case.
 const CASES: &[(&str, Work, usize, &str)] = &[
     ("ADMA_MIN_BYTES=64K", Work::Cold, 128 * KIB, "a cold copy"),
     ("ADMA_STORES=stream", Work::Cold, MIB, "a cold copy"),
@@ -79,7 +79,7 @@ fn sample(lib: &str, knobs: &str, case: usize, options: &Options) -> Option<f64>
     String::from_utf8_lossy(&output.stdout).trim().parse().ok()
 }
 
-/// The process of a sample: says how many nanoseconds a turn takes.
+/// Runs in the process of a sample; prints the nanoseconds of a turn.
 pub fn work(options: &Options) {
     let case = options.rest.first().and_then(|case| case.parse::<usize>().ok());
     let Some(&(_, work, size, _)) = case.and_then(|case| CASES.get(case)) else {
@@ -104,7 +104,7 @@ pub fn work(options: &Options) {
     println!("{}", median_of(turn, options.seconds));
 }
 
-/// The first fifth of the time is not counted: the library learns.
+/// Returns the median without the first fifth of the time, in which the library learns.
 fn median_of(mut turn: Box<dyn FnMut() -> f64>, seconds: f64) -> f64 {
     let (mut times, budget) = (Samples::default(), Budget::new(seconds));
     while times.len() < 5 || budget.used() < 1.0 {

@@ -1,5 +1,5 @@
-//! Bad moments: other cores busy, more threads than cores. Whatever the size and the heat, the shim
-//! must not be slower than libc.
+//! Load: other cores busy, more threads than cores. At every size, hot or cold, the shim must not
+//! be slower than libc.
 
 use crate::arms::{self, Arm};
 use crate::crowd::Crowd;
@@ -12,11 +12,11 @@ use crate::spawn::{self, Killed};
 use crate::turns::{self, Budget, Heat, Place, ratios, rounds};
 use std::sync::Arc;
 
-/// What is asked; cells that cannot be told from it are measured for longer.
+/// Least ratio; cells that are not clearly on one side of it are measured for longer.
 const WANTED: f64 = 0.97;
 const PATIENCE: f64 = 4.0;
 
-/// Copies in a row.
+/// Back-to-back copies.
 const BURST: usize = 4;
 
 #[derive(Clone, Copy)]
@@ -60,7 +60,7 @@ pub fn run(options: &Options) {
     }
 }
 
-/// All cells of one scene: the table's text for [cold, hot], size by size.
+/// Measures all cells of one scene. Returns the table's text for [cold, hot], size by size.
 fn column(name: &str, scene: Scene, sizes: &[usize], options: &Options) -> [Vec<String>; 2] {
     let largest = sizes.iter().copied().max().unwrap_or(MIB);
     let mut stage = Stage::new(scene, largest, options);
@@ -76,7 +76,7 @@ fn column(name: &str, scene: Scene, sizes: &[usize], options: &Options) -> [Vec<
                 column.push("-".into());
                 continue;
             };
-            // The lowest of many cells is low by chance, too: only what is low twice counts.
+            // The lowest of many cells is low by chance, too: only a cell that is low twice counts.
             let low = outcome[..judged].iter().any(|ratio| *ratio < WANTED);
             if low && let Some(second) = stage.measure(size, heat, options.seconds) {
                 outcome = second;
@@ -91,7 +91,7 @@ fn column(name: &str, scene: Scene, sizes: &[usize], options: &Options) -> [Vec<
     })
 }
 
-/// What a scene needs standing while its cells are measured.
+/// State of a scene while its cells are measured.
 enum Stage {
     Beside { place: Box<Place>, _hogs: Vec<Killed> },
     Crowd { pair: Arc<Pair>, threads: usize },
@@ -112,7 +112,7 @@ impl Stage {
         }
     }
 
-    /// None when the memory is too small for this size.
+    /// Measures a cell; `None` when the memory is too small for this size.
     fn measure(&mut self, size: usize, heat: Heat, seconds: f64) -> Option<Outcome> {
         match self {
             Stage::Beside { place, .. } if size <= place.pair.len() => {
@@ -154,7 +154,7 @@ fn beside(place: &mut Place, size: usize, heat: Heat, seconds: f64) -> Outcome {
 
 fn crowd(crowd: Crowd, size: usize, seconds: f64) -> Outcome {
     let arms = [arms::real_memcpy(), arms::interposed_memcpy()];
-    // Long enough that every thread makes some copies in a phase.
+    // Long enough for every thread to make some copies in a phase.
     let mut window = 50_000_000;
     for _ in 0..3 {
         let [libc, _] = crowd.pair(arms, size, window);
@@ -164,7 +164,7 @@ fn crowd(crowd: Crowd, size: usize, seconds: f64) -> Outcome {
     let (mut throughput, mut time) = (Samples::default(), Samples::default());
     loop {
         let [libc, shim] = crowd.pair(arms, size, window);
-        // On a machine that others fill, a phase can go by without a copy.
+        // On a busy machine a phase can pass without a copy.
         let (through, duration) = (shim.throughput / libc.throughput, libc.time / shim.time);
         if through.is_finite() && duration.is_finite() {
             throughput.push(through);
@@ -180,7 +180,7 @@ fn crowd(crowd: Crowd, size: usize, seconds: f64) -> Outcome {
     }
 }
 
-/// Returns whether the median is surely on one side of what is wanted.
+/// Returns whether the median is clearly on one side of `WANTED`.
 fn clear(ratios: &Samples) -> bool {
     let (low, high) = ratios.median_interval();
     low >= WANTED || high < WANTED

@@ -19,12 +19,12 @@ const LIMIT_SECONDS: u32 = 120;
 
 const MPICH: &str = "mpich";
 
-/// One way to run all of it.
+/// A configuration of all runs.
 struct Setting {
     ranks: usize,
-    /// A mechanism of Open MPI, or MPICH.
+    /// Mechanism of Open MPI, or MPICH.
     mechanism: &'static str,
-    /// Ranks that wait give their CPU away (mpi_yield_when_idle).
+    /// Set if ranks that wait yield their CPU (mpi_yield_when_idle).
     yielding: bool,
 }
 
@@ -35,7 +35,7 @@ impl Setting {
     }
 
     fn command(&self, program: &Path, lib: Option<&str>, options: &Options) -> Command {
-        // A run that hangs is a figure that is missing, not a benchmark without end.
+        // A run that hangs gives no figure, and does not block the benchmark.
         let mut command = spawn::command("timeout", None);
         command.args(["-k", "5", &LIMIT_SECONDS.to_string()]);
         let knobs = std::env::vars().filter(|(name, _)| name.starts_with("ADMA_"));

@@ -82,7 +82,7 @@ fn table(
     }
 }
 
-/// libc's speed, and the shim's gain in a row and after a pause.
+/// Returns libc's speed, and the shim's gain back to back and after a pause.
 fn cell(
     options: &Options,
     kind: Memory,

@@ -1,6 +1,5 @@
-//! Where the time of a copy goes: start, work and wait of a split-phase copy; a received message
-//! in three phases (start of the copy, CPU held by it, first look at the bytes); and the CPU time
-//! of all threads.
+//! Phases of a copy: start, work and wait of a split-phase copy; a received message in three phases
+//! (start of the copy, CPU held by it, first access to the bytes); and the CPU time of all threads.
 
 use super::asynchronous::{Adma, compute};
 use crate::arms::{interposed_memcpy, real_memcpy};
@@ -65,11 +64,11 @@ fn split(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
     table.print();
 }
 
-/// How a message comes from the buffer it arrived in into the program's.
+/// Ways of a message from the buffer it arrived in into the program's.
 #[derive(Clone, Copy)]
 enum Way {
     Call(CopyFn),
-    /// Started, and waited for when the program has done something else.
+    /// Started, and waited for when the program has done other work.
     Split,
 }
 
@@ -127,7 +126,7 @@ fn receive(adma: &Adma, pair: &Pair, walk: &mut Walk, heat: Heat, options: &Opti
     table.print();
 }
 
-/// Nanoseconds of the three phases of one receive.
+/// Returns the nanoseconds of the three phases of one receive.
 fn phases(adma: &Adma, way: Way, spot: Spot, size: usize, steps: u64) -> [f64; 3] {
     settle(PAUSE_US);
     let begun = now();

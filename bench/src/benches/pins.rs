@@ -1,5 +1,5 @@
-//! The papers' translation cache as counts: misses of made-up copies, memory of its tables, and
-//! transfers of copies that are not aligned.
+//! Simulation of the papers' translation cache: misses of synthetic copies, memory of its tables,
+//! and transfers of unaligned copies.
 
 use crate::options::Options;
 use crate::out::{Table, figure, progress};
@@ -12,12 +12,12 @@ const ENTRIES: u64 = 16 << 10;
 const WAYS: u64 = 4;
 const LINE: u64 = 64;
 
-/// A set-associative cache of lines, LRU inside a set, the youngest last.
+/// A set-associative cache of lines, LRU inside a set, the most recent last.
 struct Cache {
     sets: Vec<Vec<(u64, u64)>>,
     ways: usize,
     line: u64,
-    /// Lines that were used: the first use of each misses whatever the cache is like.
+    /// Lines that were used: their first use misses in any cache.
     seen: HashSet<(u64, u64)>,
     lookups: u64,
     misses: u64,
@@ -50,14 +50,14 @@ impl Cache {
         set.push((process, line));
     }
 
-    /// Misses for each thousand pages: all, and those that are not the first use of a line.
+    /// Returns misses per thousand pages: all, and those that are not the first use of a line.
     fn per_mille(&self) -> [f64; 2] {
         let again = self.misses - self.seen.len() as u64;
         [self.misses, again].map(|count| 1000.0 * count as f64 / self.lookups.max(1) as f64)
     }
 }
 
-/// DMA transfers of one copy: none crosses a page on either side.
+/// Returns the DMA transfers of one copy: none crosses a page on either side.
 fn transfers(dst: u64, src: u64, len: u64) -> u64 {
     let (mut at, mut count) = (0, 0);
     while at < len {
@@ -128,7 +128,7 @@ fn replay(processes: &[Vec<Copy>], mut cache: Cache) -> Cache {
     cache
 }
 
-/// Numbers that look random, below what is asked for.
+/// Pseudo-random numbers below a bound.
 struct Random(u64);
 
 impl Random {
@@ -138,15 +138,15 @@ impl Random {
     }
 }
 
-/// One copy: where its destination is, and how many bytes.
+/// Destination and length of a copy.
 type Copy = (u64, u64);
-/// From a destination to its source.
+/// Distance from a destination to its source.
 const TO_SOURCE: u64 = 16 * GIB;
 
-/// Where the n-th copy lies within a number of bytes.
+/// Returns the place of the n-th copy within a number of bytes.
 type Place = fn(u64, u64, &mut Random) -> u64;
 
-/// 64 GiB in all: four processes with 16 GiB each, half of it read, half written.
+/// Makes 64 GiB in all: four processes with 16 GiB each, half of it read, half written.
 fn four_processes(copies: u64, place: Place) -> [Vec<Copy>; 4] {
     let random = &mut Random(1);
     [0, 1, 2, 3].map(|process| {

@@ -9,7 +9,7 @@ use crate::programs::jobs::{self, Job};
 use crate::programs::needs::Place;
 use crate::programs::run::{Failure, Measured, Run, Surroundings, once};
 
-/// Jobs that gain less than this do not win, and are not to cost CPU time.
+/// Least gain of a winning job; jobs below must not cost CPU time.
 const WIN: f64 = 1.03;
 
 /// A row of the table, which is printed while it grows.
@@ -75,12 +75,12 @@ pub fn run(options: &Options) {
     }
 }
 
-/// The places of the arms in a round; after them come those of `--also`.
+/// Indexes of the arms in a round; after them come those of `--also`.
 const PLAIN: usize = 0;
 const NULL: usize = 1;
 const SHIM: usize = 2;
 const ALSO: usize = 3;
-/// The last of those where there is another library.
+/// Name of the last arm, if there is another library.
 const AGAINST: &str = "the library of --against";
 
 struct Arms<'a> {
@@ -110,11 +110,11 @@ impl<'a> Arms<'a> {
     }
 }
 
-/// What all rounds of one job gave.
+/// Results of all rounds of one job.
 struct Times {
-    /// By arm, round by round.
+    /// Results by arm, round by round.
     arms: Vec<Vec<Measured>>,
-    /// The part of a run that large copies take; NaN without a library to time them.
+    /// Part of a run that large copies take; NaN without a library to time them.
     share: f64,
 }
 
@@ -194,7 +194,7 @@ fn also_row(job: &Job, times: &Times, arm: usize) -> Vec<String> {
     row
 }
 
-/// Default knobs against the best of the others.
+/// Compares default knobs with the best of the others.
 fn best_of_all(job: &Job, times: &Times, others: usize) {
     let of = |arm| times.ratio(arm, SHIM, WHOLE).median();
     if let Some(worst) = (ALSO..ALSO + others).map(of).min_by(f64::total_cmp) {
@@ -202,7 +202,7 @@ fn best_of_all(job: &Job, times: &Times, others: usize) {
     }
 }
 
-/// "97 %", with the lowest and the highest where they differ.
+/// Returns "97 %", with the lowest and the highest where they differ.
 fn percent(samples: &Samples) -> String {
     if samples.len() == 0 {
         return "-".into();

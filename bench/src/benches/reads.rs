@@ -1,5 +1,5 @@
-//! Reads of files in a python3 that knows nothing of us: pairs of processes, one with the shim and one
-//! without, which take turns.
+//! Reads of files in an unmodified python3: pairs of processes, one with the shim and one without,
+//! which take turns.
 
 use crate::machine;
 use crate::measure::{Samples, shuffled};
@@ -11,13 +11,12 @@ use crate::turns::in_turn;
 use std::fs;
 use std::path::Path;
 
-/// As bench/programs/reads_jobs.py has them.
+/// Jobs of bench/programs/reads_jobs.py.
 pub const JOBS: &[&str] =
     &["read", "readinto", "cold", "np_fromfile", "np_load", "parquet", "h5py", "torch_load"];
 
-/// Most pairs one after the other that read less than 16 MiB at a time, with `LEAST` seconds each: how a
-/// buffer lies to the lines of the cache makes 10 % of such reads. That depends on what else is in the
-/// heap, the environment too.
+/// Most pairs for reads of less than 16 MiB, with `LEAST` seconds each: the alignment of a buffer
+/// to cache lines makes 10 % of such reads, and depends on the heap and the environment.
 const PAIRS: usize = 11;
 const LEAST: f64 = 0.5;
 
@@ -28,7 +27,7 @@ pub fn run(options: &Options) {
     let Some(python) = place.python_with("numpy").or(place.python_with("sys")) else {
         return println!("skipped: no python3\n");
     };
-    // Not in a file system that is memory: there nothing is cold.
+    // Not on tmpfs, where nothing is cold.
     let folder = std::env::var("BENCH_FOLDER").unwrap_or("/var/tmp".to_owned());
     let folder = Path::new(&folder).join(format!("adma-reads-{}", std::process::id()));
     println!("{python}; cold: dropped from the page cache before each read\n");
@@ -60,7 +59,7 @@ pub fn run(options: &Options) {
     let _ = fs::remove_dir_all(folder);
 }
 
-/// A row of the table.
+/// Measures a row of the table.
 fn cell(
     start: impl Fn() -> Option<[Server; 2]>,
     job: &str,

@@ -29,7 +29,7 @@ pub fn run(options: &Options) {
     spawn::on_cpus("scaling-cpus", options, &numbers, &["crowds"]);
 }
 
-/// The process that has some of the CPUs.
+/// Runs in the process that has some of the CPUs.
 pub fn child(options: &Options) {
     match options.rest.first().map(String::as_str) {
         Some("crowds") => crowds(options),

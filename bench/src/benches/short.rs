@@ -12,7 +12,7 @@ use crate::turns::ratios;
 /// Rounds of one process.
 const ROUNDS: usize = 100;
 
-/// What is timed: its name, copies in each round, and bytes of each.
+/// Cases: name, copies in each round, and bytes of each.
 const CASES: &[(&str, usize, usize)] = &[
     ("prefork", 1, 256 << 10),
     ("prefork-8", 8, 512 << 10),
@@ -23,7 +23,7 @@ const CASES: &[(&str, usize, usize)] = &[
     ("first-1M", 1, MIB),
 ];
 
-/// Cases that one process makes once.
+/// Returns whether one process makes a case once.
 fn once(case: &str) -> bool {
     matches!(case, "exec-once" | "first-1M")
 }
@@ -54,7 +54,7 @@ pub fn run(options: &Options, lib: Option<&str>) {
                     .for_each(|(times, time)| times.push(time));
             }
         }
-        // Medians of all sides: rounds this short scatter widely, as their p10-p90 show.
+        // Medians of all sides: such short rounds scatter widely, as their p10-p90 show.
         let [libc, empty, shim] = [0, 1, 2].map(|arm| median(&times[arm]) / 1e3);
         figure(&format!("first.short.{case}.ratio"), shim / libc);
         figure(&format!("first.short.{case}.to_empty"), shim / empty);
@@ -69,7 +69,7 @@ pub fn run(options: &Options, lib: Option<&str>) {
     table.print();
 }
 
-/// Nanoseconds, by a process with or without the library.
+/// Returns the nanoseconds in a process with or without the library.
 fn one_process(case: &str, lib: Option<&str>) -> Option<f64> {
     if case == "exec-once" {
         let exe = std::env::current_exe().ok()?;
@@ -80,7 +80,7 @@ fn one_process(case: &str, lib: Option<&str>) -> Option<f64> {
     String::from_utf8_lossy(&output.stdout).trim().parse().ok()
 }
 
-/// The process.
+/// Runs in the process.
 pub fn child(options: &Options) {
     let case = options.rest.first().map_or("", String::as_str);
     let Some(&(_, count, size)) = CASES.iter().find(|(name, ..)| *name == case) else {

@@ -1,5 +1,5 @@
-//! Copies below any threshold: what the detour costs in nanoseconds (tests/interception.rs counts
-//! the instructions). One loop runs in processes with and without the shim.
+//! Copies below any threshold: the cost of interposition in nanoseconds (tests/interception.rs
+//! counts the instructions). One loop runs in processes with and without the shim.
 
 use crate::measure::{Samples, median, now, shuffled};
 use crate::options::Options;
@@ -24,7 +24,7 @@ pub fn run(options: &Options) {
         let (Some(plain), Some(shim)) = (times[0].get(&size), times[1].get(&size)) else {
             continue;
         };
-        // Pair by pair: the clock of the CPU drifts.
+        // Pair by pair, because the clock of the CPU drifts.
         let more_ns: Samples = plain.iter().zip(shim).map(|(libc, shim)| shim - libc).collect();
         let key = |what: &str| format!("small.{}.{what}", short(size));
         figure(&key("libc_ns"), median(plain));
@@ -45,7 +45,7 @@ pub fn run(options: &Options) {
 
 type BySize = BTreeMap<usize, Vec<f64>>;
 
-/// Interleaved processes, in random order, with each of the libraries.
+/// Runs interleaved processes, in random order, with each of the libraries.
 fn times(options: &Options, arms: &[Option<&str>]) -> Vec<BySize> {
     let mut results = vec![BySize::new(); arms.len()];
     let rounds = ((options.seconds * 10.0) as usize).max(5);
@@ -65,14 +65,14 @@ fn times(options: &Options, arms: &[Option<&str>]) -> Vec<BySize> {
     results
 }
 
-/// Source and destination, far from sharing the low bits of their addresses: a load that seems to
-/// alias a store would be measured instead of the call.
+/// Source and destination, whose addresses differ in the low bits: a load that seems to alias a
+/// store (4K aliasing) would be measured instead of the call.
 #[repr(align(4096))]
 struct Room([u8; 4 * 4096]);
 
 const DESTINATION: usize = 2 * 4096 + 2048;
 
-/// Ordinary calls, as a compiler makes them for a size it does not know.
+/// Makes ordinary calls, like a compiler for an unknown size.
 #[inline(never)]
 fn calls(room: &mut Room, size: usize, count: usize) {
     assert!(size <= 4096);
@@ -87,8 +87,8 @@ fn calls(room: &mut Room, size: usize, count: usize) {
     black_box(room);
 }
 
-/// Prints the nanoseconds of one call, size by size. Whatever disturbs us makes a call slower, never
-/// faster: the lowest tenth is the call itself.
+/// Prints the nanoseconds of one call, size by size. Disturbances make a call slower, never faster:
+/// the lowest tenth is the call itself.
 pub fn time_child() {
     let mut room = Room([1; 4 * 4096]);
     for size in SIZES {

@@ -1,4 +1,4 @@
-//! Programs that copy nothing large: what the shim costs them.
+//! Cost of the shim for programs without large copies.
 
 use crate::measure::{Samples, shuffled};
 use crate::options::Options;
@@ -6,7 +6,7 @@ use crate::out::{Table, figure, progress, time};
 use crate::spawn::{Program, Scratch};
 
 pub fn run(options: &Options) {
-    // What any preloaded library costs is not ours.
+    // The cost of any preloaded library is not ours.
     let empty = Scratch::empty();
     let ours = options.library().and_then(|lib| Scratch::copy_of("ours", lib));
     let rival = options.against.as_deref().and_then(|lib| Scratch::copy_of("against", lib));
@@ -42,7 +42,7 @@ pub fn run(options: &Options) {
     table.print();
 }
 
-/// Nanoseconds of each run with each library, in random order.
+/// Returns the nanoseconds of each run with each library, in random order.
 fn timed(args: &[&str], arms: &[Option<&Scratch>], runs: usize) -> Option<Vec<Samples>> {
     let programs: Vec<Program> =
         arms.iter().map(|lib| Program::new(args, lib.map(|lib| lib.0.as_str()))).collect();

@@ -1,4 +1,4 @@
-//! The prices that the design rests on: signals, futexes, threads. No shim here.
+//! Costs that the design rests on: signals, futexes, threads. Without the shim.
 
 use crate::measure::{PAUSE_US, Samples, now, settle};
 use crate::options::Options;
@@ -44,7 +44,7 @@ pub fn run(_: &Options) {
     table.print();
 }
 
-/// Each call timed in groups of 20: the clock is coarse.
+/// Times calls in groups of 20, because the clock is coarse.
 fn each<T>(mut call: impl FnMut() -> T) -> Samples {
     let group = |_| {
         let start = now();
@@ -54,7 +54,7 @@ fn each<T>(mut call: impl FnMut() -> T) -> Samples {
     (0..1000).map(group).collect()
 }
 
-/// What waking costs the waker, and how long until the sleeper runs.
+/// Returns the cost of waking for the waker, and the time until the sleeper runs.
 fn wake_sleeper(count: usize) -> (Samples, Samples) {
     let shared = Arc::new((AtomicU32::new(0), AtomicU64::new(0)));
     let sleeper = Arc::clone(&shared);

@@ -1,4 +1,4 @@
-//! Memory that both processes have: words that they wait on, chunks and small messages.
+//! Shared memory of both processes: words that they wait on, chunks and small messages.
 
 use crate::measure::now;
 use crate::team::futex;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 pub(super) const CHUNK: usize = 64 << 10;
 pub(super) const CHUNKS: usize = 8;
 
-/// How long to spin before sleeping: what adma spins, about.
+/// Time to spin before sleeping: about as long as adma.
 pub const SPIN_NS: u64 = 20_000;
 
 #[repr(align(128))]
@@ -50,8 +50,7 @@ impl Word {
     }
 }
 
-/// Where a small message lies for `Futex`, as well as one can: flag and bytes begin lines of their
-/// own.
+/// Place of a small message for `Futex`, in the best layout: flag and bytes begin cache lines.
 #[repr(C, align(4096))]
 pub(super) struct Slot {
     pub(super) sent: Word,
@@ -63,14 +62,14 @@ pub(super) struct Page(pub(super) [u8; PAGE]);
 
 pub(super) const PAGE: usize = 4096;
 
-/// Two cores exchange some lines twice as fast as others, by where in the machine such a line has
-/// its home. So every turn takes another of these.
+/// Number of slots, used in turn: two cores exchange some lines twice as fast as others, depending
+/// on the line's home slice.
 pub(super) const SLOTS: usize = 32;
 
 /// One direction in shared memory.
 #[repr(C, align(4096))]
 pub(super) struct Lane {
-    /// Messages, or chunks, that are there, and that were taken.
+    /// Messages, or chunks, that were sent, and that were taken.
     pub(super) sent: Word,
     pub(super) taken: Word,
     pub(super) address: AtomicUsize,

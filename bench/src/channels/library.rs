@@ -15,7 +15,7 @@ pub(super) struct Library {
     alloc: unsafe extern "C" fn(usize) -> *mut c_void,
     info: Transfer,
     pub(super) connection: i32,
-    /// For what is sent, and for what is received.
+    /// Blocks to send from and to receive into.
     pub(super) blocks: [*mut u8; 2],
 }
 

@@ -1,4 +1,4 @@
-//! Each way to send bytes, and to take them at the other end.
+//! Ways to send bytes, and to receive them.
 //!
 //! The law of this module: all buffers have `LARGEST` bytes and lanes stay mapped; in a ping-pong
 //! only one side touches a buffer, a chunk or a slot at a time.
@@ -13,15 +13,15 @@ use std::ptr;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 use std::sync::atomic::Ordering;
 
-/// This process's end of everything.
+/// This process's end of all channels.
 pub(super) struct End {
     pub(super) lanes: [*mut Lane; 2],
-    /// Which lane it writes.
+    /// Lane that it writes.
     pub(super) side: usize,
     pub(super) counts: [u32; 2],
     /// Small messages so far in each of the slots.
     pub(super) slot_counts: [[u32; SLOTS]; 2],
-    /// The slot of this turn.
+    /// Slot of this turn.
     pub(super) slot: usize,
     pub(super) other: i32,
     pub(super) pipe: (PipeReader, PipeWriter),
@@ -33,7 +33,7 @@ pub(super) struct End {
 }
 
 impl End {
-    /// What is sent (0), or what is received (1).
+    /// Returns the buffer to send (0), or to receive (1).
     fn buffer(&self, channel: Channel, which: usize) -> *mut u8 {
         match channel {
             Channel::Blocks => self.library.blocks[which],

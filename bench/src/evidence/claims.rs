@@ -1,9 +1,9 @@
-//! The table of claims: what the papers say, and which figure of ours answers it.
+//! Table of claims: statements of the papers, and our figure for each.
 
 use crate::out::Figures;
 use crate::targets::matches;
 
-/// How a number of ours is found among the figures.
+/// Selection of our number among the figures.
 pub enum Ours {
     /// The first of these that was measured.
     Figure(&'static [&'static str]),
@@ -18,10 +18,10 @@ pub struct Claim {
     pub paper: &'static str,
     pub figure: &'static str,
     pub says: &'static str,
-    /// The paper's number, where it gives one that can be compared.
+    /// Number of the paper, if it gives a comparable one.
     pub number: Option<f64>,
     pub ours: Ours,
-    /// What our number is.
+    /// Description of our number.
     pub what: &'static str,
     pub command: &'static str,
 }
@@ -41,7 +41,7 @@ const ADCE: &str = "ADCE";
 const OPEN_MX: &str = "Open-MX";
 const MINI: &str = "miNI";
 const DAMNICK: &str = "DAMNICK";
-/// Begins rows for which only real I/OAT hardware would give a time.
+/// Prefix of rows for which only real I/OAT hardware would give a time.
 pub const COUNTS: &str = "counts only: ";
 
 #[rustfmt::skip]
@@ -89,7 +89,7 @@ pub const CLAIMS: &[Claim] = &[
 ];
 
 impl Claim {
-    /// Our number; none where it was not measured.
+    /// Returns our number; `None` where it was not measured.
     pub fn ours(&self, figures: &Figures) -> Option<f64> {
         let of = |key: &str| figures.get(key).map(|figure| figure.value);
         match self.ours {
@@ -103,7 +103,7 @@ impl Claim {
     }
 }
 
-/// What adma does not help, or costs: text, pattern of figures, and whether more is worse.
+/// Costs and lacks of adma: text, pattern of figures, and whether more is worse.
 #[rustfmt::skip]
 pub const LOSSES: &[(&str, &str, bool)] = &[
     ("CPU time of a cold copy of 1 MiB, all threads, over libc's", "phases.cpu.1M.ratio", true),
@@ -129,7 +129,7 @@ pub const LOSSES: &[(&str, &str, bool)] = &[
     ("programs that gain nothing: most CPU time over plain", "programs.*.cpu_without_gain", true),
 ];
 
-/// The worst figure of a loss, with its key.
+/// Returns the worst figure of a loss, with its key.
 pub fn worst<'a>(
     pattern: &str,
     more_is_worse: bool,
@@ -141,7 +141,7 @@ pub fn worst<'a>(
     all.max_by(|a, b| (sign * a.1).total_cmp(&(sign * b.1)))
 }
 
-/// Figures that are ratios to libc or plain runs, in which less than 1 is a loss.
+/// Figures that are ratios to libc or plain runs; less than 1 is a loss.
 const GAINS: &[&str] = &[
     "copy.*.*.row_libc|pause_libc",
     "load.*.*.*.time|throughput",
@@ -156,7 +156,7 @@ const GAINS: &[&str] = &[
     "reads.*.*.ratio",
 ];
 
-/// Every gain below this, lowest first: by chance or not, it is shown.
+/// Returns every gain below this, lowest first, even if by chance.
 pub fn below(bound: f64, figures: &Figures) -> Vec<(&str, f64)> {
     let gain = |key: &str| GAINS.iter().any(|pattern| matches(pattern, key));
     let low = figures.iter().filter(|(key, figure)| figure.value < bound && gain(key));

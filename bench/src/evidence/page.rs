@@ -1,5 +1,5 @@
-//! The page: one file that stands alone. Losses first, then the table of claims, plots with their
-//! tables, and what each benchmark printed.
+//! The page: one self-contained file. Losses first, then the table of claims, plots with their
+//! tables, and the output of each benchmark.
 
 use super::claims::{self, CLAIMS, LOSSES};
 use super::plot::{Plot, escape, number};
@@ -33,7 +33,7 @@ const DRAWINGS: &[Drawing] = &[
     ("alltoall", "Open MPI alltoall of 4 MiB, with / without (Open-MX 12)", "ranks", "x", false, &[("cma", "mpi.*.cma.alltoall.4M.ratio"), ("copy in, copy out", "mpi.*.none.alltoall.4M.ratio"), ("MPICH", "mpi.*.mpich.alltoall.4M.ratio"), ("integer sort, cma", "mpi.*.cma.sort.16M.ratio")]),
 ];
 
-/// Drawings that are also files of their own, of the machine with the most CPUs.
+/// Drawings that are also separate files, of the machine with the most CPUs.
 const FILES: [&str; 3] = ["copy", "scaling", "messages"];
 
 const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:1300px;margin:2em auto;padding:0 1em}\
@@ -42,7 +42,7 @@ text-align:right;font-variant-numeric:tabular-nums}td.t,th.t{text-align:left}th{
 .row{display:flex;flex-wrap:wrap;gap:1.5em}figure{margin:0}pre{overflow:auto;background:#f5f5f5;\
 padding:.6em;font-size:12px}svg{max-width:100%;height:auto}caption{text-align:left;font-weight:bold}";
 
-/// Writes index.html, claims.csv and the plots that stand alone.
+/// Writes index.html, claims.csv and the separate plots.
 pub fn write(folder: &Path, all: &[Results]) -> io::Result<()> {
     fs::write(folder.join("index.html"), html(all))?;
     fs::write(folder.join("claims.csv"), claims_csv(all))?;
@@ -105,7 +105,7 @@ fn html(all: &[Results]) -> String {
     page + "</body></html>\n"
 }
 
-/// A table; the first columns hold text. Cells are HTML.
+/// Returns a table; the first columns hold text. Cells are HTML.
 fn table<S: AsRef<str>>(
     head: &[S],
     rows: impl IntoIterator<Item = Vec<String>>,
@@ -218,7 +218,7 @@ fn plot<'a>(drawing: &'a Drawing, figures: &Figures) -> Plot<'a> {
     Plot { title, x, y, log_y, lines: lines.iter().filter_map(line).collect() }
 }
 
-/// The plot of each machine, side by side, with its table.
+/// Returns the plot of each machine, side by side, with its table.
 fn drawing_of(drawing: &Drawing, all: &[Results]) -> String {
     let mut html = format!("<h3>{}</h3><div class=\"row\">\n", escape(drawing.1));
     for results in all {

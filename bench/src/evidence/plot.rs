@@ -20,7 +20,7 @@ const BOTTOM: f64 = 45.0;
 const DASHES: [&str; 6] = ["", "7 3", "2 3", "9 3 2 3", "12 4", "1 4"];
 const GREYS: [&str; 6] = ["#000", "#333", "#555", "#777", "#222", "#666"];
 
-/// Places values on a stretch of pixels.
+/// Maps values to a range of pixels.
 struct Axis {
     low: f64,
     high: f64,
@@ -51,7 +51,7 @@ impl Axis {
 }
 
 impl Plot<'_> {
-    /// All x of all lines, in order.
+    /// Returns all x of all lines, in order.
     pub fn xs(&self) -> Vec<f64> {
         let points = self.lines.iter().flat_map(|(_, points)| points);
         let mut xs: Vec<f64> = points.map(|point| point.0).collect();
@@ -137,7 +137,7 @@ impl Plot<'_> {
     }
 }
 
-/// A circle, square, triangle or diamond, full or empty.
+/// Returns a circle, square, triangle or diamond, full or empty.
 fn mark(index: usize, (x, y): (f64, f64), grey: &str) -> String {
     let shape = match index % 4 {
         0 => format!("M{} {y:.1}a3.2 3.2 0 1 0 6.4 0a3.2 3.2 0 1 0-6.4 0", x - 3.2),
@@ -149,7 +149,7 @@ fn mark(index: usize, (x, y): (f64, f64), grey: &str) -> String {
     format!("<path d=\"{shape}\" fill=\"{fill}\" stroke=\"{grey}\"/>")
 }
 
-/// Three digits that count.
+/// Formats a number with three significant digits.
 pub fn number(value: f64) -> String {
     match value.abs() {
         v if v == 0.0 || v.fract() == 0.0 && v < 1e6 => format!("{value:.0}"),

@@ -1,6 +1,6 @@
-//! The jobs, in one table. Their scripts lie in bench/programs.
+//! The jobs, in one table. Their scripts are in bench/programs.
 
-/// What a job needs that may not be there.
+/// Requirement of a job that may be missing.
 pub enum Need {
     /// A Python module by the name it is imported by.
     Module(&'static str),
@@ -11,7 +11,7 @@ use Need::{Module, Program};
 
 pub struct Job {
     pub name: &'static str,
-    /// For the reader: what is copied, and how often (`{}`).
+    /// Description: what is copied, and how often (`{}`).
     what: &'static str,
     /// The script and the job's name in it.
     pub script: (&'static str, &'static str),
@@ -20,7 +20,7 @@ pub struct Job {
     pub needs: &'static [Need],
 }
 
-/// What gets the library.
+/// Processes that get the library.
 #[derive(Clone, Copy, PartialEq)]
 pub enum UnderTest {
     /// The job and whatever it starts.
@@ -77,7 +77,7 @@ pub const JOBS: &[Job] = &[
     job("rust-clone", "Vec::clone, {} x 64 MiB", ("", "vec-clone"), 24, Itself, &[]),
 ];
 
-/// The scripts are carried inside the binary, so that it is enough on another machine.
+/// Scripts, embedded in the binary, which suffices on another machine.
 pub const SCRIPTS: &[(&str, &str)] = &[
     ("work.py", include_str!("../../programs/work.py")),
     ("numpy_jobs.py", include_str!("../../programs/numpy_jobs.py")),
@@ -113,7 +113,7 @@ impl Job {
     }
 }
 
-/// The jobs that a list names: "redis" is all of its jobs, "redis-copy" is one.
+/// Returns the jobs that a list names: "redis" is all of its jobs, "redis-copy" is one.
 pub fn chosen(names: Option<&[String]>) -> Vec<&'static Job> {
     let named = |job: &&Job| names.is_none_or(|names| names.iter().any(|name| is(name, job)));
     JOBS.iter().filter(named).collect()

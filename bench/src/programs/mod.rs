@@ -1,5 +1,5 @@
-//! Real programs that know nothing of us: what they do, what they need, and
-//! how one run of one of them is measured. `benches::programs` compares.
+//! Real, unmodified programs: their jobs, their requirements, and the measurement of one run.
+//! `benches::programs` compares.
 
 pub mod jobs;
 pub mod needs;

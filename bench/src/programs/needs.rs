@@ -1,5 +1,5 @@
-//! What jobs need: Python modules in a virtual environment of ours, and Debian
-//! packages. `bench/programs/install` fetches them.
+//! Requirements of jobs: Python modules in a virtual environment of ours, and Debian packages.
+//! `bench/programs/install` fetches them.
 
 use super::jobs::Need::{self, Module, Program};
 use super::jobs::{Job, SCRIPTS};
@@ -7,13 +7,13 @@ use crate::spawn::{self, Scratch};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// The folder beside this program where everything lies that jobs need.
+/// Folder beside this program with everything that jobs need.
 pub struct Place {
     pub folder: PathBuf,
     pub scripts: PathBuf,
     /// The empty library.
     pub empty: Option<Scratch>,
-    /// The interpreters there are: that of the virtual environment comes first.
+    /// Interpreters: that of the virtual environment comes first.
     pythons: Vec<String>,
 }
 
@@ -27,15 +27,15 @@ impl Place {
             fs::write(scripts.join(name), text)?;
         }
         let own = folder.join("venv/bin/python").to_string_lossy().into_owned();
-        // Debian's own before any other: what its packages bring is there.
+        // Debian's own first, which has the modules of its packages.
         let debian = Some("/usr/bin/python3").filter(|python| Path::new(python).exists());
         let mut pythons = vec![own, debian.unwrap_or("python3").into()];
         pythons.retain(|python| imports(python, "sys"));
         Ok(Place { folder, scripts, empty: Scratch::empty(), pythons })
     }
 
-    /// What runs a job's script: node, or the first Python that has its modules. The error
-    /// says what is missing.
+    /// Returns the interpreter of a job's script: node, or the first Python that has its modules.
+    /// The error says what is missing.
     pub fn interpreter(&self, job: &Job) -> Result<&str, String> {
         for need in job.needs {
             if let Program(what, package) = need
@@ -59,12 +59,12 @@ impl Place {
         Err(reason)
     }
 
-    /// The first Python that has a module.
+    /// Returns the first Python that has a module.
     pub fn python_with(&self, module: &str) -> Option<&str> {
         self.pythons.iter().find(|python| imports(python, module)).map(String::as_str)
     }
 
-    /// A line for each Python that is used, with the versions of its modules.
+    /// Returns a line for each Python that is used, with the versions of its modules.
     pub fn versions(&self, jobs: &[&Job]) -> String {
         let script = "import importlib, platform, sys\n\
                       print('python', platform.python_version(), end='')\n\

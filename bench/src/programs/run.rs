@@ -1,4 +1,4 @@
-//! One run of one job: how long, how much CPU time, and what was copied how.
+//! One run of one job: time, CPU time, and copies by path.
 
 use super::jobs::{Job, UnderTest};
 use super::needs::Place;
@@ -13,25 +13,25 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// No job takes a tenth of this.
+/// Time limit, ten times what any job takes.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// The status by which a job says that it cannot be done here.
+/// Exit status of a job that cannot run here.
 const SKIPPED: i32 = 77;
 
-/// What is preloaded, and which knobs are set.
+/// Preloaded library and knobs.
 #[derive(Clone, Default)]
 pub struct Surroundings<'a> {
     pub preload: Option<&'a str>,
     pub knobs: Vec<(&'a str, &'a str)>,
-    /// Compare results; such a run is not timed.
+    /// Set to compare results; such a run is not timed.
     pub check: bool,
 }
 
 pub struct Measured {
     /// Seconds from start to end, as seen from outside.
     pub whole: f64,
-    /// Seconds of the working part, as the job tells.
+    /// Seconds of the working part, as the job reports them.
     pub work: f64,
     /// Seconds of CPU time, user and system, of all its processes.
     pub cpu: f64,
@@ -49,11 +49,11 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// A job that can be run.
+/// A job that can run.
 pub struct Run<'a> {
     pub job: &'a Job,
     pub place: &'a Place,
-    /// What runs its script.
+    /// Interpreter of its script.
     pub interpreter: &'a str,
     pub quick: bool,
 }
@@ -115,7 +115,7 @@ fn command(run: &Run<'_>, around: &Surroundings<'_>, reports: &Path) -> Command 
     command
 }
 
-/// An empty folder into which servers of other users write as well.
+/// Makes an empty folder that servers of other users can write to.
 fn empty_for_everybody(folder: &Path) -> io::Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -124,7 +124,7 @@ fn empty_for_everybody(folder: &Path) -> io::Result<()> {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o1777))
 }
 
-/// All that it writes; none if it had to be killed.
+/// Returns all output; `None` if it had to be killed.
 fn output(child: &mut Child) -> Option<String> {
     let mut stdout = child.stdout.take()?;
     let (send, receive) = mpsc::channel();
@@ -140,7 +140,7 @@ fn output(child: &mut Child) -> Option<String> {
     text
 }
 
-/// Its status, and the CPU time of it and of all that it has waited for.
+/// Returns its status, and the CPU time of it and of all children that it has waited for.
 fn wait(child: &Child) -> io::Result<(i32, f64)> {
     let mut status = 0;
     // SAFETY: zeros are a good rusage.

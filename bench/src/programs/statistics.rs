@@ -1,10 +1,10 @@
-//! What the library reports of the processes of one run (ADMA_STATS=json).
+//! Statistics of the library about the processes of one run (ADMA_STATS=json).
 
 use serde_json::Value;
 use std::path::Path;
 use std::{fs, io};
 
-/// Of all processes together.
+/// Sums over all processes.
 #[derive(Default, Debug, PartialEq)]
 pub struct Copies {
     pub engine_bytes: u64,
@@ -39,7 +39,7 @@ impl Copies {
         self.libc_ns += buckets.iter().filter_map(total).sum::<f64>();
     }
 
-    /// The part of all bytes that the engine carried; none without large copies.
+    /// Returns the part of all bytes that the engine carried; `None` without large copies.
     pub fn engine_part(&self) -> Option<f64> {
         let bytes = self.engine_bytes + self.libc_bytes;
         (bytes > 0).then(|| self.engine_bytes as f64 / bytes as f64)
