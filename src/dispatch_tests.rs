@@ -1,4 +1,4 @@
-//! Which way copies take, with the real engines behind the dispatcher.
+//! Paths of copies, with the real engines behind the dispatcher.
 
 use super::*;
 use crate::backend::threads::workers;
@@ -162,7 +162,7 @@ fn learning_with_the_helper_tries_it_and_never_streams() {
     assert!(dispatcher.learner(Kind::Copies).known().all(|(.., gains)| gains[2] == 0.0));
 }
 
-/// The engine copies only: the rest is libc's, and the report says why.
+/// The engine copies only: the rest goes to libc, and the report says why.
 #[test]
 fn fills_and_comparisons_stay_with_the_cpu_beside_the_helper() {
     let dispatcher = helped(Helper::new(2), |_| {});

@@ -126,7 +126,7 @@ pub struct Learner {
     unasked: AtomicU32,
 }
 
-/// What an untimed copy looks at, on one line of the cache: the copy before it has taken all others.
+/// Data of an untimed copy, on one cache line: the copy before it has evicted all others.
 #[repr(align(64))]
 struct Recent {
     /// Ticks at which the last large copy ended.

@@ -1,4 +1,4 @@
-//! What the learner makes of copies whose times are told to it.
+//! Tests of the learner with simulated times of copies.
 
 use super::*;
 use crate::os::mapped::zeroed;
@@ -13,15 +13,15 @@ struct World {
 const COLD: World = World { libc: |n| n as u64 / 3, shared: |n| n as u64 / 6 + 8000 };
 /// 30 GB/s alone; help hardly helps and costs 8 µs.
 const HOT: World = World { libc: |n| n as u64 / 14, shared: |n| n as u64 / 16 + 16000 };
-/// The other CPU is busy: what was begun is waited for.
+/// The other CPU is busy: begun pieces are waited for.
 const BUSY: World = World { libc: |n| n as u64 / 3, shared: |n| n as u64 / 3 + 40_000 };
 
-/// One process: its clock and its noise, and how many ticks of it went where.
+/// One process: its clock and its noise, and its ticks by path.
 struct Process {
     learner: Learner,
     noise: u64,
     now: u64,
-    /// How much more the rest of a copy costs than its first bytes, in percent.
+    /// Percent by which the rest of a copy costs more than its first bytes.
     uphill: u64,
     /// Percent of shared copies that take three times as long: a worker has lost its CPU.
     late: u64,
@@ -35,7 +35,7 @@ struct Ways {
     shared: u64,
     libc: u64,
     compared: u64,
-    /// Those by libc that were not timed.
+    /// Copies by libc that were not timed.
     untimed: u64,
     ticks: u64,
 }
@@ -111,7 +111,7 @@ impl Process {
     }
 }
 
-/// As for copies.
+/// Value of `Kind::untimed_below` for copies.
 const UNTIMED_BELOW: usize = 1 << 20;
 
 #[test]
@@ -130,7 +130,7 @@ fn most_copies_left_to_libc_back_to_back_are_not_timed() {
     let paused = Process::new().run(FLOOR, &HOT, 4000, 2 * SPIN_TICKS);
     let large = Process::new().run(UNTIMED_BELOW, &HOT, 4000, 0);
     assert_eq!([paused.untimed, large.untimed], [0, 0]);
-    // What comes to gain is found out as soon as before.
+    // A later gain is found as soon as before.
     let mut process = Process::new();
     process.run(FLOOR, &HOT, 4000, 0);
     assert!(process.run(FLOOR, &COLD, 4000, 0).shared > 2000);
@@ -221,7 +221,7 @@ fn noise_that_is_the_same_either_way_changes_nothing() {
             })
             .collect();
         shares.sort_unstable();
-        // All but the two percent that were least lucky.
+        // All but the unluckiest two percent.
         let (least, most) = (shares[20], shares[999]);
         assert!(most - least <= 20, "{least} to {most} of 200 were shared");
     }
@@ -300,8 +300,8 @@ fn threshold_is_the_first_size_that_gains() {
     }
 }
 
-/// Whether memory is fresh costs a system call to know. It is saved where copies are quick, and
-/// spent again soon after they are not.
+/// Asking whether memory is fresh costs a system call. It is saved while copies are quick, and made
+/// again soon after they are not.
 #[test]
 fn fresh_memory_is_not_asked_about_while_libc_is_quick() {
     let mut process = Process::new();

@@ -447,7 +447,7 @@ global_asm!(
     "ret",
     ".endm",
 
-    // What the kernel wants to know of a restartable sequence (struct rseq_cs).
+    // Description of the restartable sequence for the kernel (struct rseq_cs).
     ".pushsection .data.rel.ro.adma_sequence,\"aw\",@progbits",
     ".p2align 5",
     "adma_sequence:",

@@ -123,7 +123,7 @@ pub unsafe extern "C" fn adma_free(addr: *mut c_void) -> c_int {
     nothing_or(unsafe { blocks::free(addr as usize, handles::owner()) })
 }
 
-/// As `struct adma_peer`.
+/// Mirrors `struct adma_peer`.
 #[repr(C)]
 pub struct PeerInfo {
     pid: libc::pid_t,

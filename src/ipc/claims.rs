@@ -14,7 +14,7 @@
 
 use crate::os::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// What a process does with a message.
+/// Role of a process in a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
     #[default]

@@ -1,4 +1,4 @@
-//! What loom checks of messages: `mod.rs` without all that has other atomics than loom's.
+//! Parts of messages for loom's models: `mod.rs` without modules that use other atomics.
 
 pub mod claims;
 #[path = "wake/doorbell.rs"]

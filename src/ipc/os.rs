@@ -123,7 +123,7 @@ pub fn close_after_fork() {
 pub struct Fd {
     number: i32,
     mark: u64,
-    /// Of a descriptor that is no socket: the witness when it was made. 0: none.
+    /// Witness when it was made, of a descriptor that is no socket. 0: none.
     witness: u64,
     /// Shuts the socket down on drop, so that the peer sees the end although a child holds a copy.
     pub shut_on_drop: bool,

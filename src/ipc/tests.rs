@@ -1,5 +1,5 @@
-//! Both ends of a connection in one process, on every engine: what programs cannot do or see from
-//! outside (tests/ipc.rs has the rest).
+//! Tests with both ends of a connection in one process, on every engine: what programs cannot do or
+//! see from outside (tests/ipc.rs has the rest).
 
 use crate::backend::libc as original;
 use crate::ipc::calls::{
@@ -59,7 +59,7 @@ fn pair() -> Pair {
 
 const SHM: Settings = Settings { engines: Engines::SharedMemory, ..DEFAULT };
 
-/// Every way a message can take: one side that does not want to be proven is enough.
+/// Returns a pair for every way of a message: one side that refuses proof is enough.
 fn every_pair() -> [Pair; 3] {
     [
         pair(),
@@ -96,7 +96,7 @@ fn wait(cookie: i64) -> isize {
     if cookie > 0 { wait_for(cookie, -1) } else { cookie as isize }
 }
 
-/// One message, both ends of which wait from the beginning.
+/// Sends one message, both ends of which wait from the beginning.
 fn send([a, b]: [i32; 2], data: &[u8], got: &mut [u8]) -> [isize; 2] {
     thread::scope(|scope| {
         let writer = scope.spawn(move || write(a, data));
@@ -105,7 +105,7 @@ fn send([a, b]: [i32; 2], data: &[u8], got: &mut [u8]) -> [isize; 2] {
     })
 }
 
-/// What is shown of our addresses to a peer without proof: nothing.
+/// An unproven peer sees none of our addresses.
 #[test]
 fn posts_tell_addresses_to_proven_peers_only() {
     for Pair { ends: [a, b], what } in every_pair() {
@@ -141,7 +141,7 @@ fn numbers_wrap_around() {
     }
 }
 
-/// Calls one after the other until one tells of an end.
+/// Makes calls until one reports an end.
 fn until_the_end(role: Role, handle: i32) -> isize {
     let mut data = vec![0; 70_000];
     let one = |turn: usize| match role {
@@ -161,7 +161,7 @@ fn calls_of_other_threads_are_ebadf_when_their_connection_is_closed() {
             let (left, other_role) = if writer_closes { (b, Reader) } else { (a, Writer) };
             thread::scope(|scope| {
                 let ours = [(); 4].map(|()| scope.spawn(move || until_the_end(role, closed)));
-                // The other side closes as soon as it hears of it.
+                // The other side closes as soon as it notices.
                 let others = [(); 4].map(|()| {
                     scope.spawn(move || (until_the_end(other_role, left), close(left)).0)
                 });
@@ -187,7 +187,7 @@ fn forge_first_write(handle: i32, kind: u32, at: u64, len: u64) {
     desc.number.store(1, Ordering::Release);
 }
 
-/// A thread that comes by for another message meets it first.
+/// A thread that serves another message meets it first.
 #[test]
 fn bad_post_is_eproto_for_its_own_cookie_and_is_never_taken() {
     let bad = [(DIRECT, u64::MAX - 10, 1 << 20), (DIRECT, 4096, u64::MAX), (77, 4096, 1 << 20)];
@@ -198,18 +198,18 @@ fn bad_post_is_eproto_for_its_own_cookie_and_is_never_taken() {
         let (mut first, mut second) = (vec![1; 1 << 20], vec![1; 1 << 20]);
         let cookies = [iread(b, &mut first), iread(b, &mut second)];
         forge_first_write(a, kind, at, len);
-        // Its own message has met nothing, so it helps; then nothing is believed any more.
+        // Its own message is unmatched, so it helps; then nothing is trusted any more.
         assert_eq!(check(cookies[1]), IN_PROGRESS);
         let broken = -libc::EPROTO as isize;
         assert_eq!([check(cookies[0]), check(cookies[1])], [broken; 2], "{kind} {at:#x} {len:#x}");
-        // Mended afterwards: no thread that comes by for another connection takes it.
+        // Repaired afterwards: no thread that serves another connection takes it.
         forge_first_write(a, EAGER, 0, 64);
         assert_eq!(check(iread(other, &mut [0; 1])), IN_PROGRESS);
         assert!(first.iter().chain(&second).all(|&byte| byte == 1));
     }
 }
 
-/// Begins a piece of a message, as a thread that is slow.
+/// Begins a piece of a message, like a slow thread.
 fn claim(link: &Link, role: Role, number: u32) -> MessagePiece {
     let (endpoint, lane) = link.endpoint(role);
     match endpoint.lock().advance(lane, link.proven(), true, false, number) {

@@ -1,4 +1,4 @@
-//! What of `os` is built for loom: its atomics and a word to sleep on.
+//! Parts of `os` for loom: its atomics and a word to sleep on.
 
 #[path = "sync.rs"]
 pub mod sync;

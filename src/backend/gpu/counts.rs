@@ -1,9 +1,9 @@
-//! What the engine counts, for the report.
+//! Counters of the engine, for the report.
 
 use super::CHANNELS;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// For the report.
+/// Counters for the report.
 pub struct Counts {
     pub channel_bytes: [AtomicU64; CHANNELS],
     pub caller_bytes: AtomicU64,
@@ -14,12 +14,12 @@ pub struct Counts {
     pub hits: AtomicU64,
     pub misses: AtomicU64,
     pub registrations: AtomicU64,
-    /// Bytes that were registered at one time.
+    /// Most bytes that were registered at one time.
     pub most_bytes: AtomicU64,
     /// Registrations whose memory went away.
     pub invalidations: AtomicU64,
     pub evictions: AtomicU64,
-    /// Memory that the driver would not register, that is not of the right kind, or is too much.
+    /// Memory that the driver refused, or that is of the wrong kind, or too much.
     pub refused: AtomicU64,
 }
 
@@ -43,7 +43,7 @@ impl Counts {
         ]
     }
 
-    /// What has become of registrations, by name.
+    /// Returns the counts of registrations, by name.
     pub fn of_registrations(&self) -> [(&'static str, u64); 7] {
         self.about_memory().map(|(name, count)| (name, count.load(Relaxed)))
     }

@@ -21,9 +21,9 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 /// Interval of the search for lost copies while any are in flight.
 const LOOK_NANOS: u64 = 10_000_000;
-/// How long the service thread looks for the next copy before it sleeps, in ticks: about 40 us.
+/// Ticks that the service thread spins for the next copy before it sleeps: about 40 us.
 const SPIN: u64 = 100_000;
-/// How long exit waits for copies and for the thread.
+/// Time that exit waits for copies and for the thread.
 const EXIT_NANOS: u64 = 3_000_000_000;
 const STACK: usize = 2 << 20;
 /// Value of `slow_calls`: `straight` is not used any more.

@@ -1,15 +1,15 @@
-//! Why there is no engine, in words.
+//! Reasons why there is no engine, as text.
 
 use crate::os::text;
 use core::fmt::{Display, Formatter, Result};
 
-/// Why there is no engine.
+/// Reason why there is no engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unavailable {
     Nothing,
     /// No libcuda.so.1, or too old a one.
     NoDriver,
-    /// The driver's number of what went wrong.
+    /// Error code of the driver.
     Driver(i32),
     /// userfaultfd is not available: an errno.
     Watch(i32),

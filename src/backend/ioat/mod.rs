@@ -67,7 +67,7 @@ const LONGEST_DOZE: u64 = 2_000_000;
 /// taken for lost, also by callers that are not to sleep.
 pub const LOST_AFTER: u64 = 25_000_000;
 
-/// How long one status call waits; there is always another.
+/// Time that one status call waits; another one follows.
 const STATUS_NANOS: u64 = 1_000_000_000;
 
 pub struct Engine {

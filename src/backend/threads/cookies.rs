@@ -62,7 +62,7 @@ pub struct Entry {
     /// Bytes of its parts.
     bytes: AtomicUsize,
     begun: AtomicU64,
-    /// As a part: one bit for each piece that was copied.
+    /// Pieces of a part that were copied, one bit each.
     #[cfg(not(loom))]
     copied: [AtomicU64; COPIED_WORDS],
 }

@@ -22,7 +22,7 @@ fn begin(table: &Table, copy: Posted, notice: Option<Notice>) -> Cookie {
     cookie
 }
 
-/// What `asynchronous::wait` does, without spinning. Whether we were told of the end.
+/// Models `asynchronous::wait`, without spinning. Returns whether we were told of the end.
 fn wait(table: &Table, cookie: Cookie, bytes: &WriteCounts) -> bool {
     loop {
         let owner = match table.look(cookie) {
@@ -120,7 +120,7 @@ fn word_is_written_after_all_pieces_of_all_parts() {
     });
 }
 
-/// A table, the queue with the bell, how many workers are alive, and the bytes of one copy.
+/// A table, the queue with the bell, the count of live workers, and the bytes of one copy.
 type Workshop = (Arc<Table>, Arc<Queue>, Arc<AtomicU32>, WriteCounts);
 
 fn workshop(alive: u32) -> Workshop {
@@ -151,7 +151,7 @@ fn worker_that_leaves_is_replaced_or_stays_for_the_copy() {
                     work_on(&table, part, End::Back, &bytes);
                     return;
                 }
-                // A sleep that is over at once: its time has passed.
+                // A sleep that times out at once.
                 if queue.count_out(&alive, heard) {
                     return;
                 }
@@ -161,7 +161,7 @@ fn worker_that_leaves_is_replaced_or_stays_for_the_copy() {
     });
 }
 
-/// As above, for a worker that is sent away, or may not sleep any more.
+/// Like the test above, for a worker that is sent away, or may not sleep any more.
 #[test]
 fn worker_that_is_sent_away_is_replaced_or_stays_for_the_copy() {
     explore(4, || {

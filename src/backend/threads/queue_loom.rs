@@ -17,7 +17,7 @@ fn work_on(slot: &Shared, end: End, bytes: &WriteCounts) {
     }
 }
 
-/// What `share_chunk` does, without threads and without spinning.
+/// Models `share_chunk`, without threads and without spinning.
 fn share(queue: &Queue, copy: Posted, bytes: &WriteCounts) {
     let slot = queue.take().expect("room");
     queue.post(slot, &copy);
@@ -55,9 +55,9 @@ fn caller_sleeps_until_the_begun_piece_is_over() {
     });
 }
 
-/// A worker is preempted somewhere in its piece, and the caller does not wait: it takes the
-/// piece back and copies it itself. A restartable sequence is a stretch that an interruption
-/// (membarrier) finds either not begun or given up, which is what a lock is here.
+/// A worker is preempted somewhere in its piece, and the caller does not wait: it takes the piece
+/// back and copies it itself. An interruption (membarrier) finds a restartable sequence either not
+/// begun or aborted, which a lock models here.
 #[test]
 fn piece_taken_back_is_written_by_one_at_a_time_and_never_afterwards() {
     explore(3, || {
@@ -78,7 +78,7 @@ fn piece_taken_back_is_written_by_one_at_a_time_and_never_afterwards() {
                 assert_eq!(returned.load(Ordering::SeqCst), claim.copy.mode.bits());
                 bytes.write(claim.copy.mode.bits(), claim.index);
             }
-            // To say so is a sequence of its own.
+            // Storing the state is a sequence of its own.
             let _inside = sequence.lock().unwrap();
             if is_mine() {
                 slot.finish(&claim, piece_is::DONE);
@@ -93,7 +93,7 @@ fn piece_taken_back_is_written_by_one_at_a_time_and_never_afterwards() {
                 drop(sequence.lock().unwrap());
             }
             for index in undone(slot) {
-                // Perhaps once more than the worker has, with equal bytes.
+                // Possibly once more than the worker, with equal bytes.
                 bytes.write(number, index);
             }
             assert!(bytes.times(number, 0) >= 1);

@@ -53,7 +53,7 @@ pub struct ReadCall {
     pub buffers: Buffers,
     /// `None`: from the file position on.
     pub offset: Option<usize>,
-    /// As preadv2 takes them.
+    /// Flags, as for preadv2.
     pub flags: usize,
     /// All arguments, as the original takes them.
     pub arguments: [usize; 5],

@@ -28,7 +28,7 @@ const LET_END_TICKS: u64 = 200_000_000;
 /// a piece claims the next one instead of looking for sleepers.
 pub(super) const NAP_NANOS: u64 = 20_000;
 
-/// How long a thread spins before sleeping: about 20 µs, the price of a wake-up.
+/// Ticks that a thread spins before sleeping: about 20 µs, the price of a wake-up.
 pub const SPIN_TICKS: u64 = 50_000;
 
 pub static QUEUE: Queue = zeroed();
@@ -45,7 +45,7 @@ const USUAL_FRAME: usize = 12 << 10;
 pub(super) static ALIVE: AtomicU32 = AtomicU32::new(0);
 /// Most workers alive at once; set when the engine starts, and again when the CPUs have changed.
 pub(super) static LIMIT: AtomicU32 = AtomicU32::new(0);
-/// How many workers add speed, as measured; see `note_gain`.
+/// Workers that add speed, as measured; see `note_gain`.
 static USEFUL: AtomicU32 = AtomicU32::new(MOST_WORKERS as u32);
 /// Lower bound of `USEFUL`: sixteen threads copied ten times as fast as one (`bench/run copy`).
 const USEFUL_ANYHOW: u32 = 15;
@@ -55,8 +55,8 @@ static CPUS: AtomicU64 = AtomicU64::new(0);
 static CPUS_ASKED: AtomicU64 = AtomicU64::new(0);
 /// Ticks for which that answer is valid: a second or two.
 const CPUS_BELIEVED_TICKS: u64 = 1 << 32;
-/// How the main thread was scheduled when the workers were made, see `cpus::worker_class`; and when
-/// we asked. The answer is believed for this many ticks: about 10 ms.
+/// Scheduling of the main thread when the workers were made, see `cpus::worker_class`; when it was
+/// read; and the ticks for which that is valid: about 10 ms.
 static CLASS: AtomicU64 = AtomicU64::new(0);
 static CLASS_ASKED: AtomicU64 = AtomicU64::new(0);
 const CLASS_BELIEVED_TICKS: u64 = 1 << 25;

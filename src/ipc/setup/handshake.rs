@@ -98,7 +98,7 @@ impl Greeting {
     }
 }
 
-/// What a side wants to be.
+/// Sides that a process can be.
 pub mod side {
     pub const EITHER: u32 = 0;
     /// It has called `connect`.

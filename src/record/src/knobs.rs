@@ -157,7 +157,7 @@ impl Form {
     }
 }
 
-/// What is wanted, for a message.
+/// Describes the accepted values, for a message.
 impl Display for Form {
     fn fmt(&self, out: &mut Formatter<'_>) -> Written {
         let list = |out: &mut Formatter<'_>, words: &[&str], last: &str| {
@@ -195,7 +195,7 @@ impl Display for Form {
     }
 }
 
-/// Digits, then nothing or one of K, M, G in either case. Nothing else, no sign, no blank.
+/// Parses digits, then nothing or one of K, M, G in either case: no sign, no blank.
 pub fn size(text: &str) -> Option<usize> {
     let (digits, shift) = match text.as_bytes().last()?.to_ascii_uppercase() {
         b'K' => (&text[..text.len() - 1], 10),
@@ -207,7 +207,7 @@ pub fn size(text: &str) -> Option<usize> {
     (bytes > 0).then_some(bytes)
 }
 
-/// `str::parse` would take a plus sign.
+/// Parses digits only: `str::parse` would accept a plus sign.
 fn whole(digits: &str) -> Option<usize> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
@@ -218,7 +218,7 @@ fn share(text: &str) -> Option<f32> {
     (0.0..=1.0).contains(&number).then_some(number)
 }
 
-/// Names of programs without their folders.
+/// Returns whether a value is a list of program names without folders.
 pub fn is_list_of_programs(value: &str) -> bool {
     value.split(',').all(|pattern| !pattern.is_empty() && !pattern.contains('/'))
 }

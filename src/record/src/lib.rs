@@ -1,5 +1,5 @@
-//! What the library counts, and the words that every report has for it. Library, command and tests
-//! use this crate, so a layout or a word exists once.
+//! Counters of the library, and the words of every report. Library, command and tests use this
+//! crate, so that each layout and word exists once.
 //!
 //! ```text
 //! live        layout of a live file: head, control, facts, recorder, messages; reasons for libc
@@ -43,14 +43,14 @@ pub unsafe trait Counters: Sized {
         unsafe { MaybeUninit::zeroed().assume_init() }
     };
 
-    /// The bytes of all numbers, to be filled from a file.
+    /// Returns the bytes of all numbers, to be filled from a file.
     fn bytes_mut(&mut self) -> &mut [u8] {
         let bytes = core::ptr::from_mut(self).cast::<u8>();
         // SAFETY: any bytes are a value, by this trait's promise.
         unsafe { core::slice::from_raw_parts_mut(bytes, size_of::<Self>()) }
     }
 
-    /// A copy. Not beside other threads.
+    /// Returns a copy. Not beside other threads.
     fn copy(&self) -> Self {
         // SAFETY: numbers, which own nothing.
         unsafe { core::ptr::read(self) }
@@ -65,17 +65,17 @@ pub unsafe trait Counters: Sized {
     }
 }
 
-/// A text of at most N bytes, with zeros behind it.
+/// A text of at most N bytes, padded with zeros.
 #[repr(C)]
 pub struct Text<const N: usize>([AtomicU8; N]);
 
 impl<const N: usize> Text<N> {
-    /// Takes the beginning of a text. Only once: a shorter one would leave the end of a longer.
+    /// Stores the beginning of a text. Only once: a shorter one would leave the end of a longer.
     pub fn set(&self, text: &[u8]) {
         self.0.iter().zip(text).for_each(|(to, from)| to.store(*from, Relaxed));
     }
 
-    /// The text, in `room`.
+    /// Returns the text, in `room`.
     pub fn get<'a>(&self, room: &'a mut [u8; N]) -> &'a [u8] {
         room.iter_mut().zip(&self.0).for_each(|(to, from)| *to = from.load(Relaxed));
         let end = room.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
@@ -99,7 +99,7 @@ impl<const N: usize> Sums<N> {
         self.0.each_ref().map(|sum| sum.load(Relaxed))
     }
 
-    /// Takes over what another one has counted, and leaves zeros there.
+    /// Moves the counts of another one here, and leaves zeros there.
     fn absorb(&self, from: &Self) {
         absorb_all(&self.0, &from.0);
     }

@@ -82,7 +82,7 @@ impl MessageCounts {
         self.0[NUMBERS - MEANS.len() + means as usize].fetch_add(bytes as u64, Relaxed);
     }
 
-    /// `None`: there were no messages.
+    /// Returns the sums. `None`: there were no messages.
     pub fn told(&self) -> Option<Messages> {
         let mut numbers = self.0.iter().map(|number| number.load(Relaxed));
         let mut next = || numbers.next().unwrap_or(0);
@@ -94,8 +94,8 @@ impl MessageCounts {
         all.directions.iter().any(|(_, messages, _)| *messages > 0).then_some(all)
     }
 
-    /// Takes over what was counted elsewhere, and leaves zeros there. Nothing is lost or counted
-    /// twice, also where threads go on counting there meanwhile.
+    /// Moves the counts of another one here, and leaves zeros there. Nothing is lost or counted
+    /// twice, even if threads go on counting there meanwhile.
     pub fn absorb(&self, from: &Self) {
         absorb_all(&self.0, &from.0);
     }

@@ -1,5 +1,5 @@
-//! Times of libc inside shared calls, and of whole calls that libc has made, kept in a fixed table:
-//! from them `worth` estimates what the run would have taken without us.
+//! Samples of libc's times inside shared calls, and of whole calls by libc, in a fixed table: from
+//! them `worth` estimates what the run would have taken without us.
 //!
 //! A sample is libc's cost for the caller's first bytes of a shared call, or for a whole call. One
 //! during which its thread was preempted is not kept, unless it took much longer than that.
@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 pub const SIZES: usize = 8;
 pub const FRESH: usize = SIZES - 1;
 pub const KINDS: usize = 6;
-/// Samples that are kept of one kind and size.
+/// Samples that are kept for one kind and size.
 pub const KEPT: usize = 32;
 
 #[repr(C)] // lies in live files
@@ -19,9 +19,9 @@ pub struct Samples {
     pub rows: [Row; KINDS * SIZES],
     /// Ticks of shared calls during which a large call of another thread has ended.
     pub overlapped: AtomicU64,
-    /// Ticks of copies that went on while their caller did something else.
+    /// Ticks of asynchronous copies.
     pub background: AtomicU64,
-    /// Nanoseconds of the calls that samples come from, and how many of them preemption has taken.
+    /// Nanoseconds of the calls that samples come from, and of preemption among them.
     pub timed: AtomicU64,
     pub preempted: AtomicU64,
 }
@@ -29,15 +29,15 @@ pub struct Samples {
 /// Calls of one kind and size.
 #[repr(C)]
 pub struct Row {
-    /// Those that were shared, their bytes and ticks.
+    /// Shared calls, their bytes and ticks.
     pub shared: Sums<3>,
     count: AtomicU64,
-    /// Ticks for a mebibyte, times two; odd: of a whole call.
+    /// Ticks per MiB, times two; odd: of a whole call.
     costs: [AtomicU32; KEPT],
 }
 
 impl Samples {
-    /// Returns where calls of a kind and a size class are counted.
+    /// Returns the row for calls of a kind and a size class.
     pub fn row(&self, kind: usize, size: usize) -> &Row {
         &self.rows[kind.min(KINDS - 1) * SIZES + size.min(SIZES - 1)]
     }
@@ -57,13 +57,13 @@ impl Samples {
 }
 
 impl Row {
-    /// Keeps what libc has taken; `is_whole`: for a call of its own.
+    /// Keeps a time of libc; `is_whole`: for a whole call.
     pub fn note_libc(&self, bytes: u64, ticks: u64, is_whole: bool) {
         let cost = (u128::from(ticks) << 20) / u128::from(bytes.max(1));
         self.keep((cost.clamp(1, (u32::MAX >> 1).into()) as u32) << 1 | u32::from(is_whole));
     }
 
-    /// The first samples fill the table; then each takes the place of a random one.
+    /// Fills the table first, then replaces a random sample.
     fn keep(&self, cost: u32) {
         let count = self.count.fetch_add(1, Relaxed);
         let hash = count.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
@@ -71,7 +71,7 @@ impl Row {
         self.costs[place as usize].store(cost, Relaxed);
     }
 
-    /// Costs of whole calls, or of first bytes too, in ticks for a mebibyte, in `room`.
+    /// Returns the costs of whole calls, or of first bytes too, in ticks per MiB, in `room`.
     pub fn costs<'a>(&self, only_whole: bool, room: &'a mut [f64; KEPT]) -> &'a mut [f64] {
         let kept = self.count.load(Relaxed).min(KEPT as u64) as usize;
         let mut len = 0;

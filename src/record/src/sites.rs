@@ -1,4 +1,4 @@
-//! Call sites: which code has made the large calls, by return address, in a fixed table.
+//! Call sites: the code that has made the large calls, by return address, in a fixed table.
 //!
 //! An entry is claimed by one compare-and-swap and then only added to. The function's name is the
 //! command's to find, in the symbol table of the module's file.
@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 const SITES: usize = 64;
 const MODULES: usize = 16;
 const NAME: usize = 244;
-/// Entries that are looked at for an address; then it is counted among the others.
+/// Entries that are probed for an address; then it is counted among the others.
 const PROBES: usize = 8;
 
 #[repr(C)] // lies in live files
@@ -22,9 +22,9 @@ pub struct Sites {
 
 #[repr(C)]
 struct Site {
-    /// 0: free.
+    /// Return address; 0: free.
     address: AtomicU64,
-    /// Where it lies in the module's file, as its symbols do.
+    /// Offset in the module's file, as in its symbols.
     offset: AtomicU64,
     /// Number of the module from 1 up; 0: not known.
     module: AtomicU64,
@@ -36,12 +36,12 @@ struct Site {
 struct Module {
     /// 0: free; 1: being written; 2: can be read.
     state: AtomicU32,
-    /// The program's own is empty.
+    /// Name of the file; the program's own is empty.
     name: Text<NAME>,
     base: AtomicU64,
 }
 
-/// The module of an address: where it was loaded, and the name of its file.
+/// Module of an address: load address, and name of its file.
 pub struct Origin<'a> {
     pub base: u64,
     pub name: &'a [u8],
@@ -99,7 +99,7 @@ impl Sites {
         &self.others
     }
 
-    /// The number of a module, which may be a new one; `None`: there is no room.
+    /// Returns the index of a module, which may be a new one; `None`: there is no room.
     fn module(&self, origin: &Origin<'_>) -> Option<usize> {
         for (number, module) in self.modules.iter().enumerate() {
             match module.state.compare_exchange(0, 1, Acquire, Acquire) {
@@ -116,7 +116,7 @@ impl Sites {
         None
     }
 
-    /// All that have counted anything.
+    /// Calls `use_it` with every entry that has counted anything.
     pub fn for_each(&self, mut use_it: impl FnMut(&Counted<'_>)) {
         for site in &self.sites {
             let mut room = [0; NAME];

@@ -11,17 +11,17 @@ use core::cmp::Reverse;
 use core::fmt::{Display, Result, Write};
 use core::sync::atomic::Ordering::Relaxed;
 
-/// What a report tells of one process, or of several together.
+/// Data of a report, of one process or of several together.
 pub struct Report<'a> {
     pub recorder: &'a Recorder,
     pub messages: Option<Messages>,
-    /// Of shared copies: bytes by callers, what channels are called, and the bytes of each.
+    /// Shared copies: bytes by callers, name of channels, and the bytes of each.
     pub channels: (u64, &'a str, &'a [u64]),
-    /// What the run would have taken; `None`: nothing was shared.
+    /// Sentence about the time saved; `None`: nothing was shared.
     pub sentence: Option<&'a dyn Display>,
-    /// Smaller copies are never considered.
+    /// Smallest copy that is considered.
     pub floor: u64,
-    /// What learning has found, or the fixed number.
+    /// Threshold that was learned, or the fixed one.
     pub threshold: Option<u64>,
     /// Nanoseconds of a tick.
     pub scale: f64,
@@ -34,7 +34,7 @@ pub struct Report<'a> {
     pub more: &'a dyn Fn(&mut dyn Write) -> Result,
 }
 
-/// The first line, of one process. `end`: how it ended, where that is worth a word.
+/// Writes the first line, of one process. `end`: how it ended, if that is worth a word.
 pub fn heading(
     out: &mut dyn Write,
     (program, pid): (&str, i32),
@@ -49,7 +49,7 @@ pub fn heading(
 }
 
 impl Report<'_> {
-    /// Everything below the heading.
+    /// Writes everything below the heading.
     pub fn write(&self, out: &mut dyn Write) -> Result {
         let recorder = self.recorder;
         let has_copies = recorder.total().1 > 0;
@@ -88,8 +88,8 @@ impl Report<'_> {
         if self.has_profile { self.profile(out) } else { Ok(()) }
     }
 
-    /// Every copy that came through, by function and by size, and the threshold that measuring has
-    /// found.
+    /// Writes every copy of the profile, by function and by size, and the threshold that was
+    /// learned.
     fn profile(&self, out: &mut dyn Write) -> Result {
         let recorder = self.recorder;
         writeln!(out, "\n  profile: every copy that came through")?;
@@ -118,7 +118,7 @@ impl Report<'_> {
     }
 }
 
-/// Copies and bytes by the engine and by libc, and why.
+/// Writes copies and bytes by the engine and by libc, and why.
 pub fn paths(recorder: &Recorder, out: &mut dyn Write) -> Result {
     let all = (recorder.total().1 as f64).max(1.0);
     writeln!(out, "  {:<16}{:>10}{:>13}", "large copies", "copies", "bytes")?;
@@ -142,7 +142,7 @@ pub fn paths(recorder: &Recorder, out: &mut dyn Write) -> Result {
     reads(recorder, out)
 }
 
-/// Reads of files, which are among the copies above.
+/// Writes reads of files, which are among the copies above.
 fn reads(recorder: &Recorder, out: &mut dyn Write) -> Result {
     let [(_, engine_calls, engine), (_, libc_calls, libc)] = recorder.read_counts();
     let (calls, bytes) = (engine_calls.saturating_add(libc_calls), engine.saturating_add(libc));
@@ -154,7 +154,7 @@ fn reads(recorder: &Recorder, out: &mut dyn Write) -> Result {
     writeln!(out, "{part:>7.1} % by the engine")
 }
 
-/// Returns which part of the shared copies each channel has copied.
+/// Writes which part of the shared copies each channel has copied.
 pub fn channels((caller, name, channels): (u64, &str, &[u64]), out: &mut dyn Write) -> Result {
     let total = channels.iter().fold(caller as f64, |sum, &bytes| sum + bytes as f64);
     if total == 0.0 {
@@ -179,7 +179,7 @@ pub fn channels((caller, name, channels): (u64, &str, &[u64]), out: &mut dyn Wri
     writeln!(out)
 }
 
-/// Messages between processes, in all and once more for each regime.
+/// Writes messages between processes, in all and for each regime.
 pub fn messages(told: &Messages, out: &mut dyn Write) -> Result {
     writeln!(out, "  {:<16}{:>10}{:>13}", "messages", "count", "bytes")?;
     for (name, count, bytes) in told.directions {
@@ -195,7 +195,7 @@ pub fn messages(told: &Messages, out: &mut dyn Write) -> Result {
     Ok(())
 }
 
-/// One line for each power of two in use, with a bar; the first histogram's part comes first.
+/// Draws one line for each power of two in use, with a bar; the first histogram comes first.
 fn picture(out: &mut dyn Write, histograms: &[(&Histogram, char)]) -> Result {
     const WIDTH: u64 = 44;
     let mut all = [0u64; 64];
@@ -218,7 +218,7 @@ fn picture(out: &mut dyn Write, histograms: &[(&Histogram, char)]) -> Result {
         let (from, to) = (Bytes(1 << class), Bytes(2u64 << class.min(62)));
         write!(out, "  {from:>8} - {to:<8}{sum:>10} ")?;
         for (histogram, mark) in histograms {
-            // Rounded up: one copy is seen, however many others there are.
+            // Rounded up, so that one copy shows among any number of others.
             let length = rounded_up(classes(histogram)[class] as f64 * WIDTH as f64 / most as f64);
             for _ in 0..length.min(WIDTH) {
                 out.write_char(*mark)?;
@@ -229,7 +229,7 @@ fn picture(out: &mut dyn Write, histograms: &[(&Histogram, char)]) -> Result {
     Ok(())
 }
 
-/// What part of all copies lies below, its name, and of how many copies that can be told.
+/// Quantile, its name, and the least number of copies for which it is shown.
 pub const PARTS: [(f64, &str, u64); 5] = [
     (0.5, "p50", 10),
     (0.9, "p90", 10),
@@ -238,8 +238,8 @@ pub const PARTS: [(f64, &str, u64); 5] = [
     (1.0, "max", 1),
 ];
 
-/// `scale`: nanoseconds of a tick. Percentiles of a few copies would only be their times in
-/// another order: see `PARTS`.
+/// Writes percentiles; `scale`: nanoseconds of a tick. Those of a few copies would only be their
+/// times in another order: see `PARTS`.
 fn percentiles(recorder: &Recorder, scale: f64, out: &mut dyn Write) -> Result {
     let flows = recorder.flows();
     if flows.iter().all(|flow| flow.sizes.count() < PARTS[0].2) {

@@ -1,4 +1,4 @@
-//! When large calls were made: bytes by time, in a fixed number of steps that grow with the run.
+//! Timeline of large calls: bytes over time, in a fixed number of steps that grow with the run.
 
 use crate::Counters;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -10,12 +10,12 @@ const LAST: u64 = 63;
 
 #[repr(C)] // lies in live files
 pub struct Timeline {
-    /// When the first call began and the last one ended, in ticks; 0: there was none.
+    /// Start of the first call and end of the last one, in ticks; 0: there was none.
     pub start: AtomicU64,
     pub end: AtomicU64,
-    /// How often the length of a step has been doubled.
+    /// Number of times that the length of a step was doubled.
     doubled: AtomicU64,
-    /// By the engine, by libc.
+    /// Bytes by the engine, by libc.
     bytes: [[AtomicU64; STEPS]; 2],
 }
 
@@ -23,7 +23,7 @@ pub struct Timeline {
 unsafe impl Counters for Timeline {}
 
 impl Timeline {
-    /// Counts a call that began and ended then.
+    /// Counts a call by its start and end.
     pub fn note(&self, begun: u64, ended: u64, by_libc: bool, bytes: u64) {
         let start = match self.start.compare_exchange(0, begun, Relaxed, Relaxed) {
             Ok(_) => begun,
@@ -40,7 +40,7 @@ impl Timeline {
                 count.fetch_add(bytes, Relaxed);
                 return;
             }
-            // Two steps become one. A call that is counted meanwhile may come into a wrong one.
+            // Two steps are merged. A call that is counted meanwhile may go to a wrong one.
             if self.doubled.compare_exchange(doubled, doubled + 1, Relaxed, Relaxed).is_ok() {
                 for steps in &self.bytes {
                     for step in 0..STEPS {
@@ -52,12 +52,12 @@ impl Timeline {
         }
     }
 
-    /// Ticks of a step.
+    /// Returns the ticks of a step.
     pub fn step(&self) -> u64 {
         1 << (FIRST + self.doubled.load(Relaxed)).min(LAST)
     }
 
-    /// Bytes by step, by the engine and by libc, up to the last step in use.
+    /// Returns the bytes by step, by the engine and by libc, up to the last step in use.
     pub fn bytes(&self) -> [impl Iterator<Item = u64>; 2] {
         let [engine, libc] = &self.bytes;
         let is_used = |step: &usize| engine[*step].load(Relaxed) | libc[*step].load(Relaxed) > 0;
@@ -65,7 +65,7 @@ impl Timeline {
         [engine, libc].map(|steps| steps.iter().take(used).map(|bytes| bytes.load(Relaxed)))
     }
 
-    /// Takes over what another one has counted.
+    /// Moves the counts of another one here.
     pub fn absorb(&self, from: &Self) {
         let (start, end, step) = (from.start.load(Relaxed), from.end.load(Relaxed), from.step());
         for (by_libc, steps) in from.bytes.iter().enumerate() {

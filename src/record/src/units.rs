@@ -32,7 +32,7 @@ impl Display for Time {
     }
 }
 
-/// Formats without allocating, and lets the width of the caller's format count.
+/// Formats without allocating, honouring the caller's width.
 fn pad(out: &mut Formatter<'_>, value: f64, decimals: usize, unit: &str) -> Result {
     struct ShortText([u8; 32], usize);
     impl Write for ShortText {

@@ -21,7 +21,7 @@ fn status_of_child(handler: extern "C" fn(i32), body: impl FnOnce() -> i32) -> i
     }
 }
 
-/// Our handler hears of bad pages meanwhile, and so of a signal that is sent.
+/// Our handler gets bad pages meanwhile, and so a signal that is sent.
 #[test]
 fn fault_signal_that_is_sent_waits_for_the_end_of_the_copy() {
     static FAKE: std::sync::OnceLock<&'static Kernel> = std::sync::OnceLock::new();

@@ -1,4 +1,4 @@
-//! A control group for memory and processors, such as a container is.
+//! A control group for memory and CPUs, as of a container.
 
 use crate::verdict::{Context, Outcome};
 use std::fs;
@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// Removed with its owner, once no process is in it.
+/// A group, removed with its owner, once no process is in it.
 pub struct ControlGroup(PathBuf);
 
 impl ControlGroup {
-    /// Skipped where the kernel has none.
+    /// Makes a group; skipped where the kernel has none.
     pub fn new(name: &str) -> Outcome<ControlGroup> {
         let controllers = Path::new(ROOT).join("cgroup.controllers");
         if !controllers.exists() {
@@ -31,20 +31,20 @@ impl ControlGroup {
         }
         let control = Path::new(ROOT).join("cgroup.subtree_control");
         fs::write(&control, "+memory").context("+memory")?;
-        // Not every kernel can share processors out: `quota` looks.
+        // Not every kernel has the cpu controller: `quota` checks.
         let _ = fs::write(&control, "+cpu");
         let path = Path::new(ROOT).join(name);
         fs::create_dir(&path).context(path.display())?;
         Ok(ControlGroup(path))
     }
 
-    /// A process is in it from now on; 0: this one.
+    /// Moves a process into it; 0: this one.
     pub fn take_in(&self, pid: i32) -> Outcome {
         fs::write(self.0.join("cgroup.procs"), pid.to_string()).context("cgroup.procs")
     }
 
-    /// The processor's time for all of it: microseconds of a period, as `cpu.max` has them. Skipped
-    /// where the kernel does not share processors out.
+    /// Limits its CPU time: microseconds of a period, as in `cpu.max`. Skipped where the kernel has
+    /// no cpu controller.
     pub fn quota(&self, words: &str) -> Outcome {
         let path = self.0.join("cpu.max");
         if !path.exists() {
@@ -53,25 +53,25 @@ impl ControlGroup {
         fs::write(path, words).context("cpu.max")
     }
 
-    /// A number of `cpu.stat`.
+    /// Returns a number of `cpu.stat`.
     pub fn processor(&self, name: &str) -> Outcome<u64> {
         let text = fs::read_to_string(self.0.join("cpu.stat")).context("cpu.stat")?;
         let number = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
         number.ok_or_else(|| format!("no {name} in {text:?}").into())
     }
 
-    /// Bytes that are charged to it.
+    /// Returns the bytes that are charged to it.
     pub fn memory(&self) -> Outcome<u64> {
         let text = fs::read_to_string(self.0.join("memory.current")).context("memory.current")?;
         text.trim().parse().map_err(|_| format!("not a number: {text:?}").into())
     }
 
-    /// More than this is swapped out, or kills.
+    /// Sets the limit beyond which memory is swapped out, or processes are killed.
     pub fn limit(&self, bytes: u64) -> Outcome {
         fs::write(self.0.join("memory.max"), bytes.to_string()).context("memory.max")
     }
 
-    /// As if it was at its limit; refused when so much is not to be had.
+    /// Reclaims as at its limit; fails if that is not possible.
     pub fn reclaim(&self, bytes: usize) -> io::Result<()> {
         fs::write(self.0.join("memory.reclaim"), bytes.to_string())
     }

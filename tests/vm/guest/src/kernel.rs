@@ -73,7 +73,7 @@ macro_rules! statistics {
                 Ok(Statistics { $($name: number(stringify!($name))?,)* })
             }
 
-            /// A module that was loaded afresh has begun to count at 0.
+            /// Returns the difference; a module that was reloaded has begun to count at 0.
             pub fn since(&self, before: &Statistics) -> Statistics {
                 Statistics { $($name: self.$name.checked_sub(before.$name).unwrap_or(self.$name),)* }
             }
@@ -89,11 +89,11 @@ statistics! {
 
 // ---- parameters ---------------------------------------------------------------------
 
-/// A parameter of a module, put back at the end.
+/// A parameter of a module, restored at the end.
 pub struct Parameter(String, String);
 
 impl Parameter {
-    /// Skipped where the module has none of that name.
+    /// Sets a parameter; skipped where the module has none of that name.
     pub fn set(module: &str, name: &str, value: u64) -> Outcome<Parameter> {
         let path = format!("/sys/module/{module}/parameters/{name}");
         if !Path::new(&path).exists() {
@@ -113,7 +113,7 @@ impl Drop for Parameter {
 
 // ---- pins ---------------------------------------------------------------------------
 
-/// Bytes that are pinned in this process, as it says itself.
+/// Returns the bytes that are pinned in this process, by its own status.
 pub fn pinned_here() -> Outcome<usize> {
     let text = fs::read_to_string("/proc/self/status")?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmPin:"));
@@ -124,9 +124,9 @@ pub fn pinned_here() -> Outcome<usize> {
     }
 }
 
-/// Pages that are pinned in this machine.
+/// Returns the pages that are pinned in this machine.
 pub fn pins_outstanding() -> Outcome<i64> {
-    // The counts of each processor are added up now and then, or when asked.
+    // Counts per CPU are summed up now and then, or on request.
     let _ = fs::read("/proc/sys/vm/stat_refresh");
     let text = fs::read_to_string("/proc/vmstat")?;
     match (counter(&text, "nr_foll_pin_acquired"), counter(&text, "nr_foll_pin_released")) {
@@ -203,14 +203,14 @@ impl Pagemap {
         self.entry(address) >> 62 & 1 != 0
     }
 
-    /// The physical address, if there is memory and we may know.
+    /// Returns the physical address, if there is memory and we may know it.
     pub fn physical(&self, address: u64) -> Option<u64> {
         let entry = self.entry(address);
         let frame = entry & ((1 << 55) - 1);
         (entry >> 63 != 0 && frame != 0).then(|| frame * PAGE as u64 + address % PAGE as u64)
     }
 
-    /// Returns whether the kernel has to write the page somewhere before it can take it.
+    /// Returns whether the kernel has to write the page back before it can reclaim it.
     pub fn is_dirty(&self, address: u64) -> Outcome<bool> {
         Ok(self.flags(address)? & 1 << 4 != 0)
     }

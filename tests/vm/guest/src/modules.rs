@@ -1,4 +1,4 @@
-//! Taking the module out and putting it back, with the driver beneath it started afresh.
+//! Unloads and loads the module, and restarts the driver beneath it.
 
 use crate::device::{self, EAGAIN, EBUSY, EEXIST, ENOENT, Errno};
 use crate::effort::{PATIENCE, eventually};
@@ -23,7 +23,7 @@ pub fn unload() -> Result<(), Errno> {
     }
 }
 
-/// A module's file, as tests/vm/run names it.
+/// Returns a module's file, as tests/vm/run names it.
 fn file(variable: &str) -> Outcome<String> {
     match std::env::var(variable).ok().filter(|path| !path.is_empty()) {
         Some(path) => Ok(path),
@@ -43,7 +43,7 @@ fn insert(variable: &str, parameters: &CStr) -> Outcome {
     Ok(())
 }
 
-/// Puts the module in again.
+/// Loads the module again.
 pub fn load() -> Outcome {
     load_with(c"")
 }
@@ -56,7 +56,7 @@ pub fn load_with(parameters: &CStr) -> Outcome {
     Ok(())
 }
 
-/// The client of one channel, which can also lock a page: see tests/vm/client.
+/// Loads the client of one channel, which can also lock a page: see tests/vm/client.
 pub fn load_client() -> Outcome {
     insert("GUEST_CLIENT", c"")
 }
@@ -76,7 +76,7 @@ pub fn take_out() -> Outcome {
     }
 }
 
-/// The module afresh, on the driver as it is.
+/// Reloads the module, on the driver as it is.
 pub fn load_again() -> Outcome {
     take_out()?;
     load()
@@ -112,7 +112,7 @@ pub fn bind(function: &str) -> Outcome {
     Ok(())
 }
 
-/// Everything afresh: no channel remembers what was done to it.
+/// Reloads everything: no channel keeps its state.
 pub fn reload() -> Outcome {
     take_out()?;
     for function in faults::functions()? {

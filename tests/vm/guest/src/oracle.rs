@@ -13,7 +13,7 @@ const DESTINATION: u8 = 0;
 const INSIDE: u8 = 0x40;
 const POSITION: u8 = 0x3f;
 
-/// The part of a region that is copied, and what is watched around it.
+/// Part of a region that is copied, and the bytes that are checked around it.
 #[derive(Clone, Copy)]
 struct Side<'a> {
     region: &'a Region,
@@ -43,7 +43,7 @@ impl Side<'_> {
     }
 }
 
-/// One copy between two regions, watched.
+/// One copy between two regions, checked.
 pub struct Watched<'a> {
     dst: Side<'a>,
     src: Side<'a>,
@@ -79,7 +79,7 @@ impl<'a> Watched<'a> {
         Piece::new(dst.region, dst.from, src.region, src.from, dst.len)
     }
 
-    /// All copied, and nothing else touched.
+    /// Checks that all was copied, and nothing else touched.
     pub fn expect_copied(&self) -> Result<(), String> {
         self.expect_copied_but_for(|_| false)
     }
@@ -107,7 +107,7 @@ impl<'a> Watched<'a> {
         self.expect_source_untouched()
     }
 
-    /// Nothing copied at all.
+    /// Checks that nothing was copied.
     pub fn expect_untouched(&self) -> Result<(), String> {
         unchanged(&self.dst, "destination")?;
         self.expect_source_untouched()
@@ -117,7 +117,7 @@ impl<'a> Watched<'a> {
         unchanged(&self.src, "source")
     }
 
-    /// Does by hand what the engine did not do.
+    /// Copies by hand what the engine did not.
     pub fn redo(&self, from: usize, len: usize) {
         let Watched { dst, src } = self;
         dst.region.copy_by_cpu(dst.from + from, src.region, src.from + from, len);

@@ -1,4 +1,4 @@
-//! Two buffers of one length and a file of their own: what most tests copy between.
+//! Two buffers of one length and a file of their own, between which most tests copy.
 
 use crate::device::{Device, Errno, Piece, Submit};
 use crate::effort::{PATIENCE, eventually};
@@ -16,12 +16,12 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Small pages that are all there: ones in the destination, twos in the source.
+    /// Makes small pages that are all present: ones in the destination, twos in the source.
     pub fn new(len: usize) -> Outcome<Pair> {
         Pair::between(Region::of_small_pages(len)?, Region::of_small_pages(len)?)
     }
 
-    /// Like `new`, of pages that do not lie together: a transfer for each.
+    /// Like `new`, of pages that are not contiguous: a transfer for each.
     pub fn scattered(len: usize) -> Outcome<Pair> {
         Pair::between(Region::of_scattered_pages(len)?, Region::of_scattered_pages(len)?)
     }
@@ -34,7 +34,7 @@ impl Pair {
         Ok(Pair { device, channels, dst, src })
     }
 
-    /// The whole copy, on any channel.
+    /// Returns the whole copy, on any channel.
     pub fn whole(&self) -> Piece {
         self.part(0, self.dst.len())
     }
@@ -43,7 +43,7 @@ impl Pair {
         Piece::new(&self.dst, at, &self.src, at, len)
     }
 
-    /// The whole copy in pieces, in turn on all channels.
+    /// Returns the whole copy in pieces, in turn on all channels.
     pub fn pieces(&self, parts: usize) -> Vec<Piece> {
         self.whole().split(parts, self.channels)
     }
@@ -56,14 +56,14 @@ impl Pair {
         self.device.carry(&mut self.pieces(parts))
     }
 
-    /// Insists that a piece is refused and nothing written.
+    /// Checks that a piece is refused and nothing written.
     pub fn refuse(&self, piece: Piece, errno: Errno, what: impl fmt::Display) -> Outcome {
         self.device.refuse(piece, errno, what)?;
         self.dst.expect(1).context("written, but refused")
     }
 
-    /// A child whose submission waits for a page that never comes: behind the first piece, on the
-    /// first channel. Returns when that is under way.
+    /// Starts a child whose submission waits for a page that never comes: behind the first piece,
+    /// on the first channel. Returns when that piece is in flight.
     pub fn stuck_child() -> Outcome<Child> {
         pins_must_wait_for_pages()?;
         let before = Statistics::now()?;

@@ -1,8 +1,7 @@
-//! A second process with a port: it exports what it is told to, and its parent copies.
+//! A second process with a port: it exports on request, and its parent copies.
 //!
-//! Orders go through a page that both have, answers come back the same way. Regions that
-//! exist before the partner is made are at the same addresses in both; of ordinary memory
-//! each has its own, of shared memory both have the same.
+//! Orders and answers go through a shared page. Regions that exist before the partner is made are
+//! at equal addresses in both; ordinary memory is each process's own, shared memory is common.
 
 use crate::device::{Device, ENOMEM, Errno, Port};
 use crate::memory::{PAGE, Region};
@@ -19,12 +18,12 @@ pub enum Order {
     /// Number and milliseconds.
     Unexport(u64, u64),
     Fill(usize, u64),
-    /// Whether a region holds what `Fill` makes.
+    /// Checks whether a region holds what `Fill` makes.
     Expect(usize, u64),
     Unmap(usize),
-    /// Other memory in its place, filled with a seed.
+    /// Replaces the memory, filled with a seed.
     Replace(usize, u64),
-    /// A child of its own that ends at once.
+    /// Forks a child that ends at once.
     Fork,
     Exec,
     CloseDevice,
@@ -36,7 +35,7 @@ pub enum Order {
 /// The number of an export, or 0.
 type Answer = Result<u64, Errno>;
 
-/// Where an order and its answer lie in the page.
+/// Offsets of an order and its answer in the page.
 const ORDER: usize = 0;
 const ANSWER: usize = PAGE / 2;
 
@@ -48,7 +47,7 @@ pub struct Partner {
     port: OwnedFd,
 }
 
-/// Its side: carries orders out until it ends.
+/// The partner's side: carries out orders until it ends.
 struct Servant<'a> {
     regions: &'a [&'a Region],
     device: Option<Device>,
@@ -93,7 +92,7 @@ impl Servant<'_> {
     }
 }
 
-/// A descriptor of another process becomes ours too.
+/// Duplicates a descriptor of another process.
 fn take_descriptor(pid: i32, fd: RawFd) -> Outcome<OwnedFd> {
     // SAFETY: no pointers; the descriptors are new and have no other owner.
     unsafe {
@@ -133,7 +132,7 @@ impl Partner {
         self.port.as_raw_fd()
     }
 
-    /// Tells it to do something and does not wait.
+    /// Sends an order and does not wait.
     pub fn tell(&self, order: Order) {
         self.control.store(ORDER, order);
         self.ask.open();
@@ -146,7 +145,7 @@ impl Partner {
         unsafe { self.control.load(ANSWER) }
     }
 
-    /// Insists.
+    /// Sends an order, which must succeed.
     pub fn must(&self, order: Order) -> Outcome<u64> {
         match self.order(order) {
             Ok(value) => Ok(value),

@@ -5,12 +5,12 @@ use crate::memory::Region;
 use crate::partner::{Order, Partner};
 use crate::verdict::{Context, Outcome};
 
-/// To be read and written.
+/// Rights to read and write.
 pub const BOTH: u32 = EXPORT_READ | EXPORT_WRITE;
 
 pub struct Scene {
     pub device: Device,
-    /// What is at the addresses of the export in this process: the same memory if it is shared.
+    /// Memory at the addresses of the export in this process; the export itself if shared.
     pub theirs: Region,
     pub ours: Region,
     pub partner: Partner,
@@ -18,7 +18,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// The partner exports this region, full of ones; ours is full of twos.
+    /// Makes a scene: the partner exports this region, full of ones; ours is full of twos.
     pub fn of(theirs: Region) -> Outcome<Scene> {
         theirs.touch();
         let partner = Partner::new(&[&theirs])?;
@@ -29,24 +29,24 @@ impl Scene {
         Ok(Scene { device: Device::open()?, theirs, ours, partner, export })
     }
 
-    /// Memory that both processes see.
+    /// Makes a scene with shared memory.
     pub fn shared(len: usize) -> Outcome<Scene> {
         Scene::of(Region::shared(len)?)
     }
 
-    /// Ordinary memory.
+    /// Makes a scene with ordinary memory.
     pub fn private(len: usize) -> Outcome<Scene> {
         Scene::of(Region::of_small_pages(len)?)
     }
 
-    /// A piece between an offset of our memory and one of the export.
+    /// Returns a piece between an offset of our memory and one of the export.
     pub fn piece(&self, way: u32, ours: usize, theirs: usize, len: usize) -> Piece {
         let (ours, theirs) = (self.ours.address(ours), theirs as u64);
         let (dst, src) = if way == SUBMIT_PULL { (ours, theirs) } else { (theirs, ours) };
         Piece { dst, src, len: len as u64, channel: CHANNEL_ANY, flags: 0 }
     }
 
-    /// The whole buffer in `parts` pieces, in turn on all channels.
+    /// Returns the whole buffer in `parts` pieces, in turn on all channels.
     pub fn pieces(&self, way: u32, parts: usize) -> Outcome<Vec<Piece>> {
         let channels = self.device.info()?.channels;
         Ok(self.piece(way, 0, 0, self.ours.len()).split(parts, channels))
@@ -63,7 +63,7 @@ impl Scene {
         self.device.finish(&out)
     }
 
-    /// The whole buffer, with a piece for each channel.
+    /// Submits the whole buffer, with a piece for each channel.
     pub fn submit_all(&self, way: u32) -> Outcome<Submitted> {
         let channels = self.device.info()?.channels as usize;
         Ok(self.submit(way, &mut self.pieces(way, channels)?))
@@ -81,7 +81,7 @@ impl Scene {
         self.device.finish(&self.start(way)?)
     }
 
-    /// Neither way is open.
+    /// Checks that both directions are refused.
     pub fn expect_refused(&self, errno: Errno, why: &str) -> Outcome {
         for way in [SUBMIT_PULL, SUBMIT_PUSH] {
             ensure_eq!(self.submit_all(way)?.result, Err(errno), "way {way}, {why}");
@@ -89,7 +89,7 @@ impl Scene {
         Ok(())
     }
 
-    /// A page of any export is refused, and none written.
+    /// Checks that a page of any export is refused, and none written.
     pub fn refuse(&self, way: u32, port: i32, export: u64, errno: Errno) -> Outcome {
         let piece = self.piece(way, 0, 0, 4096);
         let Submitted { result, out } = self.device.submit_across(&mut [piece], way, port, export);
@@ -98,7 +98,7 @@ impl Scene {
         self.expect_untouched().context(place)
     }
 
-    /// Both sides are as they were made; memory is shared.
+    /// Checks that both sides are as they were made, in shared memory.
     pub fn expect_untouched(&self) -> Outcome {
         self.theirs.expect(1).context("the other's memory")?;
         self.ours.expect(2).context("our memory")

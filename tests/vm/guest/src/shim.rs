@@ -1,4 +1,4 @@
-//! Programs with and without the library, and what its reports say.
+//! Programs with and without the library, and its reports.
 
 use crate::verdict::{Context, Outcome};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-/// The release library, beside the programs of the guest.
+/// Returns the release library, beside the programs of the guest.
 pub fn library() -> Outcome<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places = std::env::split_paths(&path).map(|folder| folder.join("libadma.so"));
@@ -18,7 +18,7 @@ pub fn library() -> Outcome<PathBuf> {
     }
 }
 
-/// A command without the library and with no knob of ours inherited.
+/// Returns a command without the library and with no knob of ours inherited.
 pub fn plain(program: impl AsRef<Path>) -> Command {
     let mut command = Command::new(program.as_ref());
     for (name, _) in std::env::vars_os() {
@@ -45,7 +45,7 @@ pub fn host_program(line: &str) -> Outcome<Command> {
     Ok(command)
 }
 
-/// The library, with the I/OAT backend and a fixed threshold.
+/// Adds the library, with the I/OAT backend and a fixed threshold.
 pub fn with_library(command: &mut Command) -> Outcome<&mut Command> {
     Ok(command
         .env("LD_PRELOAD", library()?)
@@ -53,15 +53,15 @@ pub fn with_library(command: &mut Command) -> Outcome<&mut Command> {
         .env("ADMA_MIN_BYTES", "64K"))
 }
 
-/// The program itself in the role of a victim, under the library.
+/// Returns the program itself in the role of a victim, under the library.
 pub fn victim(role: &str, arguments: &[&str]) -> Outcome<Command> {
     let mut command = plain(std::env::current_exe()?);
     with_library(&mut command)?.arg("--victim").arg(role).args(arguments);
     Ok(command)
 }
 
-/// Runs a program to its end, which must be a good one; skipped where the program says that it
-/// cannot show its subject, or is not installed.
+/// Runs a program, which must succeed; skipped where it reports that it cannot show its subject, or
+/// is not installed.
 pub fn finish(command: &mut Command) -> Outcome<Output> {
     let done = match command.output() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -77,7 +77,7 @@ pub fn finish(command: &mut Command) -> Outcome<Output> {
     }
 }
 
-/// A fresh folder that goes with its owner.
+/// A fresh folder, removed with its owner.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -101,11 +101,11 @@ impl Drop for Folder {
 
 // ---- reports ------------------------------------------------------------------------
 
-/// What the library said at the end of one process.
+/// Report of the library about one process.
 pub struct Report(Value);
 
 impl Report {
-    /// A number that must be there, by its JSON pointer.
+    /// Returns a number that must be there, by its JSON pointer.
     pub fn number(&self, pointer: &str) -> Outcome<u64> {
         match self.0.pointer(pointer).and_then(Value::as_u64) {
             Some(number) => Ok(number),
@@ -113,7 +113,7 @@ impl Report {
         }
     }
 
-    /// Bytes that channels had a part in: without any, a caller has streamed them.
+    /// Returns the bytes that channels had a part in: without any, a caller has streamed them.
     pub fn engine_bytes(&self) -> Outcome<u64> {
         match self.number("/channels")? {
             0 => Ok(0),
@@ -125,7 +125,7 @@ impl Report {
         self.number("/paths/libc/bytes")
     }
 
-    /// The program's name, as in python3.11.
+    /// Returns the program's name, like python3.11.
     fn program(&self) -> &str {
         let exe = self.0["exe"].as_str().unwrap_or_default();
         exe.rsplit('/').next().unwrap_or_default()
@@ -138,7 +138,7 @@ pub fn report_into<'a>(command: &'a mut Command, folder: &Folder) -> &'a mut Com
     command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", file)
 }
 
-/// Every report of a folder; whatever was carried, was carried by the I/OAT backend.
+/// Returns every report of a folder, and checks that the I/OAT backend has carried the bytes.
 pub fn reports(folder: &Folder) -> Outcome<Vec<Report>> {
     let mut all = Vec::new();
     for entry in fs::read_dir(folder.path())? {
@@ -155,21 +155,21 @@ pub fn reports(folder: &Folder) -> Outcome<Vec<Report>> {
     Ok(all)
 }
 
-/// The report of a folder into which one process has reported.
+/// Returns the report of a folder into which one process has reported.
 pub fn report_in(folder: &Folder) -> Outcome<Report> {
     let mut all = reports(folder)?;
     ensure_eq!(all.len(), 1, "reports of one process that copies");
     Ok(all.remove(0))
 }
 
-/// Runs one process under the library, insists that it goes well, and returns its report.
+/// Runs one process under the library, which must succeed, and returns its report.
 pub fn only_report(command: &mut Command) -> Outcome<Report> {
     let folder = Folder::new("report")?;
     finish(report_into(command, &folder))?;
     report_in(&folder)
 }
 
-/// A program that copies again and again, and looks at the bytes, until it is told to end.
+/// A program that copies continuously, and checks the bytes, until it is told to end.
 pub struct Steady {
     program: Child,
     folder: Folder,

@@ -30,8 +30,8 @@ fn ptrace(request: u32, pid: i32, data: usize) -> Result<(), Errno> {
     }
 }
 
-/// Runs a program that must end with status 0. For each pair of marks: the calls that the
-/// program's first thread made between them, by number.
+/// Runs a program that must end with status 0. Returns, for each pair of marks, the calls of the
+/// program's first thread between them, by number.
 pub fn calls_between_marks(command: &mut Command) -> Outcome<Vec<Vec<u64>>> {
     // SAFETY: one system call, which touches nothing.
     unsafe {
@@ -85,7 +85,7 @@ pub fn calls_between_marks(command: &mut Command) -> Outcome<Vec<Vec<u64>>> {
     }
 }
 
-/// Number and first argument of the call that is about to be made.
+/// Returns number and first argument of the call that is about to be made.
 fn entered(pid: i32) -> Outcome<(i64, i32)> {
     // SAFETY: all zeros is a good set of registers.
     let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };

@@ -171,7 +171,7 @@ pub fn export_end_owner_leaves_under_way_pins_balance() -> Outcome {
         scene.device.finish(&request)?;
         sleep(Duration::from_millis(50));
         canary.expect_alive()?;
-        // Its memory goes before its files: until then the export is void (EFAULT).
+        // Its memory goes away before its files: until then the export is void (EFAULT).
         if !killed {
             scene.partner.wait();
         }
@@ -197,7 +197,7 @@ pub fn export_end_owner_killed_at_random_pins_balance() -> Outcome {
             }
         }
         ensure_eq!(scene.partner.kill(), Ended::Killed(libc::SIGKILL), "round {round}");
-        // What had begun ends; nothing begins any more.
+        // Transfers in flight end; none begins any more.
         scene.expect_refused(ENOENT, "the owner is dead")?;
         if round % 8 == 0 {
             let fresh = Canary::new(2 * LEN)?;
@@ -209,7 +209,7 @@ pub fn export_end_owner_killed_at_random_pins_balance() -> Outcome {
     canary.expect_alive()
 }
 
-/// We own, the other copies.
+/// We own the buffer, the other process copies.
 pub fn export_end_copier_killed_at_random_owner_gets_its_buffer_back() -> Outcome {
     let mut random = Random::new(42);
     let device = Device::open()?;

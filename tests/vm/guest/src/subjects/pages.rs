@@ -82,7 +82,7 @@ pub fn page_untouched_destination_is_made() -> Outcome {
     Ok(())
 }
 
-/// Runs the lines, which a system without the tools or drivers for them cannot.
+/// Runs the lines, which fail on a system without the tools or drivers.
 fn tools<const N: usize>(lines: [&[&str]; N]) -> Outcome {
     for line in lines {
         match Command::new(line[0]).args(&line[1..]).output() {
@@ -94,13 +94,13 @@ fn tools<const N: usize>(lines: [&[&str]; N]) -> Outcome {
     Ok(())
 }
 
-/// A swap device in compressed memory, for as long as this lives.
+/// A swap device in compressed memory, removed on drop.
 pub struct Swap;
 
 impl Swap {
     const DEVICE: &str = "/dev/zram0";
 
-    /// Of a size as 32M.
+    /// Makes a device of a size like 32M.
     pub fn of(size: &str) -> Outcome<Swap> {
         let _ = Command::new("modprobe").arg("zram").output();
         if fs::write("/sys/block/zram0/disksize", size).is_err() {
@@ -134,7 +134,7 @@ pub fn page_swapped_out_is_brought_back() -> Outcome {
         Ok(())
     };
     for (out_dst, out_src) in [(false, true), (true, false), (true, true)] {
-        // Fresh ones: pages that were copied stay pinned for a while.
+        // Fresh pages, because copied ones stay pinned for a while.
         let (dst, src) = (Region::of_small_pages(LEN + PAGE)?, Region::of_small_pages(LEN + PAGE)?);
         let watched = Watched::new(&dst, 64, &src, 1, LEN, ALIGN);
         if out_dst {
@@ -203,14 +203,14 @@ pub fn page_shared_with_child_as_source_is_read() -> Outcome {
     child.succeed()
 }
 
-/// The first byte of a file that differs from memory.
+/// Returns the first byte of a file that differs from memory.
 fn differs(file: &File, memory: &Region) -> Outcome<Option<usize>> {
     let mut bytes = vec![0; memory.len()];
     file.read_exact_at(&mut bytes, 0)?;
     Ok((0..bytes.len()).find(|&at| bytes[at] != memory.get(at)))
 }
 
-/// What is copied into a mapped file, and whether the file has it then.
+/// Copies into a mapped file, and checks that the file has the bytes.
 fn into_file(flags: i32) -> Outcome {
     let file = memory_file(SHARED)?;
     let old = Region::anonymous(SHARED)?;
@@ -224,7 +224,7 @@ fn into_file(flags: i32) -> Outcome {
     Ok(())
 }
 
-/// A disk in memory with a file system on it, for as long as this lives.
+/// A disk in memory with a file system on it, removed on drop.
 struct Disk;
 
 impl Disk {
@@ -249,8 +249,8 @@ impl Drop for Disk {
     }
 }
 
-/// A page that was written back counts as clean: the engine has written all of it by that
-/// time, or the module says that it did so later.
+/// A page that was written back counts as clean: the engine has written all of it by then, or the
+/// module marks it dirty again.
 pub fn page_written_back_under_way_reaches_the_disk() -> Outcome {
     let _disk = Disk::new()?;
     let bench = Bench::new()?;
@@ -263,9 +263,9 @@ pub fn page_written_back_under_way_reaches_the_disk() -> Outcome {
     fail!("the copy was over too early each time");
 }
 
-/// Returns whether the copy was under way when it began to be written back: a guest that the host
-/// holds up is late for that. To write back waits for the transfers (see adma_range_invalidate), so
-/// it may be over in the end.
+/// Returns whether the copy was in flight when write-back began: a guest that the host delays is
+/// late for that. Write-back waits for the transfers (see adma_range_invalidate), so it may be over
+/// in the end.
 fn reaches_the_disk_under_way(bench: &Bench, path: &str) -> Outcome<bool> {
     const LEN: usize = 64 * PAGE;
     let file = File::options().read(true).write(true).create_new(true).open(path)?;
@@ -281,7 +281,7 @@ fn reaches_the_disk_under_way(bench: &Bench, path: &str) -> Outcome<bool> {
     drop((dst, device));
     bench.clear()?;
     file.sync_all()?;
-    // What is read now comes from the disk.
+    // These reads come from the disk.
     fs::write("/proc/sys/vm/drop_caches", "3")?;
     ensure_eq!(differs(&file, &src)?, None, "first byte on the disk that is wrong");
     Ok(under_way)
@@ -306,7 +306,7 @@ pub fn page_of_device_memory_is_efault() -> Outcome {
     memory.expect(1).context("written, but refused")
 }
 
-/// A program cannot make a request look finished that is not.
+/// A program cannot fake the end of a request.
 pub fn page_of_words_is_no_destination() -> Outcome {
     let device = Device::open()?;
     let words = device.words(0)?;
@@ -321,8 +321,8 @@ pub fn page_of_words_is_no_destination() -> Outcome {
 
 // ---- descriptors ------------------------------------------------------------------------
 
-/// Returns how many descriptors a copy takes whose pages are pinned: while they are being pinned,
-/// each chunk may cut a stretch that lies together.
+/// Returns the descriptors of a copy whose pages are pinned: while they are being pinned, each
+/// chunk may split a contiguous stretch.
 fn descriptors(device: &Device, pieces: &mut [Piece]) -> Outcome<u64> {
     device.carry(pieces)?;
     let before = Statistics::now()?;
@@ -356,7 +356,7 @@ pub fn page_small_copy_needs_no_more_descriptors_than_extents() -> Outcome {
     let device = Device::open()?;
     let channels = device.info()?.channels;
     let map = Pagemap::new()?;
-    // Pages in the order in which they came, and thoroughly mixed.
+    // Pages in the order of allocation, and thoroughly shuffled.
     for (region, src_at, len) in [
         (Region::of_small_pages as fn(usize) -> Outcome<Region>, 0, LEN),
         (Region::of_small_pages, 100, LEN - PAGE),

@@ -1,14 +1,14 @@
 //! Channels that keep no order, the queues of idxd: `tests/vm/run --provider dsa provider`.
 //!
-//! Every second descriptor is overtaken by others, and nothing is answered without an interrupt.
-//! What a word says must be true all the same. `copy` and `wreck_unbind` run on them as well.
+//! Every second descriptor is overtaken by others, and nothing completes without an interrupt.
+//! Words must be right all the same. `copy` and `wreck_unbind` run on them as well.
 
 use super::*;
 
 const LEN: usize = 32 * PAGE;
 const PIECES: usize = 8;
 
-/// Skipped on channels with order. Every second transfer comes `ms` late.
+/// Delays every second transfer by `ms`. Skipped on channels with order.
 fn disordered(ms: u32) -> Outcome<(Bench, Device)> {
     if !is_dsa() {
         skip!("the channels keep their order; try --provider dsa");
@@ -20,7 +20,7 @@ fn disordered(ms: u32) -> Outcome<(Bench, Device)> {
     Ok((bench, Device::open()?))
 }
 
-/// Two regions of pages that do not lie together: a transfer for each page.
+/// Maps two regions of pages that are not contiguous: a transfer for each page.
 fn scattered() -> Outcome<(Region, Region)> {
     Ok((Region::of_scattered_pages(LEN)?, Region::of_scattered_pages(LEN)?))
 }
@@ -32,7 +32,7 @@ fn expect_usable(device: &Device, channels: usize) -> Outcome {
     Ok(())
 }
 
-/// The end of a request of which pieces may fail, which are named.
+/// Waits for the end of a request of which pieces may fail, which are named.
 fn expect_named(device: &Device, request: &Submit, watched: &Watched<'_>) -> Outcome<u64> {
     let failed = device.end(request)?;
     println!("failed pieces: {failed:#x}");
@@ -40,7 +40,7 @@ fn expect_named(device: &Device, request: &Submit, watched: &Watched<'_>) -> Out
     Ok(failed)
 }
 
-/// As old I/OAT engines want it, and the provider in software.
+/// Required by old I/OAT engines, and by the software provider.
 pub fn provider_source_that_is_not_aligned_is_einval() -> Outcome {
     let device = Device::open()?;
     let align = device.info()?.src_align as usize;
@@ -131,7 +131,7 @@ pub fn provider_error_half_way_names_the_pieces() -> Outcome {
         let is_failed = |piece: &usize| failed >> piece & 1 != 0;
         ensure!((0..PIECES).any(|piece| is_failed(&piece)), "no piece failed");
         ensure!((0..PIECES).filter(is_failed).all(|piece| of_channel(&piece)), "{failed:#x}");
-        // Sixty-four good ones make up for it.
+        // Sixty-four good ones compensate for it.
         for _ in 0..64 {
             for channel in 0..channels {
                 device.carry_in_turn(&mut [Piece::new(&dst, 0, &src, 0, PAGE).on(channel)])?;
@@ -141,7 +141,7 @@ pub fn provider_error_half_way_names_the_pieces() -> Outcome {
     Ok(())
 }
 
-/// And they come back only with the module; requests end all the time.
+/// They return only with the module; requests keep ending.
 pub fn provider_error_again_and_again_leaves_the_queues_out() -> Outcome {
     let (bench, device) = disordered(0)?;
     kernel::announce("adma");

@@ -9,8 +9,8 @@ use std::path::Path;
 const PCI: &str = "/sys/bus/pci";
 const LEN: usize = 16 * PAGE;
 
-/// The first function of the engine by its name, as 0000:00:04.0, and the driver's channels
-/// that are left without it.
+/// The first function of the engine by its name, like 0000:00:04.0, and the number of channels left
+/// without it.
 struct First {
     name: String,
     left: u32,
@@ -36,8 +36,8 @@ impl First {
         fs::write(format!("{PCI}/devices/{}/remove", self.name), "1").context("remove")
     }
 
-    /// The function bound again, if it is not, found anew if it was removed; then the module
-    /// loaded anew.
+    /// Binds the function again, if it is not, after a rescan if it was removed; then reloads the
+    /// module.
     fn bring_back(&self) -> Outcome {
         if !Path::new(&format!("{PCI}/devices/{}", self.name)).exists() {
             fs::write(format!("{PCI}/rescan"), "1").context("rescan")?;
@@ -63,7 +63,7 @@ fn on_first(run: impl FnOnce(Device, &First) -> Outcome) -> Outcome {
     outcome
 }
 
-/// A copy over all channels that are left; refused where none is.
+/// Copies over all channels that are left; refused where none is.
 fn expect_copies(device: &Device, left: u32) -> Outcome {
     let info = device.info()?;
     ensure_eq!(info.usable, left, "usable channels");
@@ -107,7 +107,7 @@ pub fn wreck_unbind_in_flight_ends_every_request() -> Outcome {
     })
 }
 
-/// A program that copies all the time: its bytes are right, and it ends well.
+/// A program that copies continuously: its bytes are right, and it succeeds.
 pub fn wreck_unbind_under_a_program_copies_right() -> Outcome {
     on_first(|device, first| {
         drop(device);
@@ -117,7 +117,7 @@ pub fn wreck_unbind_under_a_program_copies_right() -> Outcome {
             |more| eventually(PATIENCE, || Statistics::now().is_ok_and(|now| now.copies > more));
         let begun = copied(before.copies + 20);
         first.unbind()?;
-        // Where channels are left they go on.
+        // If channels are left, copies go on.
         let goes_on = first.left == 0 || copied(Statistics::now()?.copies + 20);
         program.end()?;
         ensure!(begun && goes_on, "the engine carried nothing: {begun}, {goes_on}");
@@ -156,7 +156,7 @@ pub fn wreck_unbind_and_bind_again_brings_the_channels_back() -> Outcome {
         first.unbind()?;
         modules::bind(&first.name)?;
         expect_copies(&device, first.left)?;
-        // It can be unbound again, and is none of the module's.
+        // It can be unbound again, and is not the module's.
         first.unbind()?;
         expect_copies(&device, first.left)
     })
