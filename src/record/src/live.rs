@@ -198,7 +198,7 @@ reasons! {
     OneCpu = "one_cpu", "there was one CPU";
     /// The engine is being started, or this is a child that shares its parent's memory.
     Starting = "starting", "the engine was just starting";
-    /// Every I/OAT channel has failed and was put aside.
+    /// Every I/OAT channel has failed and is in quarantine.
     NoChannels = "no_channels", "every channel has failed";
     Unaligned = "unaligned", "the engine cannot copy such addresses";
     /// The engine that is up only copies within one process.
