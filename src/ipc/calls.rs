@@ -4,7 +4,7 @@
 
 use crate::backend::libc as original;
 use crate::ipc::handles;
-use crate::ipc::link::Link;
+use crate::ipc::link::{Link, STAYS};
 use crate::ipc::memory::blocks;
 use crate::ipc::messages::{NUMBER_BITS, Role};
 use crate::ipc::os;
@@ -201,10 +201,15 @@ unsafe fn transfer(role: Role, handle: i32, addr: usize, len: usize, ms: c_int) 
     unsafe { link.transfer(role, addr, len, ms) }
 }
 
+/// Returns an answer as the program gets it.
+fn told(result: isize) -> isize {
+    if result == STAYS { -libc::EMSGSIZE as isize } else { result }
+}
+
 unsafe fn start(role: Role, handle: i32, addr: usize, len: usize) -> i64 {
     // SAFETY: the caller's promise.
     let started = find(handle, addr, len).and_then(|link| unsafe { link.start(role, addr, len) });
-    started.map_or_else(|errno| errno as i64, |number| cookie(handle, role, number))
+    started.map_or_else(|errno| told(errno) as i64, |number| cookie(handle, role, number))
 }
 
 /// Functions for one buffer: name, role, type of the address, and whether there is a limit.
@@ -220,7 +225,9 @@ macro_rules! transfers {
                 // Negative: without a limit.
                 let limit = [-1 $(, $ms)?];
                 // SAFETY: the caller's promise.
-                unsafe { transfer(Role::$role, c, addr as usize, len, limit[limit.len() - 1]) }
+                told(unsafe {
+                    transfer(Role::$role, c, addr as usize, len, limit[limit.len() - 1])
+                })
             }
         )*
     };
@@ -252,7 +259,7 @@ unsafe fn transfer_parts(
     };
     if let [part] = parts {
         // SAFETY: the caller's promise.
-        return unsafe { transfer(role, handle, part.iov_base as usize, len, -1) };
+        return told(unsafe { transfer(role, handle, part.iov_base as usize, len, -1) });
     }
     let mut room = Vec::<u8>::new();
     if room.try_reserve_exact(len).is_err() {
@@ -278,10 +285,13 @@ unsafe fn transfer_parts(
     }
     // SAFETY: `room` lives through the call.
     let result = unsafe { transfer(role, handle, at, len, -1) };
-    if role == Role::Reader && result > 0 {
-        copy(result as usize);
+    match (role, usize::try_from(result)) {
+        (Role::Reader, Ok(count)) => copy(count),
+        // The beginning of a longer message, of which the rest is dropped.
+        (Role::Reader, _) if result == -libc::EMSGSIZE as isize => copy(len),
+        _ => {}
     }
-    result
+    told(result)
 }
 
 pub unsafe extern "C" fn adma_readv(c: c_int, parts: *const libc::iovec, count: c_int) -> isize {

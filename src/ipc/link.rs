@@ -57,9 +57,12 @@ pub struct Link {
     events: OnceBox<Events>,
 }
 
+/// Answer to a read whose message is longer and stays; -EMSGSIZE for the program.
+pub const STAYS: isize = -0x1_0000 - libc::EMSGSIZE as isize;
+
 /// Failure to post a message.
 pub struct Unposted {
-    /// A negated errno.
+    /// A negated errno, or `STAYS`.
     pub error: isize,
     /// Word whose change lets a caller that can wait try again.
     pub until: Option<Hint>,
@@ -250,7 +253,7 @@ impl Link {
             // nothing, and has said so before; otherwise it breaks the protocol.
             NoRoom::Broken => (self.end_for().unwrap_or_else(|| self.broken()), None),
             NoRoom::Uncollected => (-libc::EAGAIN as isize, None),
-            NoRoom::TooLong => (-libc::EMSGSIZE as isize, None),
+            NoRoom::TooLong => (STAYS, None),
             _ if self.closing.load(Ordering::Acquire) => (-libc::EBADF as isize, None),
             NoRoom::OtherIsBehind(_) if gone != other::ALIVE => (self.failure(gone), None),
             NoRoom::InUse(hint) | NoRoom::OtherIsBehind(hint) => {

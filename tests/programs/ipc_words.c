@@ -43,7 +43,9 @@ static void calls(void)
 	static char large[40000];
 	struct iovec parts[] = { { "ab", 2 }, { "c", 1 }, { large, 40000 }, { "defgh", 5 } };
 	char got[10];
+	int turn[2]; /* a pipe: a message may come */
 
+	make_pipe(turn);
 	PEER(connection) { /* one message of several parts, both ways */
 		char first[3], second[40000], third[5];
 		struct iovec parts[] = { { first, 3 }, { second, 40000 }, { third, 5 } };
@@ -55,6 +57,18 @@ static void calls(void)
 		EXPECT(adma_writev(connection, parts + 2, 1), 5);
 		EXPECT(adma_writev(connection, parts, 0), 0);
 		EXPECT(adma_writev(connection, parts, -1), -EINVAL);
+		for (bool waited = false; !waited;) {
+			memset(first, 'x', 3);
+			memset(third, 'x', 5);
+			send_byte(turn[1]);
+			EXPECT(adma_readv(connection, (struct iovec[]){ parts[0], parts[2] }, 2), -EMSGSIZE);
+			/* Read first, it holds the beginning; a message that came first stays. */
+			waited = adma_next(connection) == -EAGAIN;
+			EXPECT(memcmp(first, waited ? "beg" : "xxx", 3), 0);
+			EXPECT(memcmp(third, waited ? "innin" : "xxxxx", 5), 0);
+			if (!waited)
+				EXPECT(adma_read(connection, second, 100), 9);
+		}
 	}
 	EXPECT(adma_version(), ADMA_VERSION);
 	for (int at = 0; at < 40000; at++)
@@ -62,6 +76,12 @@ static void calls(void)
 	EXPECT(adma_writev(connection, parts, 4), 40008);
 	EXPECT(adma_read(connection, got, sizeof(got)), 5);
 	EXPECT(adma_read(connection, got, sizeof(got)), 0); /* empty, and not the end */
+	for (ssize_t taken = 9; taken == 9;) {
+		await_byte(turn[0]);
+		usleep(20000);
+		taken = adma_wait(adma_iwrite(connection, "beginning", 9));
+		EXPECT(taken == 9 || taken == 8, true);
+	}
 	EXPECT(adma_read(connection, got, sizeof(got)), -ECONNRESET);
 	EXPECT(adma_close(connection), 0);
 	waitpid(child, NULL, 0);
