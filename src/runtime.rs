@@ -9,7 +9,7 @@ use crate::backend::threads::workers::{self, Dismissal};
 use crate::backend::{gpu, libc as original, signals};
 use crate::config::{Backend, Config, Level, LiveFiles};
 use crate::dispatch::Dispatcher;
-use crate::os::lookup::rare;
+use crate::os::lookup::{self, rare};
 use crate::os::mapped::{Mapped, Zeroed};
 use crate::os::once::Once;
 use crate::os::signal_mask::SignalsHeld;
@@ -20,7 +20,6 @@ use crate::stats::live::ended;
 use crate::stats::report::BUFFERS;
 use crate::{check, config, ipc};
 use alloc::vec::Vec;
-use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -208,17 +207,10 @@ unsafe extern "C" {
 type RegisterAtFork = unsafe extern "C" fn(AtFork, AtFork, AtFork, *mut c_void) -> i32;
 
 /// Returns glibc's __register_atfork; pthread_atfork, which calls it, would lie in a page of its own at
-/// the end of our code. `None`: another C library, for which a symbol that is not weak would be missing.
+/// the end of our code. `None`: another C library.
 fn register_atfork() -> Option<RegisterAtFork> {
-    let function: usize;
-    // SAFETY: reads what the loader has put there: an address, or null, for the symbol is weak;
-    // null is `None`, and anything else a function of this kind.
-    unsafe {
-        asm!(".weak __register_atfork",
-            "mov {}, qword ptr [rip + __register_atfork@GOTPCREL]",
-            out(reg) function, options(pure, readonly, nostack, preserves_flags));
-        core::mem::transmute(function)
-    }
+    // SAFETY: a function of this kind.
+    lookup::register_atfork().map(|found| unsafe { core::mem::transmute(found) })
 }
 
 rare! {

@@ -238,8 +238,20 @@ fn set_user_id_program_ignores_the_statistics_file() {
 
 #[test]
 fn interposed_library_whose_memmove_calls_memcpy_does_not_recurse() {
-    let other = a_library("trap_interposed", &["-DLIBRARY"]);
-    survives_beside(&victim("trap_interposed"), &other);
+    // As most libraries are, with the older table of symbols, and of assembly.
+    for more in [&[][..], &["-Wl,--hash-style=sysv"], &["-DUNTYPED"]] {
+        let other = a_library("trap_interposed", &[&["-DLIBRARY"], more].concat());
+        survives_beside(&victim("trap_interposed"), &other);
+    }
+}
+
+/// The address of such a function is then a place in the program.
+#[test]
+fn program_at_a_fixed_address_that_takes_that_of_errno_runs_as_without_us() {
+    let program = victim_with("trap_fixed_place", &["-no-pie", "-fno-pie"]);
+    for mut command in [plain(&program), preloaded(&program)] {
+        succeed(command.arg(&program));
+    }
 }
 
 /// The loader's locks are held by a thread that waits, or by one that the child of a fork lacks.

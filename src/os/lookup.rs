@@ -9,6 +9,7 @@
 //! fork inherits that of dl_iterate_phdr held. The table needs no lock: libc is never unloaded.
 
 use crate::os::once::Once;
+use core::arch::asm;
 use core::ffi::{c_char, c_void};
 use core::ops::Range;
 use core::ptr::null_mut;
@@ -211,7 +212,7 @@ unsafe extern "C" fn look_into(
     let segments = unsafe { from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) };
     let whole = extent(object.dlpi_addr as usize, segments);
     // A library that was opened by dlopen comes after libc, which then is all that is left.
-    let is_libc = whole.contains(&(libc::__errno_location as *const () as usize));
+    let is_libc = whole.contains(&address_in_libc());
     if !walk.behind_us && !is_libc {
         walk.behind_us = whole.contains(&(look_into as *const () as usize));
         return 0;
@@ -238,6 +239,25 @@ unsafe extern "C" fn look_into(
         }
     }
     0
+}
+
+/// Returns the address of glibc's __register_atfork; `None`: another C library, for which a symbol that
+/// is not weak would be missing.
+pub fn register_atfork() -> Option<usize> {
+    let address: usize;
+    // SAFETY: reads what the loader has put there: an address, or null, for the symbol is weak.
+    unsafe {
+        asm!(".weak __register_atfork",
+            "mov {}, qword ptr [rip + __register_atfork@GOTPCREL]",
+            out(reg) address, options(pure, readonly, nostack, preserves_flags));
+    }
+    (address != 0).then_some(address)
+}
+
+/// The address of a function lies in the program itself where that is not position independent and
+/// takes the address too. With __errno_location some do, with __register_atfork none.
+fn address_in_libc() -> usize {
+    register_atfork().unwrap_or(libc::__errno_location as *const () as usize)
 }
 
 /// Returns an object's range from its lowest to its highest byte.
@@ -267,7 +287,9 @@ unsafe fn is_called(found: *const c_char, name: &[u8]) -> bool {
 #[derive(Clone)]
 struct SymbolTable {
     base: usize,
+    /// DT_GNU_HASH, and DT_HASH, which is read where there is no other; null: there is none.
     hash: *const u32,
+    old_hash: *const u32,
     symbols: *const libc::Elf64_Sym,
     names: *const c_char,
     versions: *const u16,
@@ -279,17 +301,18 @@ unsafe impl Send for SymbolTable {}
 unsafe impl Sync for SymbolTable {}
 
 impl SymbolTable {
-    /// `None`: it has no DT_GNU_HASH.
+    /// `None`: it has no table.
     ///
     /// # Safety
     /// A loaded object, and its PT_DYNAMIC.
     unsafe fn of(base: usize, dynamic: &libc::Elf64_Phdr) -> Option<Self> {
         const NULL: u64 = 0;
+        const HASH: u64 = 4;
         const STRTAB: u64 = 5;
         const SYMTAB: u64 = 6;
         const GNU_HASH: u64 = 0x6fff_fef5;
         const VERSYM: u64 = 0x6fff_fff0;
-        let (mut hash, mut symbols, mut names, mut versions) = (0, 0, 0, 0);
+        let (mut hash, mut old_hash, mut symbols, mut names, mut versions) = (0, 0, 0, 0, 0);
         let mut entry = (base + dynamic.p_vaddr as usize) as *const [u64; 2];
         loop {
             // SAFETY: entries up to the one that ends them.
@@ -298,6 +321,7 @@ impl SymbolTable {
                 NULL => break,
                 STRTAB => names = value as usize,
                 SYMTAB => symbols = value as usize,
+                HASH => old_hash = value as usize,
                 GNU_HASH => hash = value as usize,
                 VERSYM => versions = value as usize,
                 _ => {}
@@ -306,28 +330,31 @@ impl SymbolTable {
             entry = unsafe { entry.add(1) };
         }
         // The loader makes addresses of them where it can write.
-        let address = |value: usize| if value < base { base + value } else { value };
-        (hash != 0 && symbols != 0 && names != 0).then(|| Self {
+        let address = |value: usize| if value != 0 && value < base { base + value } else { value };
+        (hash | old_hash != 0 && symbols != 0 && names != 0).then(|| Self {
             base,
             hash: address(hash) as *const u32,
+            old_hash: address(old_hash) as *const u32,
             symbols: address(symbols) as *const libc::Elf64_Sym,
             names: address(names) as *const c_char,
-            versions: if versions == 0 { 0 } else { address(versions) } as *const u16,
+            versions: address(versions) as *const u16,
         })
     }
 
     /// # Safety
     /// The object is loaded and relocated.
     unsafe fn look_up(&self, name: &[u8], wanted: u32) -> *mut c_void {
-        const HIDDEN: u16 = 0x8000;
-        const OBJECT: u8 = 1;
-        const FUNCTION: u8 = 2;
-        const IFUNC: u8 = 10;
         // SAFETY: the layout of DT_GNU_HASH: four numbers, a filter of 64-bit words, the
         // buckets, and for each symbol from the first hashed one on its hash, of which the
         // last bit ends a bucket.
         unsafe {
+            if self.hash.is_null() {
+                return self.look_up_by_old_hash(name);
+            }
             let [buckets, first, words, shift] = self.hash.cast::<[u32; 4]>().read();
+            if buckets == 0 || words == 0 {
+                return null_mut();
+            }
             let filter = self.hash.add(4).cast::<u64>();
             let word = filter.add((wanted / 64 % words) as usize).read_unaligned();
             if word >> (wanted % 64) & word >> ((wanted >> shift) % 64) & 1 == 0 {
@@ -341,29 +368,69 @@ impl SymbolTable {
             }
             loop {
                 let hash = chain.add((index - first) as usize).read();
-                let symbol = self.symbols.add(index as usize);
-                let is_default = || {
-                    self.versions.is_null()
-                        || self.versions.add(index as usize).read() & HIDDEN == 0
-                };
-                if hash | 1 == wanted | 1
-                    && (*symbol).st_shndx != 0
-                    && is_default()
-                    && is_called(self.names.add((*symbol).st_name as usize), name)
-                {
-                    let value = self.base + (*symbol).st_value as usize;
-                    return match (*symbol).st_info & 0xf {
-                        OBJECT | FUNCTION => value as *mut c_void,
-                        IFUNC => {
-                            core::mem::transmute::<usize, extern "C" fn() -> *mut c_void>(value)()
-                        }
-                        _ => null_mut(),
-                    };
+                if hash | 1 == wanted | 1 && self.defines(index, name) {
+                    return self.address_of(index);
                 }
                 if hash & 1 != 0 {
                     return null_mut();
                 }
                 index += 1;
+            }
+        }
+    }
+
+    /// Libraries of old linkers, or of --hash-style=sysv.
+    #[cold]
+    unsafe fn look_up_by_old_hash(&self, name: &[u8]) -> *mut c_void {
+        let hash = name.iter().take_while(|&&byte| byte != 0).fold(0u32, |hash, &byte| {
+            let sum = (hash << 4).wrapping_add(byte.into());
+            (sum ^ (sum >> 24 & 0xf0)) & 0x0fff_ffff
+        });
+        // SAFETY: the layout of DT_HASH: two numbers, the buckets, and for each symbol the next one
+        // of its bucket; 0 ends it.
+        unsafe {
+            let buckets = self.old_hash.read();
+            if buckets == 0 {
+                return null_mut();
+            }
+            let bucket = self.old_hash.add(2);
+            let chain = bucket.add(buckets as usize);
+            let mut index = bucket.add((hash % buckets) as usize).read();
+            while index != 0 && !self.defines(index, name) {
+                index = chain.add(index as usize).read();
+            }
+            if index == 0 { null_mut() } else { self.address_of(index) }
+        }
+    }
+
+    /// Whether the symbol of this number is the definition of a name.
+    unsafe fn defines(&self, index: u32, name: &[u8]) -> bool {
+        const HIDDEN: u16 = 0x8000;
+        // SAFETY: a symbol of this object.
+        unsafe {
+            let symbol = self.symbols.add(index as usize);
+            let is_default = || {
+                self.versions.is_null() || self.versions.add(index as usize).read() & HIDDEN == 0
+            };
+            (*symbol).st_shndx != 0
+                && is_default()
+                && is_called(self.names.add((*symbol).st_name as usize), name)
+        }
+    }
+
+    unsafe fn address_of(&self, index: u32) -> *mut c_void {
+        const NO_TYPE: u8 = 0; // of assembly that names none
+        const OBJECT: u8 = 1;
+        const FUNCTION: u8 = 2;
+        const IFUNC: u8 = 10;
+        // SAFETY: a symbol of this object, which is relocated.
+        unsafe {
+            let symbol = self.symbols.add(index as usize);
+            let value = self.base + (*symbol).st_value as usize;
+            match (*symbol).st_info & 0xf {
+                NO_TYPE | OBJECT | FUNCTION => value as *mut c_void,
+                IFUNC => core::mem::transmute::<usize, extern "C" fn() -> *mut c_void>(value)(),
+                _ => null_mut(),
             }
         }
     }

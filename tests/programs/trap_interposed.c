@@ -1,6 +1,7 @@
 /* Small and large copies by functions that a further interposed library stands in front of: its
  * moving functions call the copying ones by name, as a tracing or checking library may. With
- * LIBRARY defined this file is that library.
+ * LIBRARY defined this file is that library, and with UNTYPED its memmove has no type, as in
+ * assembly that names none.
  */
 #include "trap.h"
 
@@ -9,6 +10,11 @@ extern void *__memmove_chk(void *, const void *, size_t, size_t);
 #ifdef LIBRARY
 
 int interposed_calls;
+
+#ifdef UNTYPED
+#define memmove counted_memmove
+__asm__(".globl memmove\nmemmove: jmp counted_memmove@PLT");
+#endif
 
 void *memmove(void *to, const void *from, size_t size)
 {
