@@ -66,7 +66,7 @@ const READS: [(Op, Function); 7] = [
 ];
 
 /// Functions that are derived from those above, as in libc, unless another library has defined one
-/// of the above.
+/// of all.
 const OTHERS: [(Op, Function); 16] = [
     (Op::Memcpy, Function::memcpy),
     (Op::Bcopy, Function::bcopy),
@@ -101,7 +101,7 @@ pub fn resolve() {
     OPS.into_iter().chain(READS).for_each(take);
     let reads_are_libcs = READS.into_iter().all(|(op, _)| is_libcs(op));
     READS_ARE_LIBCS.store(reads_are_libcs, Ordering::Release);
-    if OPS.into_iter().all(|(op, _)| is_libcs(op)) {
+    if lookup::is_alone() && OPS.into_iter().all(|(op, _)| is_libcs(op)) {
         // memcpy of GLIBC_2.2.5 is memmove, and later versions share its code on nearly every CPU:
         // memmove for both keeps overlapping copies right. Other functions keep their own original,
         // transfers between processes and checked reads for good.

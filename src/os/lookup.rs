@@ -93,6 +93,11 @@ pub fn resolve() -> Range<usize> {
         .map_or(0..0, |libc| libc.extent.clone())
 }
 
+/// Whether no library between ours and libc defines a function that we look for.
+pub fn is_alone() -> bool {
+    LIBC.get().is_none_or(|libc| libc.is_alone)
+}
+
 /// Finds a function in libc, whatever other objects define it; null: it has none.
 #[inline(never)]
 #[unsafe(link_section = ".text.start")] // see `intercept::entry`
@@ -131,10 +136,7 @@ pub fn found(function: Function) -> *mut c_void {
 
 /// Like `found`, but stores nothing where possible, so as to dirty no page. For start-up.
 pub fn found_at_start(function: Function) -> *mut c_void {
-    match LIBC.get() {
-        Some(libc) if libc.is_alone => in_libc(function),
-        _ => found(function),
-    }
+    if is_alone() { in_libc(function) } else { found(function) }
 }
 
 /// Notes a function of a library that was loaded since.
