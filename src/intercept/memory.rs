@@ -1,13 +1,13 @@
 //! Functions that change access to memory. The kernel reports unmapping to us but not these, so
 //! registrations with the graphics card are dropped before and after them. The program's own calls
 //! to register memory are here too: the driver would refuse them where we have registered the same
-//! memory.
+//! memory. mremap is here because of huge pages.
 
 use crate::backend::gpu::{GPU, NO_DRIVER, driver_function};
 use crate::backend::libc::pass_to_kernel;
 use crate::os::huge_pages;
 use crate::os::lookup::{self, Function};
-use core::ffi::{CStr, c_int};
+use core::ffi::{CStr, c_int, c_void};
 
 /// Passes a call of the program on to the next definition after ours. Before start-up, when an
 /// allocator's constructor may call, that is the kernel's.
@@ -71,6 +71,29 @@ unsafe extern "C" fn madvise(start: usize, len: usize, advice: usize) -> c_int {
             _ => pass_on(Function::madvise, arguments),
         }
     }
+}
+
+/// The last argument is anything where the program has given four.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mremap(
+    start: usize,
+    len: usize,
+    new: usize,
+    flags: usize,
+    to: usize,
+) -> isize {
+    type Remap = unsafe extern "C" fn(usize, usize, usize, usize, usize) -> isize;
+    huge_pages::remap(start, len, || {
+        // SAFETY: null, which is `None`, or a function of this kind; the program's own call, passed on.
+        unsafe {
+            match core::mem::transmute::<*mut c_void, Option<Remap>>(lookup::found(
+                Function::mremap,
+            )) {
+                Some(next) => next(start, len, new, flags, to),
+                None => pass_to_kernel(libc::SYS_mremap, [start, len, new, flags, to, 0]),
+            }
+        }
+    })
 }
 
 /// Passes a call on to the driver, once no registration of ours is in its way.

@@ -47,7 +47,7 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 /// Calls of the program's that ask for huge pages.
 static REQUESTS: AtomicU32 = AtomicU32::new(0);
 
-/// Set when a mapping has got a mark that stays.
+/// Set when a mapping has got a mark: that it had one stays.
 static MARKED: AtomicBool = AtomicBool::new(false);
 
 /// Set if the kernel shows a mapping only in a list of all.
@@ -92,7 +92,6 @@ impl Drop for Marked {
         let is_ours = REQUESTS.load(Relaxed) == self.requests;
         let (start, end) = if is_ours { self.mapping } else { self.part };
         advise(start, end, libc::MADV_NOHUGEPAGE);
-        MARKED.store(true, Relaxed);
     }
 }
 
@@ -107,6 +106,28 @@ pub fn collapse(start: usize, len: usize, call: impl Fn() -> i32) -> i32 {
         answer = call();
         advise(start, end, libc::MADV_NOHUGEPAGE);
         if answer == 0 {
+            *errno = before;
+        }
+    }
+    answer
+}
+
+/// Makes the program's call of mremap, which wants one mapping. Where it gets several, it is made once
+/// more when all have the mark that our copies leave: a handler may have jumped out of a copy, another
+/// thread may still copy, or memory was mapped beside what has that mark.
+pub fn remap(start: usize, len: usize, call: impl Fn() -> isize) -> isize {
+    // SAFETY: the address of this thread's errno.
+    let errno = unsafe { &mut *libc::__errno_location() };
+    let (before, mut answer, end) = (*errno, call(), start.saturating_add(len));
+    if answer == -1
+        && *errno == libc::EFAULT
+        && MARKED.load(Relaxed)
+        && REQUESTS.load(Relaxed) == 0
+        && NoFilter::look().is_some()
+        && advise(start, end, libc::MADV_NOHUGEPAGE)
+    {
+        answer = call();
+        if answer != -1 {
             *errno = before;
         }
     }
@@ -137,6 +158,7 @@ pub fn mark(start: usize, len: usize, allowed: NoFilter) -> Option<Marked> {
         && mapping_around(from) != Some(mapping);
     // An unsplit mapping was marked before, by the program: its mark stays.
     is_split.then(|| {
+        MARKED.store(true, Relaxed);
         advise(from + HUGE, to, libc::MADV_HUGEPAGE);
         Marked { mapping, part: (from, to), requests }
     })

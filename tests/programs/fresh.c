@@ -8,6 +8,8 @@
  *   resident         KiB by which the program has grown
  *   sparse           like resident, after it has given all back and written a byte of each 2 MiB
  *   grown            0, or why the mapping cannot be made longer
+ *   jumped           like grown, after a fault in the source whose handler has jumped out of the copy
+ *   beside           like grown, together with memory that was mapped behind it since
  *   collapsed        0, or why the kernel does not make huge pages of it (MADV_COLLAPSE)
  *   mappings OWN     mappings that 600 copies add, in a program with OWN of its own
  */
@@ -58,7 +60,7 @@ static void mappings(void)
 }
 
 enum { HUGE, ASKED_FOR_SMALL, ASKED_FOR_HUGE, ASKED_MEANWHILE, TOLD_SMALL, RESIDENT, SPARSE, GROWN,
-       COLLAPSED };
+       COLLAPSED, JUMPED, BESIDE };
 
 static char *locked_page, *second_half;
 
@@ -68,6 +70,36 @@ static void mark_second_half(int number)
     (void)number;
     madvise(second_half, SIZE, MADV_HUGEPAGE);
     mprotect(locked_page, 4096, PROT_READ);
+}
+
+static sigjmp_buf after_copy;
+
+static void jump_out(int number)
+{
+    siglongjmp(after_copy, number);
+}
+
+/* Returns 0 or why a mapping that was copied into cannot be made longer. */
+static long grow_after_copy(void)
+{
+    char *from = source(SIZE), *to = (char *)map(4 * SIZE) + 4096;
+    MUST(mmap(to - 4096, 4 * SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) !=
+         MAP_FAILED);
+    MUST(!mprotect(to, SIZE, PROT_READ | PROT_WRITE));
+    size_t size = SIZE;
+    if (scene_how == JUMPED) {
+        mprotect(from + SIZE / 2, 4096, PROT_NONE);
+        handle(SIGSEGV, jump_out, 0);
+        if (!sigsetjmp(after_copy, true)) {
+            memcpy(to, from, SIZE);
+            wrong("no fault");
+        }
+    } else {
+        memcpy(to, from, SIZE);
+        MUST(!mprotect(to + SIZE, SIZE, PROT_READ | PROT_WRITE));
+        size = 2 * SIZE;
+    }
+    return mremap(to, size, 3 * SIZE, MREMAP_MAYMOVE) == MAP_FAILED ? errno : 0;
 }
 
 /* Returns the growth of the program, in KiB, by a copy to an offset into a new mapping. */
@@ -118,7 +150,7 @@ static void pages(void)
         madvise(map(4 * MIB), 4 * MIB, MADV_NOHUGEPAGE);
     if (scene_how == TOLD_SMALL)
         prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
-    long grown = copy_into_fresh(100);
+    long grown = scene_how >= JUMPED ? grow_after_copy() : copy_into_fresh(100);
     if (scene_how == GROWN && grown == 0)
         grown = copy_into_fresh(0) + copy_into_fresh(4096);
     printf("%ld\n", scene_how >= RESIDENT ? grown : huge_kib());
@@ -128,4 +160,5 @@ SCENES((void)0, {"huge", pages, HUGE}, {"asked_for_small", pages, ASKED_FOR_SMAL
        {"asked_for_huge", pages, ASKED_FOR_HUGE},
        {"asked_meanwhile", pages, ASKED_MEANWHILE}, {"told_small", pages, TOLD_SMALL},
        {"resident", pages, RESIDENT}, {"sparse", pages, SPARSE}, {"grown", pages, GROWN},
+       {"jumped", pages, JUMPED}, {"beside", pages, BESIDE},
        {"collapsed", pages, COLLAPSED}, {"mappings", mappings})
