@@ -63,6 +63,7 @@ rows! { says_the_same:
     reads_of_files_that_change_agree_with_the_position: "reads_beside changing", 100;
     reads_whose_descriptor_is_replaced_are_of_one_file: "reads_beside replaced", 20;
     reads_beside_signals_are_whole: "reads_beside signals", 50;
+    reads_on_a_small_stack_are_whole: "reads_beside small", 10;
     read_of_a_cancelled_thread_ends_it_and_moves_nothing: "reads_beside cancelled", 0;
     reads_of_children_and_of_threads_with_descriptors_of_their_own_are_the_kernels: "reads_beside children", 20;
     reads_leave_locks_leases_and_access_times_as_the_kernel_does: "reads_beside watched", 20;

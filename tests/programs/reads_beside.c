@@ -5,6 +5,7 @@
  * reads_beside changing FOLDER   files that grow and are truncated while they are read
  * reads_beside replaced FOLDER   a descriptor that becomes another file's, or is closed, during a read
  * reads_beside signals FOLDER    with and without SA_RESTART, a jump out of the handler
+ * reads_beside small FOLDER      on what a handler has of a stack of 8 KiB, beside its frame
  * reads_beside cancelled FOLDER  a thread that is cancelled before it reads, or waits for a pipe
  * reads_beside children FOLDER   fork, vfork, exec, threads with descriptors of their own
  * reads_beside watched FOLDER    locks, a lease, inotify, access time
@@ -236,6 +237,41 @@ static void signals(void)
     say("whole answers");
 }
 
+static struct { int fd; enum how how; char *to; } small_read;
+
+static void read_as_coroutine(void)
+{
+    if (call(small_read.how, small_read.fd, small_read.to, SIZE, 0) != (ssize_t)SIZE)
+        wrong("%s: %s", names[small_read.how], strerror(errno));
+}
+
+/* The frame has all registers of AVX-512. */
+#define LEFT ((size_t)4496)
+
+static void small(void)
+{
+    static ucontext_t here, there;
+    /* Below the stack lies a page that nothing may touch. */
+    char *stack = map(3 * PAGE);
+    MUST(!mprotect(stack, PAGE, PROT_NONE));
+    small_read.fd = new_file("small", SIZE, O_RDONLY);
+    for (int round = 0; round < 4 * FUNCTIONS; round++) {
+        small_read.how = round / 4;
+        small_read.to = map(SIZE); /* never written */
+        /* Lets the loader find it, which takes more stack than the read. */
+        call(small_read.how, small_read.fd, small_read.to, 3, 0);
+        lseek(small_read.fd, 0, SEEK_SET);
+        MUST(!getcontext(&there));
+        there.uc_stack = (stack_t){.ss_sp = stack + PAGE, .ss_size = LEFT};
+        there.uc_link = &here;
+        makecontext(&there, read_as_coroutine, 0);
+        MUST(!swapcontext(&here, &there));
+        check(small_read.to, SIZE, 1, "on a small stack");
+        munmap(small_read.to, SIZE);
+    }
+    say("read on a small stack");
+}
+
 static int cancelled_fd;
 static FILE *cancelled_file;
 static atomic_int cleaned;
@@ -438,5 +474,5 @@ static void filtered(void)
 }
 
 SCENES((void)0, {"shared", shared}, {"changing", changing}, {"replaced", replaced},
-       {"signals", signals}, {"cancelled", cancelled}, {"children", children}, {"executed", executed},
+       {"signals", signals}, {"small", small}, {"cancelled", cancelled}, {"children", children}, {"executed", executed},
        {"watched", watched}, {"filtered", filtered})

@@ -32,7 +32,7 @@
 
 use super::kernel_work::{self, Claims};
 use super::segments::{
-    self, AT_ONCE, MOST_BYTES, SHORT, Segment, SegmentList, are_apart, bytes_of, stretch,
+    self, MOST_BYTES, SHORT, Segment, SegmentList, are_apart, bytes_of, stretch,
 };
 use super::share::{Options, Seen, chunk_of};
 use super::task::{STEP, make_whole_pages};
@@ -71,22 +71,22 @@ pub enum Buffers {
 const FETCHES: u32 = 16;
 static FETCHES_LEFT: AtomicU32 = AtomicU32::new(0);
 
+/// Segments that are given to the kernel at once. Few: a handler may have a stack of 8 KiB, of which
+/// its frame takes nearly half.
+const AT_ONCE: usize = 8;
+
 /// Room for a list. Not cleared: that would be a call of memset.
 type ListRoom = [MaybeUninit<Segment>; SHORT];
 
 impl ReadCall {
     /// Calls `then` with the buffers and their bytes; `None`: the kernel should see them first.
     pub fn with_buffers<R>(&self, then: impl FnOnce(Option<(&[Segment], usize)>) -> R) -> R {
-        let mut room: ListRoom = [const { MaybeUninit::uninit() }; SHORT];
-        let one;
-        let list = match self.buffers {
-            Buffers::One(segment) => {
-                one = [segment];
-                Some(&one[..])
-            }
-            Buffers::List(list) => fetch(list, &mut room),
-        };
-        then(list.and_then(|list| Some((list, bytes_of(list)?))))
+        let then =
+            |list: Option<&[Segment]>| then(list.and_then(|list| Some((list, bytes_of(list)?))));
+        match self.buffers {
+            Buffers::One(segment) => then(Some(&[segment])),
+            Buffers::List(list) => with_room(list, then),
+        }
     }
 
     /// Passes the call on as the program has made it.
@@ -107,6 +107,13 @@ impl ReadCall {
         }
         answer
     }
+}
+
+/// Fetches a list. Not inlined: reads into one buffer do not need the room.
+#[inline(never)]
+fn with_room<R>(list: SegmentList, then: impl FnOnce(Option<&[Segment]>) -> R) -> R {
+    let mut room: ListRoom = [const { MaybeUninit::uninit() }; SHORT];
+    then(fetch(list, &mut room))
 }
 
 /// Reads the program's list as it is now.

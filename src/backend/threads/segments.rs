@@ -119,11 +119,11 @@ pub fn are_apart(list: &[Segment]) -> bool {
 }
 
 /// Returns the segments of `len` bytes from number `from` on, as far as there is room for them.
-pub fn stretch<'r>(
+pub fn stretch<'r, const N: usize>(
     list: &[Segment],
     from: usize,
     len: usize,
-    room: &'r mut [MaybeUninit<Segment>; AT_ONCE],
+    room: &'r mut [MaybeUninit<Segment>; N],
 ) -> &'r [Segment] {
     let (mut skip, mut left, mut count) = (from, len, 0);
     for segment in list {
@@ -131,7 +131,7 @@ pub fn stretch<'r>(
             skip -= segment.len;
             continue;
         }
-        if left == 0 || count == AT_ONCE {
+        if left == 0 || count == N {
             break;
         }
         let len = (segment.len - skip).min(left);
