@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::{needs, plain, preloaded, shown, skip_this, text, victim};
+use common::traps::traced;
+use common::{Folder, has, needs, plain, preloaded, shown, skip_this, succeed, text, victim};
 use std::process::Command;
 
 /// Runs the program and returns the number that it prints; `None`: it cannot be shown here.
@@ -83,6 +84,20 @@ fn memory_that_was_written_can_be_collapsed() {
     for cpus in ["0", "0-63"] {
         assert_eq!(number(&mut with(cpus), &["collapsed"]), Some(without), "CPUs {cpus}");
     }
+}
+
+/// Another thread may have closed the number that a copy takes, and count on it.
+#[test]
+fn copies_of_a_program_with_threads_take_no_descriptor_number_each() {
+    needs!(has("strace") && on_request());
+    succeed(plain(victim("fresh")).arg("threaded"));
+    let folder = Folder::new("numbers");
+    let (mut command, log) = traced("trace=openat", true, &folder);
+    succeed(command.arg(victim("fresh")).arg("threaded"));
+    let text = std::fs::read_to_string(&log).unwrap();
+    let opened = text.lines().filter(|line| line.contains("/proc/self/maps")).count();
+    // Counted and looked at; looked at again in the child, and when the number was closed.
+    assert!((1..=8).contains(&opened), "{opened} times");
 }
 
 #[test]

@@ -15,9 +15,11 @@
 //! fault makes: it comes before the mark.
 
 use super::lock::TryLock;
+use super::process;
 use super::sys::{self, NoFilter, NoNewFilter, syscall};
 use core::mem::{MaybeUninit, zeroed};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 
 const PAGE: usize = 4096;
 /// Bytes of a huge page.
@@ -56,6 +58,68 @@ static SHOWS_LIST: AtomicBool = AtomicBool::new(false);
 /// Requests that may be made, or skipped, before mappings are counted again.
 static BUDGET: TryLock<Budget> = TryLock::new(Budget { left: 0, allowed: false });
 
+/// The list of our mappings, and which file that is, in a program of several threads. A number that each
+/// copy takes and gives back may be one that another thread has just closed and counts on; and when that
+/// closes all numbers and opens a file, giving ours back would close it. So this one stays open.
+static LIST: List = List {
+    fd: AtomicI32::new(0),
+    file: [const { AtomicU64::new(0) }; 2],
+    opening: TryLock::new(()),
+};
+
+struct List {
+    /// 0: not open.
+    fd: AtomicI32,
+    /// Device and inode.
+    file: [AtomicU64; 2],
+    opening: TryLock<()>,
+}
+
+impl List {
+    /// Returns the descriptor, unless the program has closed it.
+    fn still_open(&self) -> Option<i32> {
+        let fd = Some(self.fd.load(Acquire)).filter(|&fd| fd > 0)?;
+        let [device, inode] = [0, 1].map(|i| self.file[i].load(Relaxed));
+        (sys::file_of(fd) == Some((device, inode))).then_some(fd)
+    }
+
+    /// `None`: it cannot be opened, or another thread is just at it.
+    fn get(&self) -> Option<i32> {
+        if !process::is_ours() {
+            return None;
+        }
+        if let Some(fd) = self.still_open() {
+            return Some(fd);
+        }
+        let _opening = self.opening.try_take()?;
+        let low = open_list()?;
+        let high = sys::duplicate(low, LOWEST_NUMBER) as i32;
+        sys::close(low);
+        let Some((device, inode)) = sys::file_of(high) else {
+            ON_REQUEST.store(NO, Relaxed); // the limit is lower: not again with every copy
+            return None;
+        };
+        self.file[0].store(device, Relaxed);
+        self.file[1].store(inode, Relaxed);
+        self.fd.store(high, Release);
+        Some(high)
+    }
+
+    /// In the child of a fork: it is the parent's.
+    fn forget_after_fork(&self) {
+        self.opening.forget_after_fork();
+        if let Some(fd) = self.still_open() {
+            sys::close(fd);
+        }
+        if self.fd.load(Relaxed) != 0 {
+            self.fd.store(0, Relaxed);
+        }
+    }
+}
+
+/// Out of the way of programs that expect the lowest free number.
+const LOWEST_NUMBER: i32 = 500;
+
 struct Budget {
     left: u32,
     allowed: bool,
@@ -71,11 +135,14 @@ pub fn note_request() {
     REQUESTS.fetch_add(1, Relaxed);
 }
 
-/// Releases the budget in the child of a fork: the thread that counted is not here.
+/// Releases budget and list in the child of a fork: the thread that counted is not here, and the
+/// list is the parent's.
 pub fn forget_after_fork() {
-    if ON_REQUEST.load(Relaxed) != UNKNOWN {
-        BUDGET.forget_after_fork();
+    if ON_REQUEST.load(Relaxed) == UNKNOWN {
+        return;
     }
+    BUDGET.forget_after_fork();
+    LIST.forget_after_fork();
 }
 
 /// A mapping of which a part is marked until this is dropped.
@@ -179,18 +246,29 @@ fn is_wanted(_: NoFilter) -> bool {
 /// Returns start and end of the private anonymous mapping around an address; `None`: it is of
 /// another kind, or unknown.
 fn mapping_around(address: usize) -> Option<(usize, usize)> {
+    if !sys::has_one_thread() {
+        return mapping_in(LIST.get()?, address);
+    }
+    let fd = open_list()?;
+    let found = mapping_in(fd, address);
+    sys::close(fd);
+    found
+}
+
+fn open_list() -> Option<i32> {
     let allowed = NoNewFilter::look()?;
-    let fd = i32::try_from(sys::open(c"/proc/self/maps", allowed)).ok().filter(|&fd| fd >= 0)?;
+    i32::try_from(sys::open(c"/proc/self/maps", allowed)).ok().filter(|&fd| fd >= 0)
+}
+
+fn mapping_in(fd: i32, address: usize) -> Option<(usize, usize)> {
     let shown = if SHOWS_LIST.load(Relaxed) { Err(libc::ENOTTY) } else { query(fd, address) };
-    let found = match shown {
+    match shown {
         Err(libc::ENOTTY) => {
             SHOWS_LIST.store(true, Relaxed);
             find_in_list(fd, address)
         }
         shown => shown.ok().flatten(),
-    };
-    sys::close(fd);
-    found
+    }
 }
 
 /// Queries one mapping (PROCMAP_QUERY of linux/fs.h); an error is an errno.
@@ -225,11 +303,13 @@ fn query(fd: i32, address: usize) -> Result<Option<(usize, usize)>, i32> {
 
 /// Searches the list in small parts: callers may have a stack of 8 KiB.
 fn find_in_list(fd: i32, address: usize) -> Option<(usize, usize)> {
-    // Room for what comes before the path.
-    let (mut line, mut filled) = ([0; 96], 0);
+    // Long enough for what comes before the path.
+    let (mut line, mut filled, mut at) = ([0; 96], 0, 0);
     let mut room = MaybeUninit::<[u8; 512]>::uninit();
+    let (to, size) = (room.as_mut_ptr(), size_of_val(&room));
     // SAFETY: the kernel writes inside `room`, and what it has filled is looked at.
-    while let got @ 1.. = unsafe { syscall!(SYS_read, fd, room.as_mut_ptr(), size_of_val(&room)) } {
+    while let got @ 1.. = unsafe { syscall!(SYS_pread64, fd, to, size, at) } {
+        at += got;
         // SAFETY: as above.
         let text = unsafe { core::slice::from_raw_parts(room.as_ptr().cast(), got as usize) };
         for &byte in text {
@@ -291,6 +371,7 @@ mod tests {
 
     #[test]
     fn list_and_query_show_the_same_mappings() {
+        process::claim_memory();
         let len = 3 * HUGE + 4096;
         let map = |flags| {
             let rights = libc::PROT_READ | libc::PROT_WRITE;

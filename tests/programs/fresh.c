@@ -11,6 +11,8 @@
  *   jumped           like grown, after a fault in the source whose handler has jumped out of the copy
  *   beside           like grown, together with memory that was mapped behind it since
  *   collapsed        0, or why the kernel does not make huge pages of it (MADV_COLLAPSE)
+ *   threaded         nothing, of copies in a program with two threads and in its child, which has other
+ *                    mappings, and when all numbers of descriptors were closed
  *   mappings OWN     mappings that 600 copies add, in a program with OWN of its own
  */
 #include "trap.h"
@@ -144,6 +146,43 @@ static long copy_into_fresh(size_t at)
     return number_in("/proc/self/status", "VmRSS:") - before;
 }
 
+static void *copy_and_grow(void *from)
+{
+    for (int i = 0; i < 50; i++) {
+        char *to = map(8 * MIB);
+        memcpy(to + 100, from, 8 * MIB - 200);
+        if (memcmp(to + 100, from, 8 * MIB - 200) != 0)
+            wrong("other bytes");
+        to = mremap(to, 8 * MIB, 16 * MIB, MREMAP_MAYMOVE);
+        if (to == MAP_FAILED)
+            wrong("mremap: %s", strerror(errno));
+        munmap(to, 16 * MIB);
+    }
+    return NULL;
+}
+
+static void copy_in_thread(char *from)
+{
+    pthread_join(start_thread(copy_and_grow, from), NULL);
+    int lowest = dup(0);
+    if (lowest != 3)
+        wrong("the lowest free number is %d", lowest);
+    close(lowest);
+}
+
+static void threaded(void)
+{
+    char *from = source(8 * MIB);
+    close_range(3, ~0u, 0);
+    copy_in_thread(from);
+    IN_CHILD("child that copies")
+    {
+        copy_in_thread(from);
+    }
+    close_range(3, ~0u, 0);
+    copy_in_thread(from);
+}
+
 static void pages(void)
 {
     if (scene_how == ASKED_FOR_SMALL)
@@ -161,4 +200,4 @@ SCENES((void)0, {"huge", pages, HUGE}, {"asked_for_small", pages, ASKED_FOR_SMAL
        {"asked_meanwhile", pages, ASKED_MEANWHILE}, {"told_small", pages, TOLD_SMALL},
        {"resident", pages, RESIDENT}, {"sparse", pages, SPARSE}, {"grown", pages, GROWN},
        {"jumped", pages, JUMPED}, {"beside", pages, BESIDE},
-       {"collapsed", pages, COLLAPSED}, {"mappings", mappings})
+       {"collapsed", pages, COLLAPSED}, {"mappings", mappings}, {"threaded", threaded})
