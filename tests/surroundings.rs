@@ -238,8 +238,10 @@ fn set_user_id_program_ignores_the_statistics_file() {
 
 #[test]
 fn interposed_library_whose_memmove_calls_memcpy_does_not_recurse() {
-    // As most libraries are, with the older table of symbols, of assembly, and without memmove.
-    for more in [&[][..], &["-Wl,--hash-style=sysv"], &["-DUNTYPED"], &["-DCOPYING"]] {
+    // As most libraries are, with the older table of symbols, of assembly, without memmove, and with a
+    // memmove for itself.
+    let own = ["-DOWN", "-Wl,--default-symver"];
+    for more in [&[][..], &["-Wl,--hash-style=sysv"], &["-DUNTYPED"], &["-DCOPYING"], &own] {
         let other = a_library("trap_interposed", &[&["-DLIBRARY"], more].concat());
         survives_beside(&victim("trap_interposed"), &other);
     }

@@ -12,7 +12,7 @@ use crate::os::once::Once;
 use core::arch::asm;
 use core::ffi::{c_char, c_void};
 use core::ops::Range;
-use core::ptr::null_mut;
+use core::ptr::{null, null_mut};
 use core::slice::from_raw_parts;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
@@ -224,7 +224,8 @@ unsafe extern "C" fn look_into(
     let table =
         dynamic.and_then(|dynamic| unsafe { SymbolTable::of(object.dlpi_addr as usize, dynamic) });
     if is_libc && !walk.past_libc {
-        walk.libc = Some(Libc { extent: whole, symbols: table, is_alone: !walk.any });
+        let symbols = table.map(|table| SymbolTable { definitions: null(), ..table });
+        walk.libc = Some(Libc { extent: whole, symbols, is_alone: !walk.any });
         return 1; // no object behind libc defines its functions
     }
     if let Some(table) = table {
@@ -295,6 +296,8 @@ struct SymbolTable {
     symbols: *const libc::Elf64_Sym,
     names: *const c_char,
     versions: *const u16,
+    /// DT_VERDEF; null: every version will do.
+    definitions: *const u8,
 }
 
 // SAFETY: only ever read, and where it lies it stays.
@@ -314,7 +317,9 @@ impl SymbolTable {
         const SYMTAB: u64 = 6;
         const GNU_HASH: u64 = 0x6fff_fef5;
         const VERSYM: u64 = 0x6fff_fff0;
-        let (mut hash, mut old_hash, mut symbols, mut names, mut versions) = (0, 0, 0, 0, 0);
+        const VERDEF: u64 = 0x6fff_fffc;
+        let (mut hash, mut old_hash, mut symbols, mut names) = (0, 0, 0, 0);
+        let (mut versions, mut definitions) = (0, 0);
         let mut entry = (base + dynamic.p_vaddr as usize) as *const [u64; 2];
         loop {
             // SAFETY: entries up to the one that ends them.
@@ -326,6 +331,7 @@ impl SymbolTable {
                 HASH => old_hash = value as usize,
                 GNU_HASH => hash = value as usize,
                 VERSYM => versions = value as usize,
+                VERDEF => definitions = value as usize,
                 _ => {}
             }
             // SAFETY: as above.
@@ -340,6 +346,7 @@ impl SymbolTable {
             symbols: address(symbols) as *const libc::Elf64_Sym,
             names: address(names) as *const c_char,
             versions: address(versions) as *const u16,
+            definitions: address(definitions) as *const u8,
         })
     }
 
@@ -417,6 +424,38 @@ impl SymbolTable {
             (*symbol).st_shndx != 0
                 && is_default()
                 && is_called(self.names.add((*symbol).st_name as usize), name)
+                && self.is_for_callers_of_libc(index)
+        }
+    }
+
+    /// Whether the loader would bind a call of libc's function to it: not if it has a version of another
+    /// name, as functions have that a library calls by such a name for itself.
+    unsafe fn is_for_callers_of_libc(&self, index: u32) -> bool {
+        const OF_NONE: u16 = 1; // the number of symbols without a version
+        if self.definitions.is_null() || self.versions.is_null() {
+            return true;
+        }
+        // SAFETY: the layout of DT_VERDEF: in each entry its number, and how far from it lie its names
+        // and the next entry; a name begins with its place in the table of names.
+        unsafe {
+            let (number, mut entry) = (self.versions.add(index as usize).read(), self.definitions);
+            if number <= OF_NONE {
+                return true;
+            }
+            loop {
+                let next = entry.add(16).cast::<u32>().read() as usize;
+                if entry.add(4).cast::<u16>().read() == number {
+                    let first = entry.add(entry.add(12).cast::<u32>().read() as usize);
+                    let version = self.names.add(first.cast::<u32>().read() as usize);
+                    return (0..)
+                        .zip(b"GLIBC_")
+                        .all(|(i, &byte)| version.add(i).read() as u8 == byte);
+                }
+                if next == 0 {
+                    return true;
+                }
+                entry = entry.add(next);
+            }
         }
     }
 

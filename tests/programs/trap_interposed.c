@@ -1,7 +1,8 @@
 /* Small and large copies by functions that a further interposed library stands in front of: its
  * moving functions call the copying ones by name, as a tracing or checking library may. With
  * LIBRARY defined this file is that library. With UNTYPED its memmove has no type, as in assembly
- * that names none; with COPYING it has the copying functions instead, which call no other.
+ * that names none; with COPYING it has the copying functions instead, which call no other; with OWN
+ * its functions have versions of its own, so that only itself calls them.
  */
 #include "trap.h"
 
@@ -10,6 +11,9 @@ extern void *__memmove_chk(void *, const void *, size_t, size_t);
 #ifdef LIBRARY
 
 int interposed_calls;
+#ifdef OWN
+int interposed_own = 1;
+#endif
 
 #ifdef COPYING
 int interposed_copying = 1;
@@ -59,11 +63,13 @@ wchar_t *wmemmove(wchar_t *to, const wchar_t *from, size_t count)
 #endif
 #else
 
-extern int interposed_calls __attribute__((weak)), interposed_copying __attribute__((weak));
+extern int interposed_calls __attribute__((weak)), interposed_copying __attribute__((weak)),
+    interposed_own __attribute__((weak));
 
 static void copy_by_all(struct blocks b)
 {
-    int first = &interposed_copying ? 0 : 1; /* way that goes through the other library */
+    /* The first way that goes through the other library. */
+    int first = &interposed_own ? -1 : &interposed_copying ? 0 : 1;
     for (int way = 0; way < 6; way++) {
         int before = &interposed_calls ? interposed_calls : 0;
         fill(b.from, b.size, b.size + way);
