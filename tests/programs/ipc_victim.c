@@ -10,15 +10,14 @@
 
 int main(void)
 {
-	char text[80];
-	unsigned char *own = lay_down_secret();
-
-	if (!own)
-		return 2;
-	snprintf(text, sizeof(text), "ready %d", (int)geteuid());
-	if (write(1, text, strlen(text)) <= 0)
-		return 2;
-	while (read(0, text, sizeof(text)) > 0)
-		;
-	return is_untouched(own) ? 0 : TOUCHED;
+    char text[80];
+    unsigned char *own = lay_down_secret();
+    if (!own)
+        return 2;
+    snprintf(text, sizeof(text), "ready %d", (int)geteuid());
+    if (write(1, text, strlen(text)) <= 0)
+        return 2;
+    while (read(0, text, sizeof(text)) > 0)
+        ;
+    return is_untouched(own) ? 0 : TOUCHED;
 }
