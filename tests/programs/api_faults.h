@@ -9,7 +9,6 @@ static volatile bool repair;
 
 static void on_fault(int signal, siginfo_t *info, void *context)
 {
-    (void)signal, (void)context;
     faults++;
     if (!repair)
         siglongjmp(back, 1);
@@ -90,11 +89,10 @@ static void batches_with_bad_pages(void)
 
 static void subject_faults(void)
 {
-    struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO };
     uint64_t word = 0;
     dies_without_handler(false);
     dies_without_handler(true);
-    sigaction(SIGSEGV, &action, NULL);
+    handle_info(SIGSEGV, on_fault);
     for (int round = 0; round < 40; round++) {
         struct pair pair = new_pair(round % 4 < 2 ? MIB : 15000, 0, 0);
         volatile adma_cookie_t cookie = 0;

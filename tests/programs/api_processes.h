@@ -42,7 +42,7 @@ static void subject_threads(void)
     struct pair pair = new_pair(MIB, 0, 0);
     pthread_barrier_init(&barrier, NULL, THREADS + 1);
     for (int i = 0; i < THREADS; i++)
-        pthread_create(&threads[i], NULL, share_waiting, (void *)(uintptr_t)i);
+        threads[i] = start_thread(share_waiting, (void *)(uintptr_t)i);
     for (int round = 0; round < ROUNDS; round++) {
         told = 0;
         shared_cookie = start(&pair);
@@ -51,13 +51,11 @@ static void subject_threads(void)
         EXPECT(told == 1);
         pthread_barrier_wait(&barrier);
     }
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, THREADS);
     for (int round = 0; round < 50; round++) {
         void *cookie;
         lay_down(&pair.dst, DESTINATION);
-        pthread_create(&threads[0], NULL, start_and_leave, &pair);
-        pthread_join(threads[0], &cookie);
+        pthread_join(start_thread(start_and_leave, &pair), &cookie);
         finish_by_wait((intptr_t)cookie);
         copied(&pair, "started by a thread that has left");
     }
@@ -149,7 +147,6 @@ static void ring_soon(void)
 
 static void on_alarm(int signal)
 {
-    (void)signal;
     int before = errno;
     errno = 4321;
     alarms++;

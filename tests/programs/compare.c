@@ -51,12 +51,11 @@ static int naive(const unsigned char *a, const unsigned char *b, size_t size, si
 {
     for (size_t i = 0; i < size; i++)
         if (a[i] != b[i]) {
-            wchar_t x, y;
             if (unit == 1)
                 return a[i] < b[i] ? -1 : 1;
             /* Not by memcpy, which would be the library's as well. */
-            x = *(const wchar_t *)(a + i - i % 4);
-            y = *(const wchar_t *)(b + i - i % 4);
+            wchar_t x = *(const wchar_t *)(a + i - i % 4);
+            wchar_t y = *(const wchar_t *)(b + i - i % 4);
             return x < y ? -1 : 1;
         }
     return 0;
@@ -140,7 +139,7 @@ static void lengths_from(uint64_t seed)
             with_difference(way, pair, size, size / 2, 0x01);
         }
     for (int round = 0; round < 150; round++) {
-        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        next_random(&seed);
         size_t size = (seed >> 20) % (3 * MIB), at = (seed >> 42) % (size + 1);
         with_difference(&ways[round % WAYS], pair, size, at, seed >> 33 | 1);
         /* Sides with different alignment, which differ nearly everywhere. */
@@ -150,11 +149,6 @@ static void lengths_from(uint64_t seed)
         expect(&ways[1], pair.a, pair.a, size, 16);
     }
     unmap_pair(pair);
-}
-
-static void lengths(void)
-{
-    lengths_from(strtoul(scene_argument(0, "1"), NULL, 0));
 }
 
 /* Puts differences at and around the borders of pieces, in both directions. */
@@ -323,17 +317,6 @@ static void enormous(void)
             wrong("memcmp of %zx: %d", sizes[i], got);
     }
     unmap_pair(pair);
-}
-
-static void *thread(void *seed)
-{
-    lengths_from((uintptr_t)seed);
-    return NULL;
-}
-
-static void threads(void)
-{
-    in_threads(4, thread);
 }
 
 static void calls(void)

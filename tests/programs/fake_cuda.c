@@ -1,5 +1,4 @@
-/*
- * A driver library for tests: libcuda.so.1 with the functions that src/backend/gpu calls, for a
+/* A driver library for tests: libcuda.so.1 with the functions that src/backend/gpu calls, for a
  * card that does not exist. It checks the rules of the real one, and injects faults.
  *
  * Registered memory is pinned as a real driver pins it (pinned.h). The card's memory is a memfd, and
@@ -196,7 +195,6 @@ int cuMemHostRegister_v2(void *memory, size_t len, unsigned flags)
 {
     uintptr_t start = (uintptr_t)memory;
     struct range *free = NULL;
-    (void)flags;
     BEGIN_IN_CONTEXT;
     if (!len || !memory)
         return INVALID_VALUE;
@@ -255,7 +253,6 @@ int cuMemHostUnregister(void *memory)
 
 int cuMemHostGetDevicePointer_v2(uint64_t *address, void *memory, unsigned flags)
 {
-    (void)flags;
     BEGIN_IN_CONTEXT;
     *address = (uintptr_t)memory;
     return SUCCESS;
@@ -276,7 +273,6 @@ bool fake_cuda_pins(void)
 
 int cuInit(unsigned flags)
 {
-    (void)flags;
     BEGIN;
     owner = getpid();
     nap(number("FAKE_CUDA_START") * 1000);
@@ -297,7 +293,6 @@ int cuDeviceGet(int *device, int which)
 
 int cuDeviceGetName(char *name, int len, int device)
 {
-    (void)device;
     BEGIN;
     snprintf(name, len, "Fake Card");
     return SUCCESS;
@@ -305,7 +300,6 @@ int cuDeviceGetName(char *name, int len, int device)
 
 int cuDeviceGetAttribute(int *value, int attribute, int device)
 {
-    (void)device;
     BEGIN;
     *value = attribute == 40 ? 3 : 0;
     return SUCCESS;
@@ -392,7 +386,6 @@ int cuMemAlloc_v2(uint64_t *address, size_t len)
 
 int cuMemFree_v2(uint64_t address)
 {
-    (void)address;
     BEGIN_IN_CONTEXT;
     return SUCCESS;
 }
@@ -553,7 +546,6 @@ int cuMemcpyBatchAsync(uint64_t *to, uint64_t *from, size_t *lens, size_t count,
 
 int cuStreamWriteValue32_v2(void *stream, uint64_t word, uint32_t value, unsigned flags)
 {
-    (void)flags;
     BEGIN_IN_CONTEXT;
     struct operation op = { .kind = WORD, .host = word, .len = 4, .value = value };
     return enqueue(stream, op, __func__);

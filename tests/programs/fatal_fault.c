@@ -1,5 +1,4 @@
-/*
- * fatal_fault SIGNAL: a copy over a bad page, without any handler, watched by a debugger.
+/* fatal_fault SIGNAL: a copy over a bad page, without any handler, watched by a debugger.
  *
  * Says of the signal that ended the child which thread it came to, in what object its
  * instruction lies, and what it told: what a core file would show.
@@ -18,8 +17,7 @@ static void be_watched(int signo)
              -1, 0);
     char *from = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     int file = memfd_create("short", 0);
-    if (to == MAP_FAILED || from == MAP_FAILED || file < 0)
-        wrong("mmap: %m");
+    MUST(to != MAP_FAILED && from != MAP_FAILED && file >= 0);
     for (int i = 0; i < 5; i++)
         memcpy(to, from, LEN);
     if (signo == SIGSEGV)
@@ -69,8 +67,7 @@ int main(int argc, char **argv)
     for (;;) {
         pid_t thread = waitpid(-1, &status, __WALL);
         int deliver = 0;
-        if (thread < 0)
-            wrong("waitpid: %m");
+        MUST(thread >= 0);
         if (thread == child && !WIFSTOPPED(status))
             break;
         if (!WIFSTOPPED(status))

@@ -1,5 +1,4 @@
-/*
- * Several threads copy at once, and every second copy of each meets a forbidden page.
+/* Several threads copy at once, and every second copy of each meets a forbidden page.
  *
  * Each must get its own faults and no other thread's, and the sound copies in between must be
  * right, also while another thread's copy is being given up.
@@ -14,7 +13,6 @@ static _Thread_local byte *forbidden;
 static void on_fault(int signo, siginfo_t *info, void *context)
 {
     size_t beyond = (byte *)info->si_addr - forbidden;
-    (void)context;
     if (!forbidden || beyond >= PAGE)
         wrong("signal %d at %p, which is not this thread's affair", signo, info->si_addr);
     siglongjmp(before_copy, 1);
@@ -45,13 +43,7 @@ static void *work(void *number)
 
 int main(void)
 {
-    struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO };
-    pthread_t threads[THREADS];
-    sigaction(SIGSEGV, &action, NULL);
-    for (uintptr_t i = 0; i < THREADS; i++)
-        if (pthread_create(&threads[i], NULL, work, (void *)i))
-            wrong("no thread");
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+    handle_info(SIGSEGV, on_fault);
+    in_threads(THREADS, work);
     return 0;
 }

@@ -1,5 +1,4 @@
-/*
- * faults TROUBLE REACTION [PLACE SIZE]: copies over pages that fault.
+/* faults TROUBLE REACTION [PLACE SIZE]: copies over pages that fault.
  *
  * TROUBLE is what is wrong with the page (see the table), REACTION what the program does:
  *
@@ -127,10 +126,9 @@ static void *supply_missing_pages(void *unused)
 
 static void watch_missing_pages(void)
 {
-    pthread_t monitor;
     /* With the flag the kernel reports only faults of user code; its own accesses fail instead. */
     open_userfault(trouble->value, 0);
-    MUST(!pthread_create(&monitor, NULL, supply_missing_pages, NULL));
+    start_thread(supply_missing_pages, NULL);
 }
 
 static void by_sigbus(void)

@@ -20,7 +20,6 @@ static void *by_checked(void *at, int value, size_t size)
 
 static void *by_bzero(void *at, int value, size_t size)
 {
-    (void)value;
     bzero(at, size);
     return at;
 }
@@ -82,7 +81,7 @@ static void lengths_from(uint64_t seed)
         for (int off = -2; off <= 2; off++)
             one(&ways[(off + 2) % WAYS], region, (border >> 9) % 4099, off * 31 + 5, border + off);
     for (int round = 0; round < 150; round++) {
-        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        next_random(&seed);
         one(&ways[round % WAYS], region, (seed >> 40) % (2 * PAGE), round, (seed >> 20) % (2 * MIB));
     }
     /* Characters whose bytes differ. */
@@ -106,22 +105,6 @@ static void fresh(void)
             wrong("fresh: a byte beside it changed");
         munmap(region, size + 2 * PAGE);
     }
-}
-
-static void lengths(void)
-{
-    lengths_from(strtoul(scene_argument(0, "1"), NULL, 0));
-}
-
-static void *thread(void *seed)
-{
-    lengths_from((uintptr_t)seed);
-    return NULL;
-}
-
-static void threads(void)
-{
-    in_threads(4, thread);
 }
 
 static void fault(void)

@@ -3,12 +3,6 @@
 #include "trap.h"
 #include "seccomp.h"
 
-static inline void filter_calls(const int *calls, unsigned action, unsigned flags)
-{
-    if (answer_calls(calls, action, flags))
-        cannot("no seccomp filter here: %s", strerror(errno));
-}
-
 /* Executes this program again, with "again" for the second word. */
 static inline void execute_again(char **words)
 {

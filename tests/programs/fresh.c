@@ -69,7 +69,6 @@ static char *locked_page, *second_half;
 /* Called in the middle of the copy. */
 static void mark_second_half(int number)
 {
-    (void)number;
     madvise(second_half, SIZE, MADV_HUGEPAGE);
     mprotect(locked_page, 4096, PROT_READ);
 }

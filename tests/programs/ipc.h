@@ -1,10 +1,8 @@
-/*
- * Scaffold of the programs of tests/ipc.rs: two processes and a connection between them.
+/* Scaffold of the programs of tests/ipc.rs: two processes and a connection between them.
  *
  * They are linked with the library, or preloaded, or both; the tests say which.
  */
-#ifndef IPC_H
-#define IPC_H
+#pragma once
 #include "pattern.h"
 #include "scenes.h"
 #include "../../include/adma.h"
@@ -62,17 +60,6 @@ static inline void expect_only(byte *data, size_t len, unsigned char value, cons
             wrong("%s: byte %zu beside the buffer was written: %#x", what, at, data[at]);
 }
 
-/* Counts the entries of a folder: descriptors in /proc/self/fd, threads in /proc/self/task. */
-static inline long entries_of(const char *folder)
-{
-    DIR *list = opendir(folder);
-    long number = 0;
-    while (readdir(list))
-        number++;
-    closedir(list);
-    return number;
-}
-
 /* Counts the sockets of this process. */
 static inline int sockets(void)
 {
@@ -100,14 +87,12 @@ static inline int mappings(const char *rights, const char *file)
 
 static inline void make_pair(int kind, int pair[2])
 {
-    if (socketpair(AF_UNIX, kind, 0, pair))
-        wrong("socketpair: %s", strerror(errno));
+    MUST(!socketpair(AF_UNIX, kind, 0, pair));
 }
 
 static inline void make_pipe(int ends[2])
 {
-    if (pipe(ends))
-        wrong("pipe: %s", strerror(errno));
+    MUST(!pipe(ends));
 }
 
 /* Tells another process over a pipe to go on. */
@@ -140,8 +125,7 @@ static char own_folder[40] __attribute__((unused)), own_path[60];
 static inline const char *make_path(void)
 {
     strcpy(own_folder, "/tmp/adma-test-XXXXXX");
-    if (!mkdtemp(own_folder) || chmod(own_folder, 0755))
-        wrong("mkdtemp: %s", strerror(errno));
+    MUST(mkdtemp(own_folder) && !chmod(own_folder, 0755));
     snprintf(own_path, sizeof(own_path), "%s/file", own_folder);
     return own_path;
 }
@@ -166,8 +150,7 @@ static inline int short_listener(const char *name)
     struct sockaddr_un address;
     socklen_t len = abstract_address(name, &address);
     int listener = socket(AF_UNIX, SOCK_STREAM, 0);
-    if (bind(listener, (void *)&address, len) || listen(listener, 0))
-        wrong("listen: %s", strerror(errno));
+    MUST(!bind(listener, (void *)&address, len) && !listen(listener, 0));
     return listener;
 }
 
@@ -186,8 +169,7 @@ static inline int try_client(const char *name, int kind)
 static inline int plain_client(const char *name)
 {
     int client = try_client(name, 0);
-    if (client < 0)
-        wrong("connect: %s", strerror(errno));
+    MUST(client >= 0);
     return client;
 }
 
@@ -195,9 +177,7 @@ static inline int plain_client(const char *name)
 
 static inline double seconds(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec + now.tv_nsec * 1e-9;
+    return clock_us() * 1e-6;
 }
 
 /* Checks that something has taken this many seconds since `begun`. */
@@ -206,15 +186,6 @@ static inline void expect_seconds(double begun, double least, double most, const
     double taken = seconds() - begun;
     if (taken < least || taken > most)
         wrong("%s took %.3f s", what, taken);
-}
-
-static inline void limit_to(int resource, rlim_t most)
-{
-    struct rlimit limits;
-    getrlimit(resource, &limits);
-    limits.rlim_cur = most;
-    if (setrlimit(resource, &limits))
-        cannot("a limit cannot be set here");
 }
 
 /* Checks for no more than before: a thread closes what strangers send, when it gets a CPU. */
@@ -229,10 +200,7 @@ static inline void expect_descriptors(long before)
 
 static inline pthread_t start(void *(*work)(void *), long argument)
 {
-    pthread_t thread;
-    if (pthread_create(&thread, NULL, work, (void *)argument))
-        wrong("pthread_create");
-    return thread;
+    return start_thread(work, (void *)argument);
 }
 
 static inline long result_of(pthread_t thread)
@@ -242,18 +210,12 @@ static inline long result_of(pthread_t thread)
     return (long)result;
 }
 
-static inline void join_all(const pthread_t *threads, int count)
-{
-    for (int i = 0; i < count; i++)
-        pthread_join(threads[i], NULL);
-}
-
 /* ---- connections ------------------------------------------------------------------------- */
 
 static inline adma_cookie_t post(int connection, byte *data, size_t len, bool writes)
 {
-    return writes ? adma_iwrite(connection, (void *)data, len) :
-            adma_iread(connection, (void *)data, len);
+    return writes ? adma_iwrite(connection, (void *)data, len)
+                  : adma_iread(connection, (void *)data, len);
 }
 
 static inline void expect_engine(int connection, const char *name)
@@ -418,4 +380,3 @@ static inline byte *message_memory(size_t size)
         wrong("no block of %zu bytes", size);
     return block;
 }
-#endif

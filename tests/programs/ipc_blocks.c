@@ -1,9 +1,6 @@
-/*
- * Tests adma_alloc memory across fork, free and reuse, with closed descriptors, at limits, and where
- * posts name wrong blocks or pages are taken away: no process is ended, and messages arrive.
- *
- * usage: ipc_blocks freed|reused|returned [closed]|fork [bare]|closed|hole|interrupted|limited|
- *        no_descriptors|standard|straddling|alone|lied_to|punched
+/* Tests adma_alloc memory across fork, free and reuse, with closed descriptors, at limits, and
+ * where posts name wrong blocks or pages are taken away: no process is ended, and messages arrive.
+ * Second words: returned [closed], fork [bare].
  */
 #include "ipc_inside.h"
 
@@ -87,15 +84,12 @@ static void reused(void)
 static long pages_of(int memory)
 {
     struct stat is;
-    if (fstat(memory, &is))
-        wrong("fstat: %s", strerror(errno));
+    MUST(!fstat(memory, &is));
     return is.st_blocks / (PAGE / 512);
 }
 
-/*
- * A freed block takes no memory, though the peer has it mapped; also if the program has closed its
- * descriptor.
- */
+/* A freed block takes no memory, though the peer has it mapped; also if the program has closed its
+ * descriptor. */
 static void returned(void)
 {
     enum { LARGE = 4 * 1024 * 1024 };
@@ -191,7 +185,6 @@ static volatile int alarms;
 
 static void count_alarm(int signal)
 {
-    (void)signal;
     alarms++;
 }
 
@@ -342,8 +335,7 @@ enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 static uint64_t name_of(int memory)
 {
     struct stat file;
-    if (fstat(memory, &file))
-        wrong("fstat: %s", strerror(errno));
+    MUST(!fstat(memory, &file));
     return (uint64_t)memory << 40 | ((file.st_ino ^ (uint64_t)file.st_dev << 32) & ((1ul << 39) - 1));
 }
 

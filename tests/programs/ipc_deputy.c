@@ -1,9 +1,6 @@
-/*
- * Tests that a peer cannot make this process reach into another program: it posts an address, and
- * then executes that program or leaves its process number to it.
- *
- * usage: ipc_deputy set_user_id_same|capability_same|exec[_same]|reused|raced VICTIM; the last
- * is the path of ipc_victim
+/* Tests that a peer cannot make this process reach into another program: it posts an address, and
+ * then executes that program or leaves its process number to it. The second word is the path of
+ * ipc_victim.
  */
 #include "ipc.h"
 #include "ipc_victim.h"

@@ -1,8 +1,5 @@
-/*
- * One process echoes what the other one sends.
- */
-#ifndef IPC_ECHO_H
-#define IPC_ECHO_H
+/* One process echoes what the other one sends. */
+#pragma once
 #include "ipc.h"
 
 static byte *room; /* 32 MiB */
@@ -29,4 +26,3 @@ static inline void ask_echo(int connection, size_t size)
     EXPECT(adma_read(connection, (void *)back, size), size);
     expect_content(back, size, 5, "echo");
 }
-#endif

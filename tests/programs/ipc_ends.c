@@ -1,8 +1,5 @@
-/*
- * Tests the ends of a connection: fork, exec, exit, adma_close, and closed descriptors; and what is
+/* Tests the ends of a connection: fork, exec, exit, adma_close, and closed descriptors; and what is
  * left of it then.
- *
- * usage: ipc_ends first_thread|fork|orphan|exec|close|again|all_closed
  */
 #include "ipc_echo.h"
 
@@ -82,7 +79,6 @@ static void orphaned(void)
     make_pipe(lives);
     make_pipe(may_end);
     PEER(connection) {
-        (void)connection;
         close(lives[0]);
         close(may_end[1]);
         if (fork() == 0)
@@ -154,8 +150,9 @@ enum { NOTHING, PROCESSES, SOCKETS };
 static void open_two(int kind, int two[2])
 {
     for (int i = 0; i < 2; i++)
-        two[i] = kind == PROCESSES ? syscall(SYS_pidfd_open, child, 0) :
-                 kind == NOTHING ? open("/dev/null", O_RDONLY) : -1;
+        two[i] = kind == PROCESSES ? syscall(SYS_pidfd_open, child, 0)
+                 : kind == NOTHING ? open("/dev/null", O_RDONLY)
+                                   : -1;
     if (kind == SOCKETS)
         make_pair(SOCK_STREAM, two);
 }

@@ -1,6 +1,5 @@
 /* Pages that come only when this process supplies them. */
-#ifndef IPC_FAULTS_H
-#define IPC_FAULTS_H
+#pragma once
 #include "ipc.h"
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
@@ -22,4 +21,3 @@ static inline void expect_pages_can_be_withheld(void)
 {
     close(withhold_pages(pages_between_guards(PAGE), PAGE));
 }
-#endif

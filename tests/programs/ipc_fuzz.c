@@ -1,5 +1,4 @@
-/*
- * Fuzzes greetings and the shared region with random bytes, nearly right ones, descriptors of every
+/* Fuzzes greetings and the shared region with random bytes, nearly right ones, descriptors of every
  * kind, and a peer that dies at any moment. Memory outside posted buffers is not written, and waits
  * keep to their limits.
  *
@@ -16,8 +15,7 @@ static uint64_t state;
 
 static uint32_t roll(uint32_t below)
 {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (state >> 33) % below;
+    return next_random(&state) % below;
 }
 
 /* Memory that no message covers. */
@@ -132,11 +130,9 @@ static void greetings(long rounds)
     for (; goes_on(rounds, 1000); rounds_done++) {
         int pair[2];
         double begun = seconds();
-        pthread_t liar;
         make_pair(SOCK_STREAM, pair);
-        if (setsockopt(pair[0], SOL_SOCKET, SO_PASSCRED, (int[]){ 1 }, sizeof(int)) ||
-            pthread_create(&liar, NULL, lie_and_end, (void *)(long)pair[0]))
-            wrong("setsockopt, pthread_create: %s", strerror(errno));
+        EXPECT(setsockopt(pair[0], SOL_SOCKET, SO_PASSCRED, (int[]){ 1 }, sizeof(int)), 0);
+        pthread_t liar = start(lie_and_end, pair[0]);
         int connection = adma_attach(pair[1]);
         shutdown(pair[1], SHUT_RDWR);
         pthread_join(liar, NULL);

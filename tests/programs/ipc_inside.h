@@ -1,6 +1,5 @@
 /* The inside of a connection, for tests that change it: greetings, region and posts. */
-#ifndef IPC_INSIDE_H
-#define IPC_INSIDE_H
+#pragma once
 #include "ipc.h"
 
 /* Greeting, as in src/ipc/setup/handshake.rs. */
@@ -64,4 +63,3 @@ static inline void claim_pieces(size_t len)
         *(volatile uint64_t *)(post + 2) = back << 12;
     }
 }
-#endif

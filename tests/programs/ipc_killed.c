@@ -1,5 +1,4 @@
-/*
- * Kills the peer at random moments, many times: every fourth one from its start on, the others
+/* Kills the peer at random moments, many times: every fourth one from its start on, the others
  * after they have connected. Messages under way end soon, with the right bytes or an error.
  *
  * usage: ipc_killed rounds [microseconds]: the longest life. Of the rounds, as many as are over in
@@ -10,12 +9,11 @@
 enum { LARGEST = 4 * 1024 * 1024 };
 
 static byte *room;
-static unsigned seed = 1;
+static uint64_t seed = 1;
 
 static unsigned random_number(unsigned below)
 {
-    seed = seed * 1103515245 + 12345;
-    return (seed >> 8) % below;
+    return next_random(&seed) % below;
 }
 
 /* Returns sizes of every kind, equal on both sides. */

@@ -1,9 +1,6 @@
-/*
- * Tests limits: full tables of messages and connections, no room for eager messages, no descriptors,
- * no pages behind a buffer, no heap.
- *
- * usage: ipc_limits late_cookie|full|table|unread|descriptors|missing|missing_shared|no_heap;
- * missing_shared with ADMA_IPC_ENGINE=shm
+/* Tests limits: full tables of messages and connections, no room for eager messages, no
+ * descriptors, no pages behind a buffer, no heap. The scene missing_shared wants
+ * ADMA_IPC_ENGINE=shm.
  */
 #include "ipc_echo.h"
 

@@ -1,8 +1,5 @@
-/*
- * Tests listeners: paths and abstract names, two at one path, closed or interrupted in adma_accept.
- *
- * usage: ipc_listen listen|together|bound|beside|interrupted [silent]|closed_meanwhile; the last
- * with ADMA_IPC_TIMEOUT=1
+/* Tests listeners: paths and abstract names, two at one path, closed or interrupted in adma_accept.
+ * Second words: interrupted [silent]. The scene closed_meanwhile wants ADMA_IPC_TIMEOUT=1.
  */
 #include "ipc_echo.h"
 #include <sys/file.h>
@@ -98,7 +95,6 @@ static void together(void)
 
 static void nothing(int signal)
 {
-    (void)signal;
 }
 
 /* Interrupts without a client, or with a silent one. */

@@ -1,5 +1,4 @@
-/*
- * Sends messages of every size, in every order of posting, both ways; bytes beside the buffers stay.
+/* Sends messages of every size, in every order of posting, both ways; bytes beside the buffers stay.
  *
  * usage: ipc_messages [engine] [largest size]|unequal (lengths that differ)
  */
@@ -77,10 +76,8 @@ static const struct { size_t sent, wanted; } lengths[] = {
 };
 enum { LENGTHS = COUNT(lengths) };
 
-/*
- * A message that is longer than its buffer is reported: if it was posted first it stays, if the
- * read was, its beginning is in the buffer, and its writer knows.
- */
+/* A message that is longer than its buffer is reported: if it was posted first it stays, if the
+ * read was, its beginning is in the buffer, and its writer knows. */
 static int unequal(void)
 {
     byte *room = pages_between_guards(4 * MIB), *data = room + MARGIN;

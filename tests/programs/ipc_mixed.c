@@ -1,5 +1,4 @@
-/*
- * Stress test of one connection: in both processes threads write, read, and make and free blocks.
+/* Stress test of one connection: in both processes threads write, read, and make and free blocks.
  * Buffers lie in blocks that come and go, or in ordinary memory. All bytes are checked, and those
  * beside them.
  *
@@ -23,8 +22,7 @@ static atomic_int claimed, over;
 
 static unsigned chance(uint64_t *state, unsigned below)
 {
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
-    return (*state >> 33) % below;
+    return next_random(state) % below;
 }
 
 /* Returns a size of any kind: eager, one piece, several, and streaming stores. */

@@ -1,8 +1,6 @@
-/*
- * Tests that a thread that waits on one connection serves all others, with patterns that would
- * deadlock otherwise. Run with ADMA_IPC_ENGINE=shm, where a message needs both sides.
- *
- * usage: ipc_progress ring [write_first]|asleep|handed_on|neighbours [write]|cancelled
+/* Tests that a thread that waits on one connection serves all others, with patterns that would
+ * deadlock otherwise. Run with ADMA_IPC_ENGINE=shm, where a message needs both sides. Second words:
+ * ring [write_first], neighbours [write].
  */
 #include "ipc_faults.h"
 #include "ipc_filter.h"
@@ -89,10 +87,8 @@ static void *wait_for_answer(void *connection)
     return NULL;
 }
 
-/*
- * The thread that sleeps has not seen the message that needs it: it was posted later, on
- * another connection, by a thread that does not wait.
- */
+/* The thread that sleeps has not seen the message that needs it: it was posted later, on
+ * another connection, by a thread that does not wait. */
 static void asleep_for(long pause_ms)
 {
     byte *room = pages_between_guards(8 * MIB);
@@ -126,10 +122,8 @@ static void *wait_long(void *connection)
     return NULL;
 }
 
-/*
- * Two threads sleep; the one that serves all connections stops waiting, and the other one has to
- * take over.
- */
+/* Two threads sleep; the one that serves all connections stops waiting, and the other one has to
+ * take over. */
 static void handed_on(void)
 {
     byte *room = pages_between_guards(8 * MIB);
@@ -163,12 +157,10 @@ static void handed_on(void)
 
 /* ---- neighbours ----------------------------------------------------------------------- */
 
-/*
- * A thread that waits on one connection copies what another thread waits for, which has to be
+/* A thread that waits on one connection copies what another thread waits for, which has to be
  * woken. A message has two pieces, and a page of the one that is claimed first comes later than a
  * short sleep ends. No sleep may last until a limit that hides it. The waiting thread begins when
- * the other one is at that page, so the other one ends every message.
- */
+ * the other one is at that page, so the other one ends every message. */
 enum { MESSAGES = 3, LATE_MS = 30 };
 #define LARGE (MIB / 2)
 
@@ -186,8 +178,7 @@ static void *make_late_pages(void *nothing)
             wrong("the thread that waits has copied it itself");
         by_other_thread++;
         sleep_ms(LATE_MS);
-        if (ioctl(late_pages, UFFDIO_ZEROPAGE, &page))
-            wrong("UFFDIO_ZEROPAGE: %s", strerror(errno));
+        MUST(!ioctl(late_pages, UFFDIO_ZEROPAGE, &page));
     }
     return nothing;
 }
@@ -258,16 +249,15 @@ static void lose_rights(int connection, byte *room, bool loses)
 static void neighbours(void)
 {
     bool child_writes = variant;
-    int pairs[2][2], small, large;
+    int pairs[2][2];
     byte *room = pages_between_guards(LARGE);
-    pid_t child;
     expect_pages_can_be_withheld();
     make_pipe(told);
     for (int i = 0; i < 2; i++)
         make_pair(SOCK_STREAM, pairs[i]);
-    child = fork_child();
-    small = attach_and_close(pairs[0][child == 0]);
-    large = attach_and_close(pairs[1][child == 0]);
+    pid_t child = fork_child();
+    int small = attach_and_close(pairs[0][child == 0]);
+    int large = attach_and_close(pairs[1][child == 0]);
     lose_rights(large, room, child != 0);
     if (child == 0) {
         pthread_t thread = start(look_after_everything, small);

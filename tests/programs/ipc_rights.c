@@ -1,7 +1,5 @@
-/*
- * Tests each way to keep a process out of another's memory, and how messages are copied then.
- *
- * usage: ipc_rights SCENE, of the table at the end; lost has [both], yama SCOPE
+/* Tests each way to keep a process out of another's memory, and how messages are copied then.
+ * Second words: lost [both], yama SCOPE.
  */
 #include "ipc_echo.h"
 #include "ipc_filter.h"
@@ -34,7 +32,6 @@ static void lost(void)
 /* Refuses reads from the beginning. */
 static void refuse_reads(int which)
 {
-    (void)which;
     filter_call(SYS_process_vm_readv, SECCOMP_RET_ERRNO | EPERM);
 }
 
@@ -45,7 +42,6 @@ static void enter_user_namespace(int which)
 {
     char map[40];
     int len = snprintf(map, sizeof(map), "%d %d 1", getuid(), getuid());
-    (void)which;
     while (unshare(CLONE_NEWUSER)) {
         if (errno != EINVAL)
             cannot("no user namespaces here");
@@ -79,8 +75,7 @@ static void *change_user(void *connection)
             wrong("no /proc/self/stat");
         fclose(stat);
     }
-    if (setresuid(NOBODY, NOBODY, NOBODY))
-        wrong("setresuid: %s", strerror(errno));
+    MUST(!setresuid(NOBODY, NOBODY, NOBODY));
     _exit(echo_until_reset((int)(long)connection));
 }
 
@@ -142,8 +137,7 @@ static void two_children(void)
         if (scene->about && !strstr(text, scene->about))
             wrong("%s does not say: %s", text, scene->about);
         /* Changes nothing, but returns only when every thread has done it. */
-        if (setresuid(-1, -1, -1))
-            wrong("setresuid: %s", strerror(errno));
+        MUST(!setresuid(-1, -1, -1));
         expect_engine(connection, scene->engine);
         if (i == 1)
             exit(echo(connection));
@@ -169,7 +163,6 @@ static void two_children(void)
 /* Only children enter a new pid namespace: its maker stays and waits. */
 static void enter_process_namespace(int which)
 {
-    (void)which;
     if (unshare(CLONE_NEWPID))
         cannot("no process namespaces here");
     pid_t inside = fork_child();
@@ -182,31 +175,21 @@ static void enter_process_namespace(int which)
 /* Even by root, which the kernel would let in. */
 static void keep_tracers_out(int which)
 {
-    (void)which;
-    if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0))
-        wrong("prctl: %s", strerror(errno));
+    MUST(!prctl(PR_SET_DUMPABLE, 0, 0, 0, 0));
 }
 
 /* A process of this user with fewer capabilities, CAP_SYS_PTRACE not among them. */
 static void lose_capabilities(int which)
 {
-    struct __user_cap_header_struct header = { _LINUX_CAPABILITY_VERSION_3, 0 };
-    struct __user_cap_data_struct data[2];
-    (void)which;
     root_only();
-    if (syscall(SYS_capget, &header, data))
-        wrong("capget: %s", strerror(errno));
-    data[0].effective &= ~(1u << CAP_CHOWN | 1u << CAP_SYS_PTRACE);
-    data[0].permitted &= ~(1u << CAP_CHOWN | 1u << CAP_SYS_PTRACE);
-    if (syscall(SYS_capset, &header, data))
-        wrong("capset: %s", strerror(errno));
+    drop_capability(CAP_CHOWN);
+    drop_capability(CAP_SYS_PTRACE);
     prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
 }
 
 /* Keeps root as the saved user. */
 static void stay_changeable(int which)
 {
-    (void)which;
     if (getuid() || setresuid(NOBODY, NOBODY, 0))
         cannot("cannot become another user");
     prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
@@ -229,8 +212,7 @@ static void nameless_users(int which)
     } else {
         EXPECT(read(turns[0], &owner, sizeof(owner)), sizeof(owner));
         snprintf(name, sizeof(name), "/proc/%d/ns/user", owner);
-        if (setns(open(name, O_RDONLY), CLONE_NEWUSER))
-            wrong("setns: %s", strerror(errno));
+        MUST(!setns(open(name, O_RDONLY), CLONE_NEWUSER));
         send_byte(joined[1]);
     }
     prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);

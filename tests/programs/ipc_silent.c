@@ -1,9 +1,7 @@
-/*
- * Tests clients that say nothing, have pages that do not come or are many, and listeners that do not
- * accept: other clients are served, limits hold, and no descriptor is left.
- *
- * usage: ipc_silent crowd|stalled|closed|limit|queue|socket, with ADMA_IPC_TIMEOUT=2, but 12 for
- *        stalled and 1 for queue and socket; polled|stuck_page [proven]|emfile|idle
+/* Tests clients that say nothing, have pages that do not come or are many, and listeners that do
+ * not accept: other clients are served, limits hold, and no descriptor is left. Second words:
+ * stuck_page [proven]. ADMA_IPC_TIMEOUT is 12 for stalled, 1 for queue and socket, 2 for crowd,
+ * closed and limit.
  */
 #include "ipc_faults.h"
 #include "ipc_inside.h"
@@ -176,10 +174,8 @@ static int greet_with_page(byte *page)
     return client;
 }
 
-/*
- * Memory that blocks its reader: no memory of an unproven client is read, and proven ones block all
- * helper threads but no other client.
- */
+/* Memory that blocks its reader: no memory of an unproven client is read, and proven ones block all
+ * helper threads but no other client. */
 static void stuck_page(void)
 {
     int listener, tell[2];

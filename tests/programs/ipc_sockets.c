@@ -1,8 +1,5 @@
-/*
- * Tests the sockets that a connection can be made over, that they are left as they were, and that
- * children made meanwhile do not keep them.
- *
- * usage: ipc_sockets kinds|other_sockets|forked|waiting|thread|noexec; thread with ADMA_IPC_TIMEOUT=3
+/* Tests the sockets that a connection can be made over, that they are left as they were, and that
+ * children made meanwhile do not keep them. The scene thread wants ADMA_IPC_TIMEOUT=3.
  */
 #include "ipc_filter.h"
 
@@ -104,17 +101,13 @@ static void forked(void)
     EXPECT(adma_close(listener), 0);
 }
 
-/*
- * In place of socketpair(2). The first pair is for the helper thread that reads the peer's page; the
+/* In place of socketpair(2). The first pair is for the helper thread that reads the peer's page; the
  * host, which is either side, makes a second one for the doorbell. The child is made without the
- * library's knowledge, which would close the pair there.
- */
+ * library's knowledge, which would close the pair there. */
 static void pair_and_fork(int signal, siginfo_t *about, void *context)
 {
     greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
     static int pairs;
-    (void)signal;
-    (void)about;
     registers[REG_RAX] = socketpair(AF_UNIX, SOCK_SEQPACKET, 0, (int *)registers[REG_R10]) ? -errno : 0;
     if (++pairs != 1)
         return;
@@ -134,10 +127,8 @@ static void trap_pairs(void)
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
-    sigaction(SIGSYS, &(struct sigaction){ .sa_sigaction = pair_and_fork, .sa_flags = SA_SIGINFO },
-              NULL);
-    if (put_filter(filter, COUNT(filter), 0))
-        cannot("no seccomp filters here");
+    handle_info(SIGSYS, pair_and_fork);
+    put_filter(filter, COUNT(filter), 0);
 }
 
 /* A greeting that has left a call to a thread notices its end within the limit. */

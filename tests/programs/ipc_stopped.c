@@ -1,8 +1,6 @@
-/*
- * Tests a peer that is stopped, between messages and in the middle of a piece: messages that do not
- * need it go on, waits keep to their limits, and no buffer is touched after closing.
- *
- * usage: ipc_stopped stopped|frozen|both_close; frozen with ADMA_IPC_TIMEOUT=1
+/* Tests a peer that is stopped, between messages and in the middle of a piece: messages that do not
+ * need it go on, waits keep to their limits, and no buffer is touched after closing. The scene
+ * frozen wants ADMA_IPC_TIMEOUT=1.
  */
 #include "ipc_echo.h"
 #include "ipc_filter.h"
@@ -43,8 +41,6 @@ static void stopped(void)
 /* Stops in the middle of a piece: it is claimed, and not copied yet. */
 static void stop_in_call(int signal, siginfo_t *about, void *context)
 {
-    (void)signal;
-    (void)about;
     raise(SIGSTOP);
     ((ucontext_t *)context)->uc_mcontext.gregs[REG_RAX] = -EPERM;
 }
@@ -148,8 +144,6 @@ static volatile struct { int inside, closing, left; } *piece;
 
 static void linger_in_call(int signal, siginfo_t *about, void *context)
 {
-    (void)signal;
-    (void)about;
     piece->inside = 1;
     while (!piece->closing)
         sleep_ms(1);

@@ -1,8 +1,4 @@
-/*
- * Tests many threads on one connection: messages stay whole, and every thread gets its own.
- *
- * usage: ipc_threads threads|crowd|many_readers
- */
+/* Tests many threads on one connection: messages stay whole, and every thread gets its own. */
 #include "ipc_echo.h"
 
 static int connection_of_all;

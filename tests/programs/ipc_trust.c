@@ -1,8 +1,5 @@
-/*
- * Tests which users are refused, and that a proven peer that becomes another user or keeps tracers out
- * gets nothing more: the connection ends for both, and its counts are not believed.
- *
- * usage: ipc_trust refused|refused_by_server|private|not_dumpable|lazy|changed|changed_block|changed_claims
+/* Tests which users are refused, and that a proven peer that becomes another user or keeps tracers
+ * out gets nothing more: the connection ends for both, and its counts are not believed.
  */
 #include "ipc_filter.h"
 #include "ipc_inside.h"
@@ -177,10 +174,8 @@ static void changed_block(void)
     finish_after(connection, child);
 }
 
-/*
- * Claims, after the change, that it has copied all of the lane's first message. That is posted
- * before, because its own library would soon notice and refuse.
- */
+/* Claims, after the change, that it has copied all of the lane's first message. That is posted
+ * before, because its own library would soon notice and refuse. */
 static int change_and_claim(int connection)
 {
     EXPECT(adma_read(connection, (void *)room, 64 * KIB), 64 * KIB);

@@ -1,5 +1,4 @@
-/*
- * Lays bytes down at a known address, tells its process number, and says at its end whether they are
+/* Lays bytes down at a known address, tells its process number, and says at its end whether they are
  * unchanged. ipc_deputy.c has a peer become this program.
  */
 #include <stdio.h>

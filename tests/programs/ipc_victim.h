@@ -1,8 +1,5 @@
-/*
- * Shared by ipc_victim.c and ipc_deputy.c: where the bytes lie.
- */
-#ifndef IPC_VICTIM_H
-#define IPC_VICTIM_H
+/* Shared by ipc_victim.c and ipc_deputy.c: where the bytes lie. */
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/mman.h>
@@ -29,4 +26,3 @@ static inline bool is_untouched(const unsigned char *at)
             return false;
     return true;
 }
-#endif

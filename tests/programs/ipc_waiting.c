@@ -1,8 +1,5 @@
-/*
- * Tests waiting: it takes no CPU time, and its limit holds for a caller that copies all the time, and
- * where pages of the peer do not come.
- *
- * usage: ipc_waiting quiet [beside]|limit|pages
+/* Tests waiting: it takes no CPU time, and its limit holds for a caller that copies all the time,
+ * and where pages of the peer do not come. Second words: quiet [beside].
  */
 #include "ipc_echo.h"
 #include "ipc_faults.h"
@@ -37,10 +34,8 @@ static void quiet(void)
     long switches = after.ru_nvcsw - before.ru_nvcsw;
     double used = after.ru_utime.tv_sec - before.ru_utime.tv_sec +
                   (after.ru_utime.tv_usec - before.ru_utime.tv_usec) * 1e-6;
-    /*
-     * Two waits of 400 ms: one short sleep and one long one each; and the copies' own, which
-     * are at most one for each chunk of two MiB.
-     */
+    /* Two waits of 400 ms: one short sleep and one long one each; and the copies' own, which
+     * are at most one for each chunk of two MiB. */
     if (switches > 100 || used > 0.1)
         wrong("waiting took %ld switches and %.3f s", switches, used);
     expect_good_end(child);

@@ -1,8 +1,5 @@
-/*
- * Tests texts and small calls: adma_connection_info, adma_strerror, versions, figures, adma_readv,
- * cookies of copies.
- *
- * usage: ipc_words about|errors|calls|cookies|counted|six; the last two with ADMA_STATS
+/* Tests texts and small calls: adma_connection_info, adma_strerror, versions, figures, adma_readv,
+ * cookies of copies. The scenes counted and six want ADMA_STATS.
  */
 #include "ipc_echo.h"
 

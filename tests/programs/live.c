@@ -101,7 +101,6 @@ static void tidy_up(int number)
 int main(int words, char **word)
 {
     char line[256], what[32];
-    (void)words;
     setvbuf(stdout, NULL, _IOLBF, 4096);
     while (fgets(line, sizeof line, stdin)) {
         long first = 0, second = 0;

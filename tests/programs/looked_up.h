@@ -1,5 +1,4 @@
-/*
- * The functions of adma.h in a program that is not linked with the library: found where it was
+/* The functions of adma.h in a program that is not linked with the library: found where it was
  * preloaded, or in the file LIBRARY. After pattern.h and adma.h.
  */
 #pragma once

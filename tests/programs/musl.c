@@ -1,5 +1,4 @@
-/*
- * For a C library that is not glibc: large copies, fills and comparisons, a fork, a thread and a
+/* For a C library that is not glibc: large copies, fills and comparisons, a fork, a thread and a
  * handler, all of which go through functions that the library stands in front of.
  */
 #include <pthread.h>

@@ -1,5 +1,4 @@
-/*
- * oracle [-s SEED] [-t THREADS] [-h]: all copy functions against a naive oracle.
+/* oracle [-s SEED] [-t THREADS] [-h]: all copy functions against a naive oracle.
  *
  * Every pair of offsets within a cache line about a page's edge for chosen sizes, every size
  * up to three pages for chosen offsets, copies that begin or end at a page that must not be
@@ -21,7 +20,7 @@ struct bench {
     byte *dst, *src;
 };
 
-static uint64_t next_random(struct bench *bench)
+static uint64_t random_of(struct bench *bench)
 {
     bench->random ^= bench->random << 13;
     bench->random ^= bench->random >> 7;
@@ -83,10 +82,10 @@ static void at_random(struct bench *bench)
 {
     for (int i = 0; i < RANDOM_COPIES; i++) {
         /* As many copies between 1 and 2 MiB as between 1 and 2 KiB. */
-        size_t limit = (size_t)LARGEST >> next_random(bench) % 16;
-        size_t len = limit / 2 + next_random(bench) % (limit / 2) + 1;
-        size_t dst_at = PAGE + next_random(bench) % PAGE;
-        size_t src_at = PAGE + next_random(bench) % PAGE;
+        size_t limit = (size_t)LARGEST >> random_of(bench) % 16;
+        size_t len = limit / 2 + random_of(bench) % (limit / 2) + 1;
+        size_t dst_at = PAGE + random_of(bench) % PAGE;
+        size_t src_at = PAGE + random_of(bench) % PAGE;
         if (i % 2)
             copy(bench, dst_at, src_at, len, PAGE, PAGE);
         else /* up to the forbidden page, in whole wide characters */
@@ -113,15 +112,13 @@ static void *work(void *number)
 
 static void on_fault(int signo, siginfo_t *info, void *context)
 {
-    (void)context;
     wrong("seed %lu: signal %d at %p, but nothing faults here", seed, signo, info->si_addr);
 }
 
 static void handle_faults(void)
 {
-    struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO };
-    sigaction(SIGSEGV, &action, NULL);
-    sigaction(SIGBUS, &action, NULL);
+    handle_info(SIGSEGV, on_fault);
+    handle_info(SIGBUS, on_fault);
 }
 
 int main(int argc, char **argv)
@@ -135,13 +132,10 @@ int main(int argc, char **argv)
             handle_faults();
         else
             wrong("usage: oracle [-s SEED] [-t THREADS] [-h]");
-
     pthread_t others[threads];
     for (uintptr_t i = 1; i < threads; i++)
-        if (pthread_create(&others[i], NULL, work, (void *)i))
-            wrong("no thread");
+        others[i] = start_thread(work, (void *)i);
     work(0);
-    for (unsigned i = 1; i < threads; i++)
-        pthread_join(others[i], NULL);
+    join_all(others + 1, threads - 1);
     return 0;
 }

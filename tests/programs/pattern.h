@@ -1,5 +1,4 @@
-/*
- * Bytes that say where they belong, in the manner of the kernel's dmatest, and every
+/* Bytes that say where they belong, in the manner of the kernel's dmatest, and every
  * intercepted function behind one signature.
  *
  * A byte tells which side it was laid down on, whether it lies inside the region to be
@@ -9,8 +8,7 @@
  *
  * All loops are over volatile bytes: the oracle must not become a memcpy itself.
  */
-#ifndef PATTERN_H
-#define PATTERN_H
+#pragma once
 #include "verdict.h"
 
 enum { PAGE = 4096 };
@@ -160,10 +158,8 @@ static inline const struct operation *operation_named(const char *name)
     wrong("no operation is called %s", name);
 }
 
-/*
- * Looks at a byte in every `stride`, waits, and looks again: a thread that still writes there is
- * seen at once, where a new pattern would take longer to lay down than a straggler needs.
- */
+/* Looks at a byte in every `stride`, waits, and looks again: a thread that still writes there is
+ * seen at once, where a new pattern would take longer to lay down than a straggler needs. */
 static inline void expect_no_writer(byte *at, size_t size, size_t stride, const char *what)
 {
     size_t looks = size / stride;
@@ -177,4 +173,3 @@ static inline void expect_no_writer(byte *at, size_t size, size_t stride, const 
                   seen[i], at[i * stride]);
     free(seen);
 }
-#endif

@@ -1,5 +1,4 @@
-/*
- * For fake_cuda.c: memory that is pinned as a real driver pins it, by io_uring's registered buffers,
+/* For fake_cuda.c: memory that is pinned as a real driver pins it, by io_uring's registered buffers,
  * and transfers between its pages and a file.
  */
 #pragma once

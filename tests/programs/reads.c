@@ -58,8 +58,7 @@ static void kinds_of_files(char *to)
     }
     fd = open(path_of("sparse"), O_RDWR | O_CREAT | O_TRUNC, 0600);
     tell("empty", fd, to, MIB, 0);
-    if (ftruncate(fd, SIZE) < 0 || pwrite(fd, "x", 1, 2 * MIB) != 1)
-        wrong("sparse: %s", strerror(errno));
+    MUST(ftruncate(fd, SIZE) >= 0 && pwrite(fd, "x", 1, 2 * MIB) == 1);
     tell("sparse", fd, to, SIZE + 9, 0);
     close(fd);
     fd = memfd_create("reads", 0);

@@ -43,8 +43,7 @@ static void *read_on(void *argument)
             if (to[i] != (place * (STEP / 8) + i + 1) * 8)
                 wrong("step %zu has other bytes at %zu", place, i * 8);
     }
-    if (got < 0)
-        wrong("read: %s", strerror(errno));
+    MUST(got >= 0);
     munmap(to, STEP);
     return NULL;
 }
@@ -74,8 +73,7 @@ static void shared(void)
         pthread_t threads[3];
         for (int i = 0; i < 3; i++)
             threads[i] = start_thread(read_on, i == 1 ? &other : &reader);
-        for (int i = 0; i < 3; i++)
-            pthread_join(threads[i], NULL);
+        join_all(threads, 3);
         expect_success(child, "child");
         for (int i = 0; i < STEPS; i++)
             if (seen[i] != 1)
@@ -171,8 +169,7 @@ static void replaced(void)
     size_t size = 64 * MIB;
     char *to = map(size), *zeros = map(size);
     int files[2] = {new_file("old", size, O_RDONLY), open(path_of("new"), O_RDWR | O_CREAT, 0600)};
-    if (write(files[1], zeros, size) != (ssize_t)size)
-        wrong("cannot write: %s", strerror(errno));
+    MUST(write(files[1], zeros, size) == (ssize_t)size);
     for (int round = 0; round < rounds(60); round++) {
         lseek(files[0], 0, SEEK_SET);
         lseek(files[1], MIB, SEEK_SET);
@@ -204,7 +201,6 @@ static volatile bool jumps;
 
 static void on_alarm(int number)
 {
-    (void)number;
     handled++;
     if (jumps)
         siglongjmp(back, 1);
@@ -278,7 +274,6 @@ static atomic_int cleaned;
 
 static void clean(void *unused)
 {
-    (void)unused;
     cleaned++;
 }
 
@@ -414,8 +409,7 @@ static void watched(void)
     int fd = new_file("watched", SIZE, O_RDWR), inotify = inotify_init1(IN_NONBLOCK);
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET}, found = lock;
     struct stat before, after;
-    if (fcntl(fd, F_SETLK, &lock) || flock(fd, LOCK_EX))
-        wrong("locks: %s", strerror(errno));
+    MUST(!fcntl(fd, F_SETLK, &lock) && !flock(fd, LOCK_EX));
     inotify_add_watch(inotify, path_of("watched"), IN_ACCESS | IN_OPEN | IN_CLOSE | IN_MODIFY);
     futimens(fd, (struct timespec[2]){{1000, 0}, {2000, 0}});
     fstat(fd, &before);
@@ -466,8 +460,7 @@ static void filtered(void)
         ssize_t got = round % 3 == 0   ? read(fd, to, SIZE)
                       : round % 3 == 1 ? readv(fd, &one, 1)
                                        : (ssize_t)fread(to, 1, SIZE, file);
-        if (got != (ssize_t)SIZE)
-            wrong("read: %s", strerror(errno));
+        MUST(got == (ssize_t)SIZE);
         check(to, SIZE, 1, "filtered");
     }
     say("read under a filter");

@@ -24,12 +24,6 @@ static ssize_t bare_writev(pid_t pid, const struct iovec *local, unsigned long l
     return syscall(SYS_process_vm_writev, pid, local, locals, remote, remotes, flags);
 }
 
-static uint64_t next_random(uint64_t *state)
-{
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
-    return *state >> 33;
-}
-
 /* Returns a word after the scene's name as a number. */
 static uint64_t number(int which)
 {
@@ -402,7 +396,6 @@ static void calls_to_itself(pid_t self)
 
 static void *thread_to_itself(void *unused)
 {
-    (void)unused;
     calls_to_itself(syscall(SYS_gettid));
     return NULL;
 }

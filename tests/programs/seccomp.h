@@ -1,24 +1,20 @@
 /* Seccomp filters with one answer for some calls and another for the rest. */
 #pragma once
+#include "verdict.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <stddef.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-/* Installs a filter. Returns 0, or -1 with errno. */
-static inline int put_filter(struct sock_filter *code, unsigned short count, unsigned flags)
+static inline void put_filter(struct sock_filter *code, unsigned short count, unsigned flags)
 {
     struct sock_fprog program = {count, code};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-        return -1;
-    return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+        syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program))
+        cannot("no seccomp filter here: %s", strerror(errno));
 }
 
-/* Filters `calls`, which end with -1. Returns like `put_filter`. */
-static inline int answer_calls_and_rest(const int *calls, unsigned action, unsigned rest,
-                                        unsigned flags)
+/* Filters `calls`, which end with -1. */
+static inline void filter_calls_and_rest(const int *calls, unsigned action, unsigned rest,
+                                         unsigned flags)
 {
     struct sock_filter code[256];
     unsigned short n = 0;
@@ -29,11 +25,11 @@ static inline int answer_calls_and_rest(const int *calls, unsigned action, unsig
         code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, action);
     }
     code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, rest);
-    return put_filter(code, n, flags);
+    put_filter(code, n, flags);
 }
 
-/* Like `answer_calls_and_rest`, but allows all other calls. */
-static inline int answer_calls(const int *calls, unsigned action, unsigned flags)
+/* Like `filter_calls_and_rest`, but allows all other calls. */
+static inline void filter_calls(const int *calls, unsigned action, unsigned flags)
 {
-    return answer_calls_and_rest(calls, action, SECCOMP_RET_ALLOW, flags);
+    filter_calls_and_rest(calls, action, SECCOMP_RET_ALLOW, flags);
 }

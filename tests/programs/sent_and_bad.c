@@ -1,5 +1,4 @@
-/*
- * A SIGSEGV is sent to a thread in the middle of a large copy, and right after it a page of that
+/* A SIGSEGV is sent to a thread in the middle of a large copy, and right after it a page of that
  * copy goes bad. The program handles both: it counts what was sent and mends the page.
  *
  * The first page of the source is one that a userfaultfd has to fill, so the copy stands still
@@ -19,13 +18,11 @@ static pthread_t copier;
 
 static void protect_second_page(int protection)
 {
-    if (mprotect((void *)(src.base + PAGE), PAGE, protection))
-        wrong("mprotect: %m");
+    MUST(!mprotect((void *)(src.base + PAGE), PAGE, protection));
 }
 
 static void on_signal(int signo, siginfo_t *info, void *context)
 {
-    (void)context;
     if (info->si_code == SI_QUEUE) {
         sent++;
         sent_value = info->si_value.sival_int;
@@ -49,35 +46,30 @@ static void *send_and_spoil(void *unused)
             wrong("pthread_sigqueue: %m");
         page_asked_for(200); /* not again where another thread copies this page */
         protect_second_page(PROT_NONE);
-        if (supply_page((uintptr_t)src.base, sound))
-            wrong("UFFDIO_COPY: %m");
+        MUST(!supply_page((uintptr_t)src.base, sound));
     }
     return unused;
 }
 
 int main(void)
 {
-    struct sigaction action = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO};
-    pthread_t other;
     dst = (struct side){pages_between_guards(LEN), LEN, 0, LEN};
     src = (struct side){pages_between_guards(LEN), LEN, 0, LEN};
     lay_down(&src, SOURCE);
     for (size_t at = 0; at < PAGE; at++)
         sound[at] = src.base[at];
-    sigaction(SIGSEGV, &action, NULL);
+    handle_info(SIGSEGV, on_signal);
     open_userfault(0, 0);
     memcpy((void *)dst.base, (void *)src.base, LEN); /* brings the workers up */
     copier = pthread_self();
-    if (pthread_create(&other, NULL, send_and_spoil, NULL))
-        wrong("no thread");
+    pthread_t other = start_thread(send_and_spoil, NULL);
     for (int round = 1; round <= ROUNDS; round++) {
         struct uffdio_range first = {(uintptr_t)src.base, PAGE};
         lay_down(&dst, DESTINATION);
         lose_pages((void *)src.base, PAGE);
         memcpy((void *)dst.base, (void *)src.base, LEN);
         expect_copied(&dst, &src, "after a signal and a bad page");
-        if (ioctl(userfault, UFFDIO_UNREGISTER, &first))
-            wrong("UFFDIO_UNREGISTER: %m");
+        MUST(!ioctl(userfault, UFFDIO_UNREGISTER, &first));
         printf("round %d: %d sent, the last was %d, %d faults\n", round, sent, sent_value, faults);
     }
     pthread_join(other, NULL);

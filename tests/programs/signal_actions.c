@@ -1,5 +1,4 @@
-/*
- * Sets an action of SIGSEGV and SIGBUS in every way there is, copies, reads it back in every way
+/* Sets an action of SIGSEGV and SIGBUS in every way there is, copies, reads it back in every way
  * there is, and prints what it sees, to be compared with a run without the library.
  *
  * With EXPECT_IN_FRONT in the environment it insists that the kernel has another handler than the

@@ -1,5 +1,4 @@
-/*
- * signal_bare SCENE: actions that the library does not see change: those set and read past the C library,
+/* signal_bare SCENE: actions that the library does not see change: those set and read past the C library,
  * and those of other programs and processes.
  */
 #include "signal_faults.h"
@@ -21,14 +20,12 @@ static void set_bare(void (*handler)(int, siginfo_t *, void *))
     signal(SIGUSR1, mend_whatever);
     sigaction(SIGUSR1, NULL, &seen);
     action.restorer = seen.sa_restorer;
-    if (syscall(SYS_rt_sigaction, SIGSEGV, &action, &before, 8))
-        wrong("rt_sigaction: %m");
+    MUST(!syscall(SYS_rt_sigaction, SIGSEGV, &action, &before, 8));
 }
 
 static void set_back(void)
 {
-    if (syscall(SYS_rt_sigaction, SIGSEGV, &before, NULL, 8))
-        wrong("rt_sigaction: %m");
+    MUST(!syscall(SYS_rt_sigaction, SIGSEGV, &before, NULL, 8));
 }
 
 static void bare(void)
@@ -70,7 +67,6 @@ static void bare_chain(void)
 
 static void report_and_set_back(int signo, siginfo_t *info, void *context)
 {
-    (void)signo, (void)context;
     note(info);
     say("a report\n");
     set_back();

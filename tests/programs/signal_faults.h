@@ -1,5 +1,4 @@
-/*
- * For the signal_ programs: copies over a page that goes bad, and handlers of SIGSEGV that mend it. They
+/* For the signal_ programs: copies over a page that goes bad, and handlers of SIGSEGV that mend it. They
  * print what they see, to be compared, with their end, with a run without the library.
  */
 #pragma once
@@ -16,14 +15,6 @@ static volatile pid_t caller;
 /* Prints without stdio, for handlers and children. */
 #define say(...) dprintf(1, __VA_ARGS__)
 
-static inline pthread_t start_thread(void *(*work)(void *), const pthread_attr_t *attributes)
-{
-    pthread_t thread;
-    if (pthread_create(&thread, attributes, work, NULL))
-        wrong("no thread");
-    return thread;
-}
-
 /* Prepares both sides with the pattern of a fresh copy. */
 static inline void prepare(void)
 {
@@ -38,14 +29,12 @@ static inline void prepare(void)
 
 static inline void spoil(void)
 {
-    if (mprotect((void *)bad, PAGE, PROT_NONE))
-        wrong("mprotect: %m");
+    MUST(!mprotect((void *)bad, PAGE, PROT_NONE));
 }
 
 static inline void mend(void)
 {
-    if (mprotect((void *)bad, PAGE, PROT_READ | PROT_WRITE))
-        wrong("mprotect: %m");
+    MUST(!mprotect((void *)bad, PAGE, PROT_READ | PROT_WRITE));
 }
 
 static __attribute__((noinline, unused)) void copy(void)
@@ -81,7 +70,6 @@ static inline void note(const siginfo_t *info)
 
 static inline void mend_it(int signo, siginfo_t *info, void *context)
 {
-    (void)signo, (void)context;
     note(info);
     mend();
 }
@@ -94,7 +82,6 @@ static inline void mend_it_too(int signo, siginfo_t *info, void *context)
 /* Handler without SA_SIGINFO. */
 static inline void mend_whatever(int signo)
 {
-    (void)signo;
     faults++;
     mend();
 }
@@ -104,8 +91,7 @@ static inline void handle(void (*handler)(int, siginfo_t *, void *), int flags, 
     struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO | flags};
     if (also_blocked)
         sigaddset(&action.sa_mask, also_blocked);
-    if (sigaction(SIGSEGV, &action, NULL))
-        wrong("sigaction: %m");
+    MUST(!sigaction(SIGSEGV, &action, NULL));
 }
 
 static inline const char *handler_now(void)

@@ -1,5 +1,4 @@
-/*
- * signal_handlers SCENE: what sigaction promises to a handler, handlers that change, and where it sees
+/* signal_handlers SCENE: what sigaction promises to a handler, handlers that change, and where it sees
  * the fault.
  */
 #include "signal_faults.h"
@@ -45,8 +44,7 @@ static void mend_on_alternate_stack(int signo, siginfo_t *info, void *context)
 static void *copy_on_small_stack(void *unused)
 {
     caller = gettid();
-    if (sigaltstack(&alternate, NULL))
-        wrong("sigaltstack: %m");
+    MUST(!sigaltstack(&alternate, NULL));
     copy_mended("on a small stack");
     copy_mended("once more");
     return unused;
@@ -56,6 +54,7 @@ static void *copy_on_small_stack(void *unused)
 static void alternate_stack(void)
 {
     pthread_attr_t attributes;
+    pthread_t thread;
     size_t least = getauxval(AT_MINSIGSTKSZ) ?: MINSIGSTKSZ;
     alternate.ss_size = (least + 1536 + 63) / 64 * 64;
     alternate.ss_sp = (void *)(pages_between_guards(alternate.ss_size) +
@@ -64,14 +63,14 @@ static void alternate_stack(void)
     copy_sound();
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, 48 << 10);
-    pthread_join(start_thread(copy_on_small_stack, &attributes), NULL);
+    MUST(!pthread_create(&thread, &attributes, copy_on_small_stack, NULL));
+    pthread_join(thread, NULL);
 }
 
 static int depth;
 
 static void fault_once_more(int signo, siginfo_t *info, void *context)
 {
-    (void)signo, (void)context;
     note(info);
     if (depth++ == 0) {
         /* Makes large copies from and to the bad page, in the handler. */
@@ -161,8 +160,7 @@ static void meanwhile(void)
         expect_copied(&dst, &src, "meanwhile");
     }
     stop = 1;
-    for (int i = 0; i < 2; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, 2);
     say("%d faults\n", faults);
 }
 
@@ -198,7 +196,6 @@ static void unwind(void)
 
 static void jump_anyway(int signo, siginfo_t *info, void *context)
 {
-    (void)context;
     say("signal %d, code %d, address %p\n", signo, info->si_code, info->si_addr);
     siglongjmp(before_copy, 1);
 }

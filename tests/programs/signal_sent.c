@@ -10,7 +10,6 @@ enum { SENT = 120, BIG = 8 << 20 };
 
 static void leave_on_sent(int signo, siginfo_t *info, void *context)
 {
-    (void)signo, (void)context;
     last_value = info->si_value.sival_int;
     last_code = info->si_code;
     if (gettid() != caller)
@@ -26,8 +25,7 @@ static void *send_signals(void *unused)
         while (sem_wait(&copying))
             ;
         sleep_ms(1 + i % 3);
-        if (pthread_sigqueue(copier, SIGSEGV, value))
-            wrong("pthread_sigqueue: %m");
+        MUST(!pthread_sigqueue(copier, SIGSEGV, value));
         while (sem_wait(&arrived))
             ;
         if (last_value != i || last_code != SI_QUEUE)

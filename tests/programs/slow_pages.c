@@ -1,5 +1,4 @@
-/*
- * Signals that come while memory is slow: userfaultfd gives out its pages one in a millisecond,
+/* Signals that come while memory is slow: userfaultfd gives out its pages one in a millisecond,
  * or never.
  *
  * slow_pages WHAT HOW. WHAT is done with the memory: copy, fill, compare, remote (process_vm_readv)
@@ -28,13 +27,6 @@ static volatile sig_atomic_t came, calling;
 static volatile long came_at;
 static uint64_t (*icopy)(const void *, void *, size_t);
 static int (*wait_copy)(uint64_t);
-
-static long now_us(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000L + now.tv_nsec / 1000;
-}
 
 static void *serve(void *unused)
 {
@@ -76,8 +68,7 @@ static void call(const char *what)
 
 static void on_alarm(int signo)
 {
-    (void)signo;
-    came_at = now_us();
+    came_at = clock_us();
     came = 1;
 }
 
@@ -94,7 +85,7 @@ static void measure(const char *what)
     for (int round = 0; round < ROUNDS; round++) {
         madvise((void *)slow, LEN, MADV_DONTNEED);
         came = 0;
-        long due = now_us() + 1000 * ALARM_MS;
+        long due = clock_us() + 1000 * ALARM_MS;
         setitimer(ITIMER_REAL, &timer, NULL);
         call(what);
         while (!came)
@@ -108,13 +99,11 @@ static void measure(const char *what)
 static void end(int signo)
 {
     static const char text[] = "handled\n";
-    (void)signo;
     _exit(write(2, text, sizeof(text) - 1) < 0 ? 1 : 7);
 }
 
 static void jump(int signo)
 {
-    (void)signo;
     if (calling)
         siglongjmp(before_call, 1);
 }
@@ -139,7 +128,6 @@ static void expect_left(const char *what)
 int main(int count, char **arguments)
 {
     const char *what = arguments[1], *how = arguments[2];
-    pthread_t server;
     sigset_t all, before;
     if (count != 3)
         wrong("slow_pages WHAT HOW");
@@ -164,8 +152,7 @@ int main(int count, char **arguments)
     /* No other thread of the program takes the signal. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (pthread_create(&server, NULL, serve, NULL))
-        wrong("no thread");
+    start_thread(serve, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (pages_come) {
         measure(what);

@@ -3,8 +3,7 @@
  * TRAP_WORKERS in the environment: copies must be offloaded. TRAP_LESS: divides the number of
  * rounds, for slow machines.
  */
-#ifndef TRAP_H
-#define TRAP_H
+#pragma once
 
 #include "verdict.h"
 #include "scenes.h"
@@ -105,25 +104,6 @@ static inline void *copy_until_stopped(void *size)
     return NULL;
 }
 
-static __attribute__((noinline, unused)) pthread_t start_thread(void *(*work)(void *), void *argument)
-{
-    pthread_t thread;
-    int refused = pthread_create(&thread, NULL, work, argument);
-    if (refused)
-        wrong("pthread_create: %s", strerror(refused));
-    return thread;
-}
-
-/* Runs threads, each with its number. */
-static inline void in_threads(uintptr_t count, void *(*work)(void *))
-{
-    pthread_t threads[count];
-    for (uintptr_t i = 0; i < count; i++)
-        threads[i] = start_thread(work, (void *)i);
-    for (uintptr_t i = 0; i < count; i++)
-        pthread_join(threads[i], NULL);
-}
-
 static inline void start_copiers(pthread_t *threads, int count, size_t size)
 {
     for (int i = 0; i < count; i++)
@@ -133,8 +113,7 @@ static inline void start_copiers(pthread_t *threads, int count, size_t size)
 static inline void stop_copiers(pthread_t *threads, int count)
 {
     copiers_stop = true;
-    for (int i = 0; i < count; i++)
-        pthread_join(threads[i], NULL);
+    join_all(threads, count);
 }
 
 /* Waits for a child, and kills one that hangs. */
@@ -168,19 +147,6 @@ static inline void handle(int number, void (*handler)(int), int flags)
 static inline void unexpected_fault(int number)
 {
     wrong("signal %d, but nothing faults here", number);
-}
-
-/* Drops a capability, so that root is bound by limits like others. */
-static inline void drop_capability(int capability)
-{
-    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
-    struct __user_cap_data_struct sets[2];
-    if (syscall(SYS_capget, &header, sets))
-        cannot("capget: %s", strerror(errno));
-    sets[0].effective &= ~(1u << capability);
-    sets[0].permitted &= ~(1u << capability);
-    if (syscall(SYS_capset, &header, sets))
-        cannot("capset: %s", strerror(errno));
 }
 
 static inline void stay_on(int cpu)
@@ -291,13 +257,6 @@ static inline void expect_workers(struct blocks b, const char *when)
     }
 }
 
-static inline long clock_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 /* Before fork and its like the library waits up to a second for workers to end. A worker that got
  * no CPU in that second is still there afterwards, and that is no failure. */
 static inline bool waited_in_vain(long since_ms)
@@ -324,5 +283,3 @@ static inline void have_workers_leave(void)
     } while (++tries < 20);
     wrong("%d workers stayed", count_workers());
 }
-
-#endif

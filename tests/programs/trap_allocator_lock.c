@@ -54,7 +54,6 @@ void *calloc(size_t count, size_t size)
 
 void free(void *block)
 {
-    (void)block;
     lock();
     unlock();
 }

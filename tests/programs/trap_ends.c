@@ -48,7 +48,6 @@ static void wait_for_ever(void)
 
 static void exit_now(int number)
 {
-    (void)number;
     exit(STATUS);
 }
 
@@ -71,7 +70,6 @@ static void copy_at_exit(void)
 
 static void copy_on_exit(int status, void *moment)
 {
-    (void)status;
     copy_and_say(moment);
 }
 
@@ -153,7 +151,6 @@ static void last_thread(void)
 
 static void leave_now(int number)
 {
-    (void)number;
     _exit(STATUS);
 }
 
@@ -196,7 +193,6 @@ static sigjmp_buf before_abort;
 
 static void jump_back(int number)
 {
-    (void)number;
     siglongjmp(before_abort, 1);
 }
 

@@ -9,7 +9,6 @@ static atomic_bool storm_over;
 
 static void copy_in_handler(int number)
 {
-    (void)number;
     int saved = errno;
     copy_checked(inner, 1000000 + handled, "signal handler");
     errno = saved;
@@ -106,7 +105,6 @@ static sigjmp_buf before_copy;
 
 static void jump(int number)
 {
-    (void)number;
     siglongjmp(before_copy, 1);
 }
 

@@ -7,8 +7,7 @@
  * only.
  */
 #include "trap.h"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
+#include "seccomp.h"
 #include <sys/ptrace.h>
 
 enum { ROUNDS = 100, MOST = 64, SIZE = 2 << 20, PATIENCE_MS = 60000 };
@@ -35,10 +34,7 @@ static void refuse_interruptions(void)
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | 0),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
-    struct sock_fprog program = {sizeof code / sizeof *code, code};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
-        syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program))
-        cannot("no seccomp filter here: %s", strerror(errno));
+    put_filter(code, COUNT(code), 0);
 }
 
 struct tracer {

@@ -9,16 +9,6 @@ static struct blocks b;
 
 /* ---- one thread before the first large copy, and again after a while of idleness ------------- */
 
-static int count_descriptors(void)
-{
-    int count = 0;
-    DIR *open_now = opendir("/proc/self/fd");
-    while (readdir(open_now))
-        count++;
-    closedir(open_now);
-    return count;
-}
-
 /* Checks that the program stays single-threaded for glibc. */
 static void expect_alone(const char *when)
 {
@@ -77,7 +67,7 @@ static void expect_soon_alone(void)
 /* Checks that workers have a name, all signals blocked, no CPU time when idle and no descriptor. */
 static void live_and_leave(void)
 {
-    int descriptors = count_descriptors();
+    long descriptors = entries_of("/proc/self/fd");
     copy_once(4 * KIB, 1, "small copy");
     expect_alone("before the first large copy");
 
@@ -91,8 +81,9 @@ static void live_and_leave(void)
         wrong("glibc was told about threads");
     expect_signals_blocked();
     expect_no_cpu_time();
-    if (count_descriptors() != descriptors)
-        wrong("%d descriptors are open, not %d", count_descriptors(), descriptors);
+    long now = entries_of("/proc/self/fd");
+    if (now != descriptors)
+        wrong("%ld descriptors are open, not %ld", now, descriptors);
 
     if (count_workers() != 0 || workers_expected())
         expect_soon_alone();
@@ -317,9 +308,7 @@ static void copy_without_means(void)
 /* Leaves no address space for the stack of a worker. */
 static void exhaust_address_space(void)
 {
-    struct rlimit little = {16 * MIB, 16 * MIB}; /* less than is in use already */
-    if (setrlimit(RLIMIT_AS, &little))
-        cannot("RLIMIT_AS: %s", strerror(errno));
+    limit_to(RLIMIT_AS, 16 * MIB); /* less than is in use already */
     if (mmap(NULL, 16 * KIB, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED)
         cannot("RLIMIT_AS does not hinder mmap here");
     copy_without_means();
@@ -387,8 +376,7 @@ static void make_threads_up_to_the_limit(void)
         for (int i = 0; i < OWN; i++)
             threads[i] = start_thread(wait_at, &gate);
         pthread_barrier_wait(&gate);
-        for (int i = 0; i < OWN; i++)
-            pthread_join(threads[i], NULL);
+        join_all(threads, OWN);
         while (count_threads() > 1 + count_workers())
             sleep_ms(1); /* joined ones are counted a little longer */
     }

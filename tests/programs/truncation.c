@@ -1,5 +1,4 @@
-/*
- * Another process truncates and restores a mapped file while this one copies from and to it.
+/* Another process truncates and restores a mapped file while this one copies from and to it.
  *
  * The handler of SIGBUS leaves by siglongjmp. The program must neither die nor hang, must be
  * interrupted in the calling thread only, and what it copied must have been in the file.
@@ -14,7 +13,6 @@ static pid_t caller;
 
 static void on_fault(int signo, siginfo_t *info, void *context)
 {
-    (void)context;
     if (gettid() != caller)
         wrong("signal %d at %p in another thread", signo, info->si_addr);
     faults++;
@@ -32,32 +30,20 @@ static void truncate_and_restore(int file)
     }
 }
 
-static long now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 int main(void)
 {
-    struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO };
     int file = memfd_create("truncated", MFD_CLOEXEC);
     byte *plain = pages_between_guards(LEN);
-    byte *mapped;
-    volatile long copies = 0, begun = now_ms();
-    pid_t truncating;
-    if (file < 0 || ftruncate(file, LEN))
-        wrong("memfd_create: %m");
-    mapped = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (mapped == MAP_FAILED)
-        wrong("mmap: %m");
+    volatile long copies = 0, begun = clock_ms();
+    MUST(file >= 0 && !ftruncate(file, LEN));
+    byte *mapped = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    MUST(mapped != MAP_FAILED);
     caller = gettid();
-    sigaction(SIGBUS, &action, NULL);
-    truncating = fork();
+    handle_info(SIGBUS, on_fault);
+    pid_t truncating = fork();
     if (!truncating)
         truncate_and_restore(file);
-    while (now_ms() - begun < (faults < ENOUGH_FAULTS ? AT_MOST_MS : RUN_MS)) {
+    while (clock_ms() - begun < (faults < ENOUGH_FAULTS ? AT_MOST_MS : RUN_MS)) {
         for (size_t i = 0; i < LEN; i += 64)
             plain[i] = 'P';
         if (sigsetjmp(before_copy, 1))

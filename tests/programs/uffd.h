@@ -18,8 +18,7 @@ static void lose_pages(void *at, size_t len)
 {
     struct uffdio_register range = {.range = {(uintptr_t)at, len},
                                     .mode = UFFDIO_REGISTER_MODE_MISSING};
-    if (madvise(at, len, MADV_DONTNEED) || ioctl(userfault, UFFDIO_REGISTER, &range))
-        wrong("UFFDIO_REGISTER: %m");
+    MUST(!madvise(at, len, MADV_DONTNEED) && !ioctl(userfault, UFFDIO_REGISTER, &range));
 }
 
 /* Supplies a page. Returns 0 if it was missing. */

@@ -36,3 +36,4 @@
 #include <ucontext.h>
 #include <unistd.h>
 #include <wchar.h>
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* handlers and threads are given more */

@@ -36,3 +36,84 @@ static inline void sleep_ms(long ms)
     while (nanosleep(&left, &left) < 0)
         ;
 }
+
+static inline long clock_us(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+static inline long clock_ms(void)
+{
+    return clock_us() / 1000;
+}
+
+static inline uint64_t next_random(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return *state >> 33;
+}
+
+static __attribute__((noinline, unused)) pthread_t start_thread(void *(*work)(void *), void *argument)
+{
+    pthread_t thread;
+    int refused = pthread_create(&thread, NULL, work, argument);
+    if (refused)
+        wrong("pthread_create: %s", strerror(refused));
+    return thread;
+}
+
+static inline void join_all(const pthread_t *threads, int count)
+{
+    for (int i = 0; i < count; i++)
+        pthread_join(threads[i], NULL);
+}
+
+/* Runs threads, each with its number. */
+static inline void in_threads(uintptr_t count, void *(*work)(void *))
+{
+    pthread_t threads[count];
+    for (uintptr_t i = 0; i < count; i++)
+        threads[i] = start_thread(work, (void *)i);
+    join_all(threads, count);
+}
+
+static inline void handle_info(int number, void (*handler)(int, siginfo_t *, void *))
+{
+    struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO};
+    MUST(!sigaction(number, &action, NULL));
+}
+
+/* Drops a capability, so that root is bound by limits like others. */
+static inline void drop_capability(int capability)
+{
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct sets[2];
+    if (syscall(SYS_capget, &header, sets))
+        cannot("capget: %s", strerror(errno));
+    sets[0].effective &= ~(1u << capability);
+    sets[0].permitted &= ~(1u << capability);
+    if (syscall(SYS_capset, &header, sets))
+        cannot("capset: %s", strerror(errno));
+}
+
+static inline void limit_to(int resource, rlim_t most)
+{
+    struct rlimit limits;
+    getrlimit(resource, &limits);
+    limits.rlim_cur = most;
+    if (setrlimit(resource, &limits))
+        cannot("a limit cannot be set here: %s", strerror(errno));
+}
+
+/* Counts the entries of a folder: descriptors in /proc/self/fd, threads in /proc/self/task. */
+static inline long entries_of(const char *folder)
+{
+    DIR *list = opendir(folder);
+    long number = 0;
+    while (readdir(list))
+        number++;
+    closedir(list);
+    return number;
+}
