@@ -166,21 +166,15 @@ rows! { pass_under:
 fn program_that_has_not_agreed_is_not_reached_into() {
     let victim = victim_with("ipc_victim", &["-static"]);
     let victim = victim.to_str().unwrap();
-    for scene in [
-        "ipc_deputy set_user_id_same",
-        "ipc_deputy capability_same",
-        "ipc_deputy exec",
-        "ipc_deputy exec_same",
-        "ipc_deputy reused",
-        "ipc_deputy raced",
-        "ipc_trust changed",
-        "ipc_trust changed_block",
-        "ipc_trust changed_claims",
-    ] {
-        // Workers copy, too.
-        for knob in [None, Some(("ADMA_CHANNELS", "3"))] {
-            let mut command = ipc(scene);
-            shown(command.arg(victim).envs(knob).env("ADMA_IPC_TIMEOUT", "2"));
+    let deputy = "set_user_id_same capability_same exec exec_same reused raced";
+    let table = [("ipc_deputy", deputy), ("ipc_trust", "changed changed_block changed_claims")];
+    for (program, scenes) in table {
+        for scene in scenes.split(' ') {
+            // Workers copy, too.
+            for knob in [None, Some(("ADMA_CHANNELS", "3"))] {
+                let mut command = ipc(&format!("{program} {scene}"));
+                shown(command.arg(victim).envs(knob).env("ADMA_IPC_TIMEOUT", "2"));
+            }
         }
     }
 }

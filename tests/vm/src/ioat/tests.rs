@@ -117,6 +117,13 @@ fn copied(bench: &Bench, size: usize) -> bool {
     bench.memory.read(0x20_0000, size) == pattern(0x2000)[..size]
 }
 
+/// A new chain, by which a channel goes on.
+fn copies_again(bench: &Bench) {
+    bench.chain(&two_pages());
+    bench.run(2);
+    assert!(copied(bench, 0x2000));
+}
+
 #[test]
 fn chain_copies_the_bytes_and_reports_the_last_descriptor() {
     let bench = bench_with_two_pages();
@@ -150,9 +157,7 @@ fn suspend_and_reset_stop_the_writes_until_there_is_a_new_chain() {
         assert_eq!((bench.status() & 7, bench.get(0x04, 1)), (status, 0));
         bench.run(2);
         assert!(!copied(&bench, 1));
-        bench.chain(&two_pages());
-        bench.run(2);
-        assert!(copied(&bench, 0x2000));
+        copies_again(&bench);
     }
     let bench = bench_with_two_pages();
     bench.bell(2);
@@ -241,9 +246,7 @@ fn hung_and_stalled_channels_write_late_or_never() {
         assert_eq!(bench.go(60_000), Next::Sleep);
         assert!(!copied(&bench, 1));
         bench.engine.arm(1, None);
-        bench.chain(&two_pages());
-        bench.run(2);
-        assert!(copied(&bench, 0x2000));
+        copies_again(&bench);
     }
 }
 
@@ -259,9 +262,7 @@ fn dead_channel_fails_after_every_reset() {
         bench.set(0x04, 1, RESET.into());
     }
     bench.engine.arm(1, None);
-    bench.chain(&two_pages());
-    bench.run(2);
-    assert!(copied(&bench, 0x2000));
+    copies_again(&bench);
 }
 
 #[test]
