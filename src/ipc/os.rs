@@ -172,10 +172,11 @@ impl Fd {
 
 impl Drop for Fd {
     fn drop(&mut self) {
+        if self.shut_on_drop {
+            shut_down(self, libc::SHUT_RDWR);
+        }
+        // Looked at once more: a thread that shutting down has woken may have closed all numbers.
         if self.is_there() {
-            if self.shut_on_drop {
-                shut_down(self, libc::SHUT_RDWR);
-            }
             sys::close(self.number);
         }
         self.leave_place();
