@@ -5,7 +5,7 @@
 //! memory. So whole copies are compared too, each with the time until the next large call. A few
 //! copies go the other way now and then, see `Cell`.
 
-use super::{Cell, Cost, ONE, is_turn, ratio};
+use super::{Cell, Cost, ONE, STREAM_FROM, is_turn, ratio};
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::threads::{Pieces, Seen};
 use crate::os::mapped::Zeroed;
@@ -17,8 +17,10 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// work.
 const MOST_AFTERWARDS: u64 = 1_000_000;
 
-/// Copies between two with alternating pieces.
+/// Copies between two with alternating pieces. While streaming loses, that doubles for copies that
+/// fit into caches: what was streamed is missing there for the next one.
 const PIECES_EVERY: u32 = 32;
+const MOST_DOUBLINGS: u32 = 4;
 
 /// Ratio above which a difference is not believed: the caller was preempted meanwhile.
 const IMPLAUSIBLE: u32 = 3;
@@ -82,10 +84,15 @@ impl Stores {
     /// Returns the stores for the next copy of `len` bytes.
     pub fn choose(&self, len: usize) -> Pieces {
         let (calls, tries) = self.0.turn(len, false);
-        if is_turn(calls, PIECES_EVERY) {
+        let pays = self.pieces_pay();
+        let doublings = match pays || len >= STREAM_FROM {
+            true => 0,
+            false => self.0.confirmed.load(Relaxed).min(MOST_DOUBLINGS),
+        };
+        if is_turn(calls, PIECES_EVERY << doublings) {
             return Pieces::Alternate;
         }
-        let streams = self.pieces_pay() && self.0.is_shared() != tries;
+        let streams = pays && self.0.is_shared() != tries;
         Pieces::All(if streams { CopyLoop::Stream } else { CopyLoop::Ordinary })
     }
 
@@ -112,6 +119,10 @@ impl Stores {
             let gain = ratio(ordinary.per_mebibyte(), streamed.per_mebibyte());
             if (ONE / IMPLAUSIBLE..=ONE * IMPLAUSIBLE).contains(&gain) {
                 self.0.record_pair(ordinary, streamed);
+                match gain > ONE {
+                    true => self.0.confirmed.store(0, Relaxed),
+                    false => _ = super::add(&self.0.confirmed),
+                }
             }
         }
     }
@@ -158,6 +169,21 @@ mod tests {
             }
         }
         assert!((5..15).contains(&compared));
+        assert!(stores.streaming_pays());
+    }
+
+    #[test]
+    fn streaming_that_loses_is_tried_less_often_where_copies_fit_into_caches() {
+        let stores: Stores = zeroed();
+        let tried = |copies: u32, cost: u64| {
+            let alternates = |_: &u32| stores.choose(1 << 20) == Pieces::Alternate;
+            let record = |_: &u32| stores.record_pieces(&seen(100, cost));
+            (0..copies).filter(alternates).inspect(record).count()
+        };
+        let while_losing = tried(2048, 150);
+        assert!((5..12).contains(&while_losing), "{while_losing}");
+        let gaining = tried(4096, 60);
+        assert!(gaining > 30, "{gaining}");
         assert!(stores.streaming_pays());
     }
 
