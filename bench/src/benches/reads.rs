@@ -30,7 +30,7 @@ pub fn run(options: &Options) {
     // Not on tmpfs, where nothing is cold.
     let folder = std::env::var("BENCH_FOLDER").unwrap_or("/var/tmp".to_owned());
     let folder = Path::new(&folder).join(format!("adma-reads-{}", std::process::id()));
-    println!("{python}; cold: dropped from the page cache before each read\n");
+    println!("cold: dropped from the page cache before each read\n");
     let usual: &[usize] = if options.quick { &[1, 256] } else { &[1, 4, 16, 64, 256, 1024] };
     let sizes = options.sizes_or(&usual.iter().map(|size| size * MIB).collect::<Vec<_>>());
     let most = machine::available_memory() / 6;
