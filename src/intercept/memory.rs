@@ -7,7 +7,7 @@ use crate::backend::gpu::{GPU, NO_DRIVER, driver_function};
 use crate::backend::libc::pass_to_kernel;
 use crate::os::huge_pages;
 use crate::os::lookup::{self, Function};
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::{CStr, c_int};
 
 /// Passes a call of the program on to the next definition after ours. Before start-up, when an
 /// allocator's constructor may call, that is the kernel's.
@@ -82,17 +82,10 @@ unsafe extern "C" fn mremap(
     flags: usize,
     to: usize,
 ) -> isize {
-    type Remap = unsafe extern "C" fn(usize, usize, usize, usize, usize) -> isize;
-    huge_pages::remap(start, len, || {
-        // SAFETY: null, which is `None`, or a function of this kind; the program's own call, passed on.
-        unsafe {
-            match core::mem::transmute::<*mut c_void, Option<Remap>>(lookup::found(
-                Function::mremap,
-            )) {
-                Some(next) => next(start, len, new, flags, to),
-                None => pass_to_kernel(libc::SYS_mremap, [start, len, new, flags, to, 0]),
-            }
-        }
+    // SAFETY: the program's own call, passed on.
+    huge_pages::remap(start, len, || unsafe {
+        lookup::call(lookup::found(Function::mremap), [start, len, new, flags, to])
+            .unwrap_or_else(|| pass_to_kernel(libc::SYS_mremap, [start, len, new, flags, to, 0]))
     })
 }
 

@@ -92,9 +92,7 @@ impl List {
             return Some(fd);
         }
         let _opening = self.opening.try_take()?;
-        let low = open_list()?;
-        let high = sys::duplicate(low, LOWEST_NUMBER) as i32;
-        sys::close(low);
+        let high = sys::move_up(open_list()?) as i32;
         let Some((device, inode)) = sys::file_of(high) else {
             ON_REQUEST.store(NO, Relaxed); // the limit is lower: not again with every copy
             return None;
@@ -116,9 +114,6 @@ impl List {
         }
     }
 }
-
-/// Out of the way of programs that expect the lowest free number.
-const LOWEST_NUMBER: i32 = 500;
 
 struct Budget {
     left: u32,

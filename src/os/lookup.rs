@@ -93,7 +93,7 @@ pub fn resolve() -> Range<usize> {
         .map_or(0..0, |libc| libc.extent.clone())
 }
 
-/// Whether no library between ours and libc defines a function that we look for.
+/// Returns whether no library between ours and libc defines a function that we look for.
 pub fn is_alone() -> bool {
     LIBC.get().is_none_or(|libc| libc.is_alone)
 }
@@ -153,17 +153,19 @@ pub fn original(function: Function) -> *mut c_void {
     found(function)
 }
 
-/// Calls a function that was found, with up to four words. `None`: there is none.
+/// Calls a function that was found, with up to five words. `None`: there is none.
 ///
 /// # Safety
 /// The program's own call of the function, which returns a number.
-pub unsafe fn call(found: *mut c_void, arguments: [usize; 4]) -> Option<isize> {
-    type AnyFn = unsafe extern "C" fn(usize, usize, usize, usize) -> isize;
-    let [first, second, third, fourth] = arguments;
+pub unsafe fn call<const N: usize>(found: *mut c_void, arguments: [usize; N]) -> Option<isize> {
+    type AnyFn = unsafe extern "C" fn(usize, usize, usize, usize, usize) -> isize;
+    const { assert!(N <= 5) };
+    let [first, second, third, fourth, fifth] =
+        [0, 1, 2, 3, 4].map(|i| arguments.get(i).copied().unwrap_or(0));
     // SAFETY: null is `None`; no argument is wider than a word.
     let function = unsafe { core::mem::transmute::<*mut c_void, Option<AnyFn>>(found) }?;
     // SAFETY: the caller's promise.
-    Some(unsafe { function(first, second, third, fourth) })
+    Some(unsafe { function(first, second, third, fourth, fifth) })
 }
 
 /// Functions of the C library that we rarely call, with their types. A symbol that the loader

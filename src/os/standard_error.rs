@@ -11,8 +11,6 @@ pub struct StandardError {
 }
 
 impl StandardError {
-    /// Least number of our duplicate, out of the way of programs that expect the lowest free one.
-    const LOWEST_DUPLICATE: i32 = 500;
     const NONE: i32 = -1;
 
     pub fn none() -> Self {
@@ -22,7 +20,7 @@ impl StandardError {
     pub fn noted() -> Self {
         let fd = libc::STDERR_FILENO;
         let Some(identity) = sys::file_of(fd) else { return Self::none() };
-        let duplicate = sys::duplicate(fd, Self::LOWEST_DUPLICATE).max(Self::NONE as isize);
+        let duplicate = sys::duplicate(fd, sys::LEAST_KEPT).max(Self::NONE as isize);
         Self { identity: Some(identity), duplicate: AtomicI32::new(duplicate as i32) }
     }
 

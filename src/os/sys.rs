@@ -382,6 +382,17 @@ pub fn duplicate(fd: i32, lowest: i32) -> SysResult {
     unsafe { syscall!(SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, lowest) }
 }
 
+/// Least number of descriptors that we keep, out of the way of programs that expect the lowest free
+/// one.
+pub const LEAST_KEPT: i32 = 500;
+
+/// Moves a descriptor that was just opened to `LEAST_KEPT` or above.
+pub fn move_up(low: i32) -> SysResult {
+    let high = duplicate(low, LEAST_KEPT);
+    close(low);
+    high
+}
+
 /// Checks that a file exists and may be read. Returns 0 or the negated errno.
 pub fn may_read(path: &CStr) -> SysResult {
     // SAFETY: `path` is terminated.

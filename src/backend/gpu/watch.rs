@@ -88,9 +88,7 @@ impl Watch {
         if low < 0 {
             return Err(-low as i32);
         }
-        // Out of the way of programs that expect the lowest free number.
-        let fd = sys::duplicate(low as i32, 500);
-        sys::close(low as i32);
+        let fd = sys::move_up(low as i32);
         if fd < 0 {
             return Err(-fd as i32);
         }

@@ -30,9 +30,8 @@ pub fn counted(allowed: sys::NoNewFilter) -> Option<[(&'static str, u64); COUNTE
     Some(found)
 }
 
-/// Least descriptor numbers, out of the way of programs that expect the lowest free one; the second
-/// is for a low limit.
-const LOWEST_NUMBERS: [i32; 2] = [500, 60];
+/// Least descriptor numbers; the second is for a low limit.
+const LOWEST_NUMBERS: [i32; 2] = [sys::LEAST_KEPT, 60];
 
 pub struct Helper {
     /// Descriptor; 0: not open.
@@ -126,7 +125,7 @@ impl Helper {
         self.call(abi::IOC_INFO, &raw mut info as usize)
     }
 
-    /// Starts a request. Returns 0 or an errno; `request` tells what has begun all the same.
+    /// Starts a request. Returns 0 or an errno; `request` tells what has begun, also after an error.
     pub fn submit(&self, request: &mut abi::Submit) -> i32 {
         self.call(abi::IOC_SUBMIT, &raw mut *request as usize)
     }

@@ -10,7 +10,7 @@ use crate::os::sys;
 use core::sync::atomic::Ordering;
 
 /// Ticks for which a check of the peer's life and of our own rights is valid: a few milliseconds.
-/// That the peer is the same program is checked by every copy.
+/// Every copy checks for itself that the peer has executed no other program.
 const BELIEVED_TICKS: u64 = 10_000_000;
 
 /// States of the peer.
