@@ -119,7 +119,8 @@ impl Link {
 
     /// Leaves messages that no thread waits for to threads that wait on other connections.
     pub fn note_in_background(&self) {
-        if self.must_help.load(Ordering::Relaxed) {
+        // Asks: a writer whose chunks all had room has not looked at what the peer has lost.
+        if self.is_needy() {
             background::note(CONNECTION | u64::from(self.handle.load(Ordering::Acquire)));
             wakeups::wake_if_needed();
         }
