@@ -107,9 +107,9 @@ fn start() {
         },
         workers: || {
             let count = || DISPATCHER.helpers();
-            let crowded = || DISPATCHER.note_overload();
+            let note_overload = || DISPATCHER.note_overload();
             let cpus = DISPATCHER.cpus_for_messages().filter(|cpus| *cpus > 1)?;
-            Some(ipc::Workers { cpus, copy: copy_message, count, crowded })
+            Some(ipc::Workers { cpus, copy: copy_message, count, note_overload })
         },
         ptracer: config.ipc_ptracer,
         tell: config.log >= Level::Info,

@@ -20,7 +20,7 @@ pub struct Workers {
     /// Returns how many workers there can be now.
     pub count: fn() -> usize,
     /// Notes that there was no CPU for them.
-    pub crowded: fn(),
+    pub note_overload: fn(),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-struct PutOff {
+struct DeferredSignal {
     /// Thread that it is for; 0: free.
     thread: AtomicI32,
     /// Signal; 0: nothing is noted yet.
@@ -23,9 +23,9 @@ struct PutOff {
 }
 
 // SAFETY: what is noted is touched by one thread only, the one that `thread` names.
-unsafe impl Sync for PutOff {}
+unsafe impl Sync for DeferredSignal {}
 
-impl PutOff {
+impl DeferredSignal {
     const fn new() -> Self {
         let (thread, signal) = (AtomicI32::new(0), AtomicI32::new(0));
         Self { thread, signal, noted: UnsafeCell::new(MaybeUninit::uninit()) }
@@ -51,7 +51,7 @@ impl PutOff {
 }
 
 /// More threads than are likely to get such a signal at the same time.
-static ENTRIES: [PutOff; 32] = [const { PutOff::new() }; 32];
+static ENTRIES: [DeferredSignal; 32] = [const { DeferredSignal::new() }; 32];
 /// Entries in use, of all threads.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 

@@ -57,7 +57,7 @@ impl Own {
 }
 
 /// Notes the owner at start-up, before the first copy.
-pub fn settle_in() {
+pub fn note_start() {
     claim_memory();
     NoNewFilter::note_start();
 }

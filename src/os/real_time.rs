@@ -20,7 +20,7 @@ static ANSWERS_OF_FILES: Answers<{ 1 << 32 }> = Answers::new();
 static CAN_READ_FS: AtomicBool = AtomicBool::new(false);
 
 /// Notes at start-up whether the register can be read.
-pub fn settle_in() {
+pub fn note_start() {
     const HWCAP2_FSGSBASE: u64 = 2;
     let can = sys::auxiliary(libc::AT_HWCAP2).is_some_and(|bits| bits & HWCAP2_FSGSBASE != 0);
     CAN_READ_FS.store(can, Ordering::Relaxed);

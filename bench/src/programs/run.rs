@@ -60,7 +60,7 @@ pub struct Run<'a> {
 
 pub fn once(run: &Run<'_>, around: &Surroundings<'_>) -> Result<Measured, Failure> {
     let reports = run.place.folder.join("reports");
-    empty_for_everybody(&reports)?;
+    empty_for_all_users(&reports)?;
     let stderr = run.place.folder.join("stderr");
     let mut command = command(run, around, &reports);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&stderr)?);
@@ -116,7 +116,7 @@ fn command(run: &Run<'_>, around: &Surroundings<'_>, reports: &Path) -> Command 
 }
 
 /// Makes an empty folder that servers of other users can write to.
-fn empty_for_everybody(folder: &Path) -> io::Result<()> {
+fn empty_for_all_users(folder: &Path) -> io::Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => fs::create_dir(folder)?,

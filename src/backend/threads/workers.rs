@@ -135,8 +135,8 @@ impl Worker {
 
 /// Sets up workers at start-up, before the first copy.
 pub fn init() {
-    process::settle_in();
-    real_time::settle_in();
+    process::note_start();
+    real_time::note_start();
     let page = |bytes: usize| bytes.next_multiple_of(4096);
     let frame = sys::auxiliary(libc::AT_MINSIGSTKSZ).map_or(USUAL_FRAME, |bytes| bytes as usize);
     STACK_SIZE.store(page(frame + OWN_STACK), Ordering::Relaxed);

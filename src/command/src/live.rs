@@ -168,7 +168,7 @@ pub fn all(everybody: bool, folder: Option<&Path>) -> Vec<LiveProcess> {
 }
 
 /// Returns every process with a file in one folder.
-pub fn in_folder(folder: &Path, tidy: bool) -> Vec<LiveProcess> {
+pub fn in_folder(folder: &Path, removes_gone: bool) -> Vec<LiveProcess> {
     let mut found = Vec::new();
     let Some(owner) = owner(folder) else { return found };
     for entry in fs::read_dir(folder).into_iter().flatten().flatten().take(MOST) {
@@ -181,7 +181,7 @@ pub fn in_folder(folder: &Path, tidy: bool) -> Vec<LiveProcess> {
             // Of a process that died while it made the file, or of another version.
             None => !exists(pid),
         };
-        if tidy && has_gone {
+        if removes_gone && has_gone {
             let _ = fs::remove_file(&path); // another command may have been quicker
         } else if let (Some(live), Some(state)) = (live, state) {
             found.push(LiveProcess { path, owner, pid, live, state });

@@ -105,7 +105,7 @@ impl Link {
             }
         };
         match parallel::run(all, helpers, &work) {
-            Ok(took) if took.waited > PATIENCE.max(2 * took.own) => (workers.crowded)(),
+            Ok(took) if took.waited > PATIENCE.max(2 * took.own) => (workers.note_overload)(),
             Ok(_) => {}
             Err(_) => work(0),
         }

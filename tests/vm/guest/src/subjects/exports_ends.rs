@@ -7,7 +7,7 @@ use super::*;
 
 tests! {
     export_end_unmapped_by_its_owner_is_efault = unmapped(false);
-    export_end_unmapped_under_way_nobody_else_is_written = unmapped(true);
+    export_end_unmapped_under_way_no_other_process_is_written = unmapped(true);
 }
 
 const LEN: usize = 16 * PAGE;

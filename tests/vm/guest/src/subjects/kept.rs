@@ -338,7 +338,7 @@ pub fn kept_pages_go_with_their_file() -> Outcome {
 }
 
 /// Ranges in use stay, however long that goes on.
-pub fn kept_pages_nobody_uses_go_by_themselves() -> Outcome {
+pub fn kept_pages_that_are_unused_go_by_themselves() -> Outcome {
     const LEN: usize = 1 << 20;
     let pair = Pair::new(LEN)?;
     pair.carry(1)?;

@@ -205,7 +205,7 @@ fn heir() -> Outcome<(Child, Gate)> {
     Ok((heir, last))
 }
 
-pub fn limit_close_of_somebody_elses_file_waits_for_none_of_its_pages() -> Outcome {
+pub fn limit_close_of_an_inherited_file_waits_for_none_of_its_pages() -> Outcome {
     const HELD: Duration = Duration::from_secs(4);
     let before = pinned();
     let device = Device::open()?;
@@ -220,7 +220,7 @@ pub fn limit_close_of_somebody_elses_file_waits_for_none_of_its_pages() -> Outco
 }
 
 /// Nor does it wait for the owner's requests: pages stay pinned until those are over.
-pub fn limit_close_of_somebody_elses_file_waits_for_none_of_its_requests() -> Outcome {
+pub fn limit_close_of_an_inherited_file_waits_for_none_of_its_requests() -> Outcome {
     const LEN: usize = 256 * PAGE;
     let bench = Bench::new()?;
     let before = pinned();
@@ -297,7 +297,7 @@ impl Drop for ForEverybody {
 }
 
 /// Ranges that others keep are evicted for their own user only.
-pub fn limit_reached_through_a_port_without_a_file_is_nobody_elses_business() -> Outcome {
+pub fn limit_reached_through_a_port_without_a_file_concerns_its_user_only() -> Outcome {
     let kept = Gate::new()?;
     let _open = ForEverybody::new()?;
     let child = fork(|| {

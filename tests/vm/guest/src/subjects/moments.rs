@@ -26,7 +26,7 @@ tests! {
     });
     moment_move_under_way_bytes_arrive_at_the_new_place = slowly(|| {
         let mut moved = None;
-        nobody_else_is_written(Pair::new(LEN)?, |pair| {
+        no_other_process_is_written(Pair::new(LEN)?, |pair| {
             moved = Some((pair.dst.move_away()?, pair.src.move_away()?));
             Ok(())
         })?;
@@ -71,7 +71,7 @@ fn slowly(run: impl FnOnce() -> Outcome) -> Outcome {
 }
 
 /// Changes the memory of a copy in flight; checks that reallocated pages are not written.
-fn nobody_else_is_written(pair: Pair, change: impl FnOnce(&Pair) -> Outcome) -> Outcome<Pair> {
+fn no_other_process_is_written(pair: Pair, change: impl FnOnce(&Pair) -> Outcome) -> Outcome<Pair> {
     let request = pair.start(PARTS)?;
     change(&pair)?;
     let canary = Canary::new(4 * LEN)?;
@@ -321,16 +321,16 @@ pub fn moment_first_writes_after_a_fork_are_not_held_up() -> Outcome {
     Ok(())
 }
 
-pub fn moment_unmap_under_way_nobody_else_is_written() -> Outcome {
+pub fn moment_unmap_under_way_no_other_process_is_written() -> Outcome {
     slowly(|| {
         for _ in 0..3 {
-            nobody_else_is_written(Pair::new(LEN)?, |pair| {
+            no_other_process_is_written(Pair::new(LEN)?, |pair| {
                 pair.dst.unmap_part(0, LEN)?;
                 Ok(pair.src.unmap_part(0, LEN)?)
             })?;
         }
         // Other memory at the same addresses is other memory.
-        let pair = nobody_else_is_written(Pair::new(LEN)?, |pair| {
+        let pair = no_other_process_is_written(Pair::new(LEN)?, |pair| {
             pair.dst.replace()?;
             pair.dst.fill(3);
             Ok(())
@@ -342,10 +342,10 @@ pub fn moment_unmap_under_way_nobody_else_is_written() -> Outcome {
     })
 }
 
-pub fn moment_discard_under_way_nobody_else_is_written() -> Outcome {
+pub fn moment_discard_under_way_no_other_process_is_written() -> Outcome {
     slowly(|| {
         for advice in [libc::MADV_DONTNEED, libc::MADV_FREE, libc::MADV_PAGEOUT] {
-            let pair = nobody_else_is_written(Pair::new(LEN)?, |pair| {
+            let pair = no_other_process_is_written(Pair::new(LEN)?, |pair| {
                 pair.dst.advise(0, LEN, advice)?;
                 Ok(pair.src.advise(0, LEN, advice)?)
             });
@@ -358,12 +358,12 @@ pub fn moment_discard_under_way_nobody_else_is_written() -> Outcome {
     })
 }
 
-pub fn moment_truncate_under_way_nobody_else_is_written() -> Outcome {
+pub fn moment_truncate_under_way_no_other_process_is_written() -> Outcome {
     slowly(|| {
         for flags in [libc::MAP_SHARED, libc::MAP_PRIVATE] {
             let (to, from) = (memory_file(LEN)?, memory_file(LEN)?);
             let pair = Pair::between(Region::of_file(&to, flags)?, Region::of_file(&from, flags)?)?;
-            let pair = nobody_else_is_written(pair, |_| {
+            let pair = no_other_process_is_written(pair, |_| {
                 to.set_len(0)?;
                 Ok(from.set_len(0)?)
             })?;

@@ -299,7 +299,7 @@ pub fn wreck_failed_request_keeps_its_slot_until_asked_for() -> Outcome {
 /// ioatdma does not complete the transfer at the head of a chain that it aborts. It does so when
 /// its ring has wrapped around and a transfer longer than the engine's capacity covers the old
 /// place: by then the request is long gone.
-pub fn wreck_lost_answer_that_comes_after_all_hurts_nobody() -> Outcome {
+pub fn wreck_lost_answer_that_comes_after_all_does_no_harm() -> Outcome {
     const RING: u64 = 65536;
     if std::env::var("GUEST_CAPACITY").as_deref() != Ok("12") {
         skip!("the driver cuts no transfer here; try --capacity 12");

@@ -9,7 +9,7 @@ tests! {
         killed(wreck, Fault::once(Kind::Hang))?;
         Canary::new(32 * PIECE)?.expect_alive()
     });
-    wreck_end_kill_with_stalled_channel_nobody_else_is_written = on_wreck(|wreck| {
+    wreck_end_kill_with_stalled_channel_no_other_process_is_written = on_wreck(|wreck| {
         killed(wreck, Fault::once(Kind::Stall).value(STALL.as_millis() as u32))?;
         let canary = Canary::new(64 * PIECE)?;
         sleep(STALL + Duration::from_millis(500));

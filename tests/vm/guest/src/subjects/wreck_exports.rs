@@ -86,7 +86,7 @@ pub fn wreck_export_copier_killed_under_a_hang_owner_gets_its_buffer_back() -> O
     })
 }
 
-pub fn wreck_export_owner_killed_under_a_hang_nobody_else_is_written() -> Outcome {
+pub fn wreck_export_owner_killed_under_a_hang_no_other_process_is_written() -> Outcome {
     on_wreck(|wreck| {
         let mut scene = Scene::private(LEN)?;
         wreck.bench.arm_all(Fault::once(Kind::Stall).value(700))?;
