@@ -24,7 +24,10 @@ static void truncate_and_restore(int file)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (unsigned round = 0;; round++) {
-        if (ftruncate(file, round % 7 * (LEN / 7)) || ftruncate(file, LEN))
+        if (ftruncate(file, round % 7 * (LEN / 7)))
+            _exit(1);
+        usleep(round % 4 * 200); /* long enough for a copy on a busy machine to meet it */
+        if (ftruncate(file, LEN))
             _exit(1);
         usleep(round % 8 * 700);
     }
