@@ -329,6 +329,9 @@ static unsigned int adma_pieces_pin(struct adma_request *req, unsigned int count
 		for (i = 0; i < req->nr_ranges; i++)
 			dead |= READ_ONCE(req->range[i]->dead);
 		if (!dead) {
+			/* What else they hold may be what exceeds the limit. */
+			for (i = 0; !nr && i < req->nr_ranges; i++)
+				adma_range_retire(req->range[i]);
 			*ret = err ?: *ret;
 			return nr;
 		}

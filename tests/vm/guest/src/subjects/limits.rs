@@ -19,15 +19,39 @@ pub fn limit_of_locked_memory_is_enomem_beyond_and_kept_below() -> Outcome {
             ensure!(eventually(PATIENCE, fits), "round {round}");
             pair.device.refuse(pair.whole(), ENOMEM, format_args!("round {round}"))?;
         }
-        // The first pieces fit, the others do not.
+        // The first pieces fit, the others do not; here, too, after a moment.
         pair.dst.fill(1);
-        let mut pieces = pair.whole().split(LARGE / SMALL, 1);
-        let Submitted { result, out } = pair.device.submit(&mut pieces);
+        let submit = || pair.device.submit(&mut pair.whole().split(LARGE / SMALL, 1));
+        let mut begun = submit();
+        eventually(PATIENCE, || {
+            let again = begun.result == Err(ENOMEM) && begun.out.accepted == 0;
+            if again {
+                begun = submit();
+            }
+            !again
+        });
+        let Submitted { result, out } = begun;
         ensure_eq!(result, Err(ENOMEM), "pieces beyond the limit");
         ensure!((1..=LIMIT / SMALL).contains(&(out.accepted as usize)), "{out:?}");
         pair.device.finish(&out)?;
         let fitted = out.accepted as usize * SMALL;
         pair.dst.expect_part(0, fitted, 2).context("the pieces that fitted")
+    })
+}
+
+/// Pages that a refused request has left pinned beside those of a smaller one do not keep that from
+/// its own.
+pub fn limit_of_locked_memory_is_not_used_up_by_a_refused_request() -> Outcome {
+    in_child(|| {
+        let pair = Pair::new(3 * LARGE)?;
+        limit_locked_memory(LIMIT as u64)?;
+        become_nobody()?;
+        // The first range of the destination has all but two pages of the limit.
+        let at = 2 * LARGE - (LIMIT - 2 * PAGE) - pair.dst.address(0) as usize % LARGE;
+        pair.device.refuse(pair.part(at, LARGE), ENOMEM, "beyond the limit")?;
+        let fits = || pair.device.carry(&mut [pair.part(at, SMALL)]).is_ok();
+        ensure!(eventually(PATIENCE, fits), "a small copy is refused for {PATIENCE:?}");
+        Ok(())
     })
 }
 
