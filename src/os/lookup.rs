@@ -59,7 +59,7 @@ functions! {
     read pread64 readv preadv64 preadv64v2 fread fread_unlocked
     __read_chk __pread64_chk __fread_chk __fread_unlocked_chk
     flockfile funlockfile fileno fwide feof_unlocked ferror_unlocked __freading __fwriting
-    ftello64 fseeko64 pthread_setcancelstate pthread_testcancel
+    __fbufsize ftello64 fseeko64 pthread_setcancelstate pthread_testcancel
     sigaction abort
     unshare setns setuid setgid seteuid setegid setreuid setregid setresuid setresgid setgroups
     initgroups capset

@@ -99,4 +99,21 @@ static void streams(void)
         tell_stream(kinds[kind], i / count, file, 1, kind > 3 ? 4 * MIB : 3 * MIB);
         kind == 4 ? pclose(file) : fclose(file);
     }
+    /* The descriptor is used beside a stream whose buffer is empty. */
+    for (int i = 0; i < 4 * 3; i++) {
+        FILE *file = fopen(path_of("stream"), "r");
+        char *to = map(2 * MIB);
+        if (i % 3 == 1)
+            setvbuf(file, NULL, _IONBF, 0);
+        if (i % 3 == 2)
+            fseek(file, 0, SEEK_SET);
+        for (int turn = 0; turn < 3; turn++) {
+            size_t got = freads(i / 3, to, 1, 3 * MIB / 4, file);
+            ssize_t more = read(fileno(file), to + got, 8 * PAGE);
+            printf("beside %d: %zu and %zd, at %ld and %ld, bytes %lx\n", i, got, more, ftell(file),
+                   (long)lseek(fileno(file), 0, SEEK_CUR), sum_of(to, 2 * MIB));
+        }
+        fclose(file);
+        munmap(to, 2 * MIB);
+    }
 }

@@ -7,12 +7,13 @@
 //! ```text
 //! libc's fread: what lies in the buffer or was pushed back, and a block -> the buffer is empty
 //! shared reads from there on, past the buffer
-//! fseeko behind them
+//! lseek behind them, or fseeko where libc has noted the position
 //! libc's fread: the rest, one byte at least
 //! ```
 //!
-//! The descriptor's position belongs to the stream: programs that share it with others have to
-//! flush and seek anyhow (POSIX, "Interaction of File Descriptors and Standard I/O Streams").
+//! Programs that use the descriptor beside the stream have to flush and seek (POSIX, "Interaction of
+//! File Descriptors and Standard I/O Streams"), but with an empty buffer libc simply reads on from the
+//! descriptor's position. So a stream is left to libc where that is not the one that libc has noted.
 
 use super::reads::FileRead;
 use super::segments::Segment;
@@ -36,11 +37,10 @@ pub struct StreamCall {
     pub site: usize,
 }
 
-/// Least read of libc, and unit of the positions that it seeks to where possible: there it does not
-/// fill its buffer.
+/// Least read of libc.
 const BLOCK: usize = 4096;
 
-const FUNCTIONS: [Function; 12] = [
+const FUNCTIONS: [Function; 13] = [
     Function::flockfile,
     Function::funlockfile,
     Function::fileno,
@@ -49,6 +49,7 @@ const FUNCTIONS: [Function; 12] = [
     Function::ferror_unlocked,
     Function::__freading,
     Function::__fwriting,
+    Function::__fbufsize,
     Function::ftello64,
     Function::fseeko64,
     Function::pthread_setcancelstate,
@@ -123,6 +124,7 @@ impl Drop for Locked {
 /// The part of an fread that can be shared.
 pub struct StreamRead<'a> {
     stream: usize,
+    fd: usize,
     to: usize,
     start: usize,
     read: FileRead<'a>,
@@ -199,15 +201,19 @@ impl StreamCall {
             *errno = before;
             found?
         };
-        let first = buffered + BLOCK;
-        if first + BLOCK + least >= total {
+        // libc reads multiples of its buffer past that, which stays empty; 0: it has none yet.
+        // SAFETY: the program's stream.
+        let buffer_size = unsafe { ask(Function::__fbufsize, self.stream, 0, 0) as usize };
+        let block = BLOCK.next_multiple_of(buffer_size.max(1));
+        let first = buffered.saturating_add(block);
+        if first.saturating_add(block).saturating_add(least) >= total {
             return None;
         }
         let start = position + first;
         let rest = [Segment { base: self.to + first, len: total - first }];
         let read = FileRead::at(fd, start, &rest, total - first, allowed)?;
-        let len = read.len().min(total - first - 1) / BLOCK * BLOCK;
-        if len < least.max(2 * BLOCK) {
+        let len = read.len().min(total - first - 1) / block * block;
+        if len < least.max(2 * block) {
             return None;
         }
         let done = by_libc(0, first);
@@ -224,6 +230,7 @@ impl StreamCall {
         }
         let shared = StreamRead {
             stream: self.stream,
+            fd,
             to: self.to + first,
             start,
             read: read.shortened(len),
@@ -251,7 +258,10 @@ impl StreamCall {
             let fd = usize::try_from(ask_int(Function::fileno, stream, 0)).ok()?;
             let position = usize::try_from(ask(Function::ftello64, stream, 0, 0)).ok()?;
             let behind_buffer = usize::try_from(file::seek_by(fd, 0)).ok()?;
-            Some((fd, position, behind_buffer.checked_sub(position)?))
+            // Next byte and end of the buffer: programs have getc_unlocked inlined, so both stay there.
+            let [next, end] = [1, 2].map(|word| (stream as *const usize).add(word).read());
+            let buffered = end.wrapping_sub(next);
+            (position.wrapping_add(buffered) == behind_buffer).then_some((fd, position, buffered))
         }
     }
 }
@@ -275,8 +285,14 @@ impl<'a> StreamRead<'a> {
     pub fn share(&self, from: usize, how: &Options) -> Result<(usize, Seen), Refused> {
         let (done, seen) = self.read.share_cached(from, how)?;
         let target = self.start + done;
+        let is_there = |position: isize| position == target as isize;
+        // fseeko would note a position that misleads ftell when the program moves the descriptor.
         // SAFETY: the program's stream.
-        let moved = unsafe { ask_int(Function::fseeko64, self.stream, target) } == 0;
+        let moved = unsafe {
+            is_there(file::seek_by(self.fd, done as isize))
+                && is_there(ask(Function::ftello64, self.stream, 0, 0))
+                || ask_int(Function::fseeko64, self.stream, target) == 0
+        };
         Ok((if moved { done } else { 0 }, seen))
     }
 
