@@ -99,6 +99,14 @@ static void streams(void)
         tell_stream(kinds[kind], i / count, file, 1, kind > 3 ? 4 * MIB : 3 * MIB);
         kind == 4 ? pclose(file) : fclose(file);
     }
+    /* More than there are addresses: the kernel refuses the buffer. */
+    for (int i = 0; i < 4; i++) {
+        FILE *file = fopen(path_of("stream"), "r");
+        if (i / 2)
+            fgetc(file);
+        tell_stream("too much", i % 2, file, 2, SSIZE_MAX / 4);
+        fclose(file);
+    }
     /* The descriptor is used beside a stream whose buffer is empty. */
     for (int i = 0; i < 4 * 3; i++) {
         FILE *file = fopen(path_of("stream"), "r");

@@ -16,7 +16,7 @@
 //! descriptor's position. So a stream is left to libc where that is not the one that libc has noted.
 
 use super::reads::FileRead;
-use super::segments::Segment;
+use super::segments::{Segment, bytes_of};
 use super::share::{Options, Seen};
 use crate::backend::{Refused, libc as original};
 use crate::functions::Op;
@@ -211,6 +211,7 @@ impl StreamCall {
         }
         let start = position + first;
         let rest = [Segment { base: self.to + first, len: total - first }];
+        bytes_of(&rest)?; // where the kernel refuses the buffer, libc fails before the first byte
         let read = FileRead::at(fd, start, &rest, total - first, allowed)?;
         let len = read.len().min(total - first - 1) / block * block;
         if len < least.max(2 * block) {
