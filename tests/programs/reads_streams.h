@@ -107,21 +107,27 @@ static void streams(void)
         tell_stream("too much", i % 2, file, 2, SSIZE_MAX / 4);
         fclose(file);
     }
-    /* The descriptor is used beside a stream whose buffer is empty. */
-    for (int i = 0; i < 4 * 3; i++) {
+    /* The descriptor is used beside a stream. */
+    for (int i = 0; i < 4 * 4; i++) {
         FILE *file = fopen(path_of("stream"), "r");
-        char *to = map(2 * MIB);
-        if (i % 3 == 1)
+        char *to = map(2 * MIB) + 100;
+        if (i % 4 == 1)
             setvbuf(file, NULL, _IONBF, 0);
-        if (i % 3 == 2)
+        if (i % 4 == 2)
             fseek(file, 0, SEEK_SET);
+        if (i % 4 == 3) { /* only the beginning is cached */
+            fdatasync(fileno(file));
+            posix_fadvise(fileno(file), 0, 0, POSIX_FADV_DONTNEED);
+            posix_fadvise(fileno(file), 0, 0, POSIX_FADV_RANDOM);
+            MUST(pread(fileno(file), to, MIB / 4, 0) == (ssize_t)MIB / 4);
+        }
         for (int turn = 0; turn < 3; turn++) {
-            size_t got = freads(i / 3, to, 1, 3 * MIB / 4, file);
+            size_t got = freads(i / 4, to, 1, 3 * MIB / 4 - 100, file);
             ssize_t more = read(fileno(file), to + got, 8 * PAGE);
             printf("beside %d: %zu and %zd, at %ld and %ld, bytes %lx\n", i, got, more, ftell(file),
-                   (long)lseek(fileno(file), 0, SEEK_CUR), sum_of(to, 2 * MIB));
+                   (long)lseek(fileno(file), 0, SEEK_CUR), sum_of(to, MIB));
         }
         fclose(file);
-        munmap(to, 2 * MIB);
+        munmap(to - 100, 2 * MIB);
     }
 }

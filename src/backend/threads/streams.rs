@@ -127,6 +127,8 @@ pub struct StreamRead<'a> {
     fd: usize,
     to: usize,
     start: usize,
+    /// Unit of libc's reads, and so of the descriptor's position.
+    block: usize,
     read: FileRead<'a>,
     /// Set when libc's fread has found the end of the file, or an error.
     ended: AtomicBool,
@@ -234,6 +236,7 @@ impl StreamCall {
             fd,
             to: self.to + first,
             start,
+            block,
             read: read.shortened(len),
             ended: AtomicBool::new(false),
         };
@@ -285,6 +288,7 @@ impl<'a> StreamRead<'a> {
     /// done; the stream goes on behind them.
     pub fn share(&self, from: usize, how: &Options) -> Result<(usize, Seen), Refused> {
         let (done, seen) = self.read.share_cached(from, how)?;
+        let done = done / self.block * self.block;
         let target = self.start + done;
         let is_there = |position: isize| position == target as isize;
         // fseeko would note a position that misleads ftell when the program moves the descriptor.
