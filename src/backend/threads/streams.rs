@@ -208,7 +208,8 @@ impl StreamCall {
         let buffer_size = unsafe { ask(Function::__fbufsize, self.stream, 0, 0) as usize };
         let block = BLOCK.next_multiple_of(buffer_size.max(1));
         let first = buffered.saturating_add(block);
-        if first.saturating_add(block).saturating_add(least) >= total {
+        let is_short = first.saturating_add(block).saturating_add(least) >= total;
+        if is_short || buffered > buffer_size {
             return None;
         }
         let start = position + first;
@@ -223,11 +224,15 @@ impl StreamCall {
         if done < first {
             return Some(done);
         }
+        // Its buffer is empty, unless it is new. If that was so before, and the descriptor moved, then
+        // libc has just filled it, or read farther.
+        let is_behind = buffer_size == 0 || file::seek_by(fd, 0) == start as isize;
         // SAFETY: the program's stream.
-        let is_where_expected = unsafe {
-            ask_int(Function::__freading, self.stream, 0) != 0
-                && ask(Function::ftello64, self.stream, 0, 0) == start as isize
-        };
+        let is_where_expected = is_behind
+            && unsafe {
+                ask_int(Function::__freading, self.stream, 0) != 0
+                    && ask(Function::ftello64, self.stream, 0, 0) == start as isize
+            };
         if !is_where_expected {
             return Some(first + by_libc(first, total - first));
         }
@@ -262,10 +267,7 @@ impl StreamCall {
             let fd = usize::try_from(ask_int(Function::fileno, stream, 0)).ok()?;
             let position = usize::try_from(ask(Function::ftello64, stream, 0, 0)).ok()?;
             let behind_buffer = usize::try_from(file::seek_by(fd, 0)).ok()?;
-            // Next byte and end of the buffer: programs have getc_unlocked inlined, so both stay there.
-            let [next, end] = [1, 2].map(|word| (stream as *const usize).add(word).read());
-            let buffered = end.wrapping_sub(next);
-            (position.wrapping_add(buffered) == behind_buffer).then_some((fd, position, buffered))
+            Some((fd, position, behind_buffer.checked_sub(position)?))
         }
     }
 }
