@@ -156,6 +156,8 @@ rows! { pass_under:
         "ADMA_IPC_ENGINE=shm", &["ipc_limits missing_shared"];
     thread_that_ends_a_message_wakes_its_waiter:
         "ADMA_IPC_ENGINE=auto", &["ipc_progress neighbours", "ipc_progress neighbours write"];
+    message_that_no_thread_waits_for_goes_on_whatever_the_others_do:
+        "ADMA_IPC_ENGINE=shm", &["ipc_unattended asked"];
     messages_of_threads_and_of_other_lengths_arrive_in_chunks:
         "ADMA_IPC_ENGINE=shm", &["ipc_threads threads", "ipc_messages unequal"];
 }

@@ -13,6 +13,7 @@ use crate::ipc::setup;
 use crate::ipc::setup::accept;
 use crate::ipc::setup::handshake::Established;
 use crate::ipc::wait::{moment_in, steps};
+use crate::ipc::wake::background;
 use crate::os::{sys, text};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -154,7 +155,7 @@ pub extern "C" fn adma_arm(connection: c_int) -> c_int {
         true => accept::arm(connection, settings()),
         false => handles::find(connection).and_then(|link| link.arm()),
     };
-    answer(news.map(c_int::from))
+    answer(news.map(|news| c_int::from(news || background::was_skipped())))
 }
 
 pub extern "C" fn adma_next(connection: c_int) -> isize {

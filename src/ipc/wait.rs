@@ -12,6 +12,7 @@ use crate::ipc::copy::across::Pinned;
 use crate::ipc::link::{LEAST_SPIN, Link, MOST_SPIN, Unposted, WORD_NANOSECONDS};
 use crate::ipc::memory::region::LINE;
 use crate::ipc::messages::{AfterPost, Endpoint, Hint, Role, Withdrawal};
+use crate::ipc::wake::background;
 use crate::ipc::wake::doorbell::how;
 use crate::ipc::wake::wakeups;
 use crate::os::lock::{Held, Release};
@@ -20,6 +21,9 @@ use crate::os::{cpus, sys};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use long_sleep::AnnouncedSleep;
+
+/// Longest sleep before another look at a connection that a thread was in.
+const SKIPPED_NS: u64 = 1_000_000;
 
 /// The stages of resting.
 enum Rest<'a> {
@@ -32,8 +36,9 @@ enum Rest<'a> {
     Poll(AnnouncedSleep<'a>),
 }
 
-/// Returns the nanoseconds until `limit`, at most `most`.
+/// Returns the nanoseconds until `limit`, at most `most`, and few where another look is due.
 fn left(limit: Option<u64>, most: u64) -> u64 {
+    let most = if background::was_skipped() { SKIPPED_NS.min(most) } else { most };
     limit.map_or(most, |limit| limit.saturating_sub(sys::nanoseconds()).clamp(1, most))
 }
 

@@ -187,6 +187,9 @@ pub fn accept(
             let left = end.saturating_sub(sys::nanoseconds()).div_ceil(1_000_000);
             limit = limit.min(left.min(i32::MAX as u64) as i32);
         }
+        if background::was_skipped() {
+            limit = limit.min(1);
+        }
         let (woken, limit) = wakeups.as_ref().map_or((-1, 0), |all| (all.raw(), all.limit(limit)));
         let set = [listener, background::raw()?, woken].map(|fd| (fd, libc::POLLIN));
         let [client, others, _] = os::poll(set, limit)?;

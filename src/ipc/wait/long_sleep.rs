@@ -34,13 +34,13 @@ impl<'a> AnnouncedSleep<'a> {
         Some(Self { link, wakeups })
     }
 
-    /// Sleeps at most `nanos`, and at most `MOST_SLEEP`.
+    /// Sleeps at most `nanos`.
     pub fn sleep(self, nanos: u64) {
         let others = steps::has_background(self.link).then(background::raw);
         let others = others.and_then(Result::ok).unwrap_or(-1);
         let [own, process] = self.link.descriptors();
         let set = [own, process, (self.wakeups.raw(), libc::POLLIN), (others, libc::POLLIN)];
-        let limit = self.wakeups.limit(nanos.min(MOST_SLEEP).div_ceil(1_000_000) as i32);
+        let limit = self.wakeups.limit(nanos.div_ceil(1_000_000) as i32);
         let [own, process, _, others] = os::poll(set, limit).unwrap_or_default();
         self.link.note_events([own, process]);
         if own != 0 {

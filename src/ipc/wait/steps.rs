@@ -123,7 +123,10 @@ impl Link {
             return false;
         }
         for role in [Role::Reader, Role::Writer] {
-            let Some(mut endpoint) = self.endpoint(role).0.try_lock() else { continue };
+            let Some(mut endpoint) = self.endpoint(role).0.try_lock() else {
+                background::skip(CONNECTION | u64::from(self.handle.load(Ordering::Acquire)));
+                continue;
+            };
             for number in endpoint.unfinished() {
                 match self.go_on(role, number, limited, endpoint) {
                     None => {}

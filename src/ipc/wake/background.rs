@@ -61,6 +61,20 @@ pub fn note(key: u64) {
     }
 }
 
+/// Set if a member was left although it may be ready: the next sleep is short.
+static SKIPPED: AtomicBool = AtomicBool::new(false);
+
+/// Leaves a member that another thread is in, which may have looked at it before the change.
+pub fn skip(key: u64) {
+    note(key);
+    SKIPPED.store(true, Ordering::Release);
+}
+
+/// Returns whether a member was skipped since the last call, and is to be looked at soon.
+pub fn was_skipped() -> bool {
+    SKIPPED.load(Ordering::Relaxed) && SKIPPED.swap(false, Ordering::AcqRel)
+}
+
 /// Returns the keys of some members that are ready.
 pub fn ready(keys: &mut [u64; AT_ONCE]) -> usize {
     if ANY_NOTED.load(Ordering::Acquire) {

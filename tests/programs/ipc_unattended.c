@@ -1,0 +1,236 @@
+/* Tests messages that no thread waits for, while another thread of their process waits elsewhere: it
+ * makes them go on. Each scene is a way to lose what the peer has told.
+ */
+#include "ipc_filter.h"
+
+#define LARGE (8 * MIB)
+
+/* The peer says so over `small` when it has done its part with `large`. */
+static int large, small, to_peer[2];
+static byte *room;
+static volatile bool over;
+
+static void *wait_elsewhere(void *nothing)
+{
+    EXPECT(adma_read(small, &(char[4]){ 0 }, 4), 3);
+    over = true;
+    return nothing;
+}
+
+/* Returns when the thread sleeps long, which begins after two milliseconds. */
+static pthread_t start_asleep(void *(*work)(void *))
+{
+    pthread_t thread = start(work, 0);
+    sleep_ms(20);
+    return thread;
+}
+
+/* Forks the peer, which runs `part`. */
+static void begin(void (*part)(void))
+{
+    int pairs[2][2];
+    room = pages_between_guards(LARGE);
+    make_pipe(to_peer);
+    for (int i = 0; i < 2; i++)
+        make_pair(SOCK_STREAM, pairs[i]);
+    child = fork_child();
+    large = attach_and_close(pairs[0][child == 0]);
+    small = attach_and_close(pairs[1][child == 0]);
+    if (child)
+        return;
+    part();
+    EXPECT(adma_write(small, "end", 3), 3);
+    await_byte(to_peer[0]); /* what is eager can be read until then */
+    exit(0);
+}
+
+/* Waits for the thread that waits elsewhere, and for the message. */
+static void end(pthread_t thread, adma_cookie_t cookie)
+{
+    pthread_join(thread, NULL);
+    EXPECT(adma_wait(cookie), LARGE);
+    send_byte(to_peer[1]);
+    expect_good_end(child);
+}
+
+/* ---- threads in other calls ------------------------------------------------------------- */
+
+static void read_large(void)
+{
+    EXPECT(adma_read(large, (void *)room, LARGE), LARGE);
+}
+
+/* A thread asks how far it is, all the time. */
+static void asked(void)
+{
+    begin(read_large);
+    pthread_t thread = start_asleep(wait_elsewhere);
+    adma_cookie_t cookie = adma_iwrite(large, (void *)room, LARGE);
+    while (!over)
+        adma_copied(cookie);
+    end(thread, cookie);
+}
+
+static void read_and_connect(void)
+{
+    read_large();
+    connect_patiently(own_name());
+}
+
+static void *accept_one(void *listener)
+{
+    made(adma_accept((int)(long)listener));
+    return wait_elsewhere(NULL);
+}
+
+/* The thread that waits accepts. */
+static void accepting(void)
+{
+    int listener = adma_listen(own_name());
+    begin(read_and_connect);
+    pthread_t thread = start(accept_one, listener);
+    sleep_ms(20);
+    end(thread, adma_iwrite(large, (void *)room, LARGE));
+}
+
+/* ---- wake-ups taken by other threads ---------------------------------------------------- */
+
+static char state_of(pid_t process)
+{
+    char path[40], state = 0;
+    snprintf(path, sizeof(path), "/proc/%d/stat", process);
+    FILE *stat = fopen(path, "r");
+    MUST(stat && fscanf(stat, "%*d %*s %c", &state) == 1);
+    fclose(stat);
+    return state;
+}
+
+enum { ROUNDS = 20 };
+
+/* Both messages are told by one wake-up. */
+static void answer_at_once(void)
+{
+    for (int i = 0; i < ROUNDS; i++) {
+        await_byte(to_peer[0]);
+        kill(getppid(), SIGSTOP);
+        while (state_of(getppid()) != 'T')
+            sleep_ms(1);
+        adma_cookie_t cookie = adma_iread(large, (void *)room, LARGE);
+        EXPECT(adma_write(large, "now", 3), 3);
+        kill(getppid(), SIGCONT);
+        EXPECT(adma_wait(cookie), LARGE);
+    }
+}
+
+static void *read_short(void *nothing)
+{
+    EXPECT(adma_read(large, &(char[4]){ 0 }, 4), 3);
+    return nothing;
+}
+
+/* A thread that waits on the same connection is woken for its own message, and leaves. */
+static void left_by_other(void)
+{
+    adma_cookie_t cookie = 0;
+    begin(answer_at_once);
+    pthread_t thread = start(wait_elsewhere, 0);
+    for (int i = 0; i < ROUNDS; i++) {
+        if (i)
+            EXPECT(adma_wait(cookie), LARGE);
+        cookie = adma_iwrite(large, (void *)room, LARGE);
+        pthread_t beside = start_asleep(read_short);
+        send_byte(to_peer[1]);
+        pthread_join(beside, NULL);
+        while (!over && adma_copied(cookie) < (ssize_t)LARGE)
+            sleep_ms(1);
+    }
+    end(thread, cookie);
+}
+
+static void write_rounds(void)
+{
+    for (int i = 0; i < ROUNDS; i++) {
+        await_byte(to_peer[0]);
+        sleep_ms(10);
+        EXPECT(adma_write(large, "now", 3), 3);
+    }
+}
+
+static void *arm_always(void *nothing)
+{
+    struct pollfd one = { .fd = adma_event_fd(large), .events = POLLIN };
+    while (adma_arm(large) >= 0)
+        poll(&one, 1, 1000);
+    return nothing;
+}
+
+/* An event loop takes the byte that a thread in adma_read waits for. */
+static void beside_event_loop(void)
+{
+    begin(write_rounds);
+    pthread_t loop = start(arm_always, 0);
+    for (int i = 0; i < ROUNDS; i++) {
+        send_byte(to_peer[1]);
+        double begun = seconds();
+        EXPECT(adma_read(large, &(char[4]){ 0 }, 4), 3);
+        expect_seconds(begun, 0, 3, "a message"); /* the longest sleep is four seconds */
+    }
+    send_byte(to_peer[1]);
+    expect_good_end(child);
+    EXPECT(adma_close(large), 0);
+    pthread_join(loop, NULL);
+}
+
+/* ---- rights lost meanwhile -------------------------------------------------------------- */
+
+static void lose_right(void)
+{
+    while (entries_of("/proc/self/task") > 3) /* "." and "..": helper threads have no filter */
+        sleep_ms(10);
+    filter_reach(SECCOMP_RET_ERRNO | EPERM);
+}
+
+static void write_later(void)
+{
+    adma_cookie_t cookie = adma_iwrite(large, (void *)room, LARGE);
+    await_byte(to_peer[0]);
+    EXPECT(adma_wait(cookie), LARGE);
+}
+
+/* A helper thread finds that this process has lost the right. */
+static void lost_by_us(void)
+{
+    begin(write_later);
+    lose_right();
+    pthread_t thread = start_asleep(wait_elsewhere);
+    adma_cookie_t cookie = adma_iread(large, (void *)room, LARGE);
+    double begun = seconds();
+    while (seconds() - begun < 0.1)
+        EXPECT(adma_check(cookie), -EINPROGRESS);
+    send_byte(to_peer[1]);
+    begun = seconds();
+    end(thread, cookie);
+    expect_seconds(begun, 0, 3, "a message"); /* the longest sleep is four seconds */
+}
+
+static void lose_and_read(void)
+{
+    lose_right();
+    await_byte(to_peer[0]);
+    read_large();
+}
+
+/* The peer loses it when the message is posted. */
+static void lost_by_peer(void)
+{
+    begin(lose_and_read);
+    adma_cookie_t cookie = adma_iwrite(large, (void *)room, LARGE);
+    pthread_t thread = start_asleep(wait_elsewhere);
+    send_byte(to_peer[1]);
+    end(thread, cookie);
+}
+
+PROGRAM((void)0,
+        { "asked", asked }, { "accepting", accepting }, { "left_by_other", left_by_other },
+        { "beside_event_loop", beside_event_loop }, { "lost_by_us", lost_by_us },
+        { "lost_by_peer", lost_by_peer })
