@@ -177,6 +177,7 @@ pub fn accept(
         let mut limit = drop_late();
         // Before the look: a thread that ends a greeting after it wakes us.
         let wakeups = waits.then(Wakeups::new);
+        serve(); // also what other threads have noted, and woken us for
         if let Some(ready) = take_ready(file) {
             return Ok(ready);
         }
@@ -192,10 +193,7 @@ pub fn accept(
         }
         let (woken, limit) = wakeups.as_ref().map_or((-1, 0), |all| (all.raw(), all.limit(limit)));
         let set = [listener, background::raw()?, woken].map(|fd| (fd, libc::POLLIN));
-        let [client, others, _] = os::poll(set, limit)?;
-        if others != 0 {
-            serve();
-        }
+        let [client, ..] = os::poll(set, limit)?;
         if client != 0 {
             check_file(listener, file)?;
             begin(listener, file, settings).inspect_err(|errno| {
