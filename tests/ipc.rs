@@ -156,8 +156,11 @@ rows! { pass_under:
         "ADMA_IPC_ENGINE=shm", &["ipc_limits missing_shared"];
     thread_that_ends_a_message_wakes_its_waiter:
         "ADMA_IPC_ENGINE=auto", &["ipc_progress neighbours", "ipc_progress neighbours write"];
-    message_that_no_thread_waits_for_goes_on_whatever_the_others_do:
-        "ADMA_IPC_ENGINE=shm", &["ipc_unattended asked", "ipc_unattended accepting"];
+    message_that_no_thread_waits_for_goes_on_whatever_the_others_do: "ADMA_IPC_ENGINE=shm", &[
+        "ipc_unattended asked", "ipc_unattended accepting", "ipc_unattended left_by_other",
+    ];
+    thread_that_reads_beside_an_event_loop_is_woken:
+        "ADMA_IPC_ENGINE=auto", &["ipc_unattended beside_event_loop"];
     messages_of_threads_and_of_other_lengths_arrive_in_chunks:
         "ADMA_IPC_ENGINE=shm", &["ipc_threads threads", "ipc_messages unequal"];
 }

@@ -389,7 +389,9 @@ impl Link {
     pub fn arm(&self) -> os::Result<bool> {
         let events = self.events()?;
         self.note_events(os::poll(self.descriptors(), 0).unwrap_or_default());
-        self.take_packets();
+        if self.take_packets() {
+            wakeups::wake_all(); // they may have been meant for a thread that polls the socket
+        }
         let has_changed = events.arm();
         self.mine().doorbell.0.announce(how::BYTE);
         while self.help(true) {}

@@ -45,8 +45,8 @@ impl<'a> AnnouncedSleep<'a> {
         self.link.note_events([own, process]);
         if own != 0 {
             self.link.drain();
-            // The peer may have lost a right, and woken us for that.
-            self.link.is_needy();
+            // It may have told of messages that no thread waits for, or of a lost right.
+            self.link.note_in_background();
         }
         if others != 0 {
             steps::serve_background(false);
