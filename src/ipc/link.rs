@@ -166,10 +166,9 @@ impl Link {
     }
 
     /// Tells threads of this process of a change in a message that is not the caller's own: its
-    /// waiter sleeps and hears nothing of it from the peer. All announcers are woken, because
-    /// answering has cleared their announcements.
+    /// waiter sleeps and hears nothing of it from the peer.
     pub fn ring_own(&self) {
-        if self.mine().doorbell.0.answer() {
+        if self.mine().doorbell.0.answer_own() {
             wakeups::wake_all();
         }
         self.ring_events();
@@ -335,6 +334,7 @@ impl Link {
         if !self.must_help.swap(true, Ordering::Relaxed) {
             NEEDY.fetch_add(1, Ordering::Relaxed);
             self.watch_in_background();
+            self.note_in_background(); // sleepers did not poll it
         }
     }
 

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! The threads of the sleeper's own process answer as well, when they have done something for its
-//! message. Answering clears the announcement and wakes all sleepers of that kind. A stale one (its
-//! sleeper has seen the change in time) costs one idle wake-up.
+//! message. Answering wakes all sleepers of that kind; the other process's clears the announcement. A
+//! stale one (its sleeper has seen the change in time) costs one idle wake-up.
 
 use crate::os::sync::{AtomicU32, Ordering, Sleepable, Woken, full_fence};
 
@@ -55,12 +55,19 @@ impl Doorbell {
     /// Like `answer`, after a change and a full fence.
     #[inline]
     pub fn answer_after_fence(&self) -> bool {
-        self.announced.load(Ordering::Relaxed) != 0 && self.wake()
+        self.announced.load(Ordering::Relaxed) != 0 && self.wake(0)
+    }
+
+    /// Like `answer`, for a change by the doorbell's own process. A byte stays wanted: those that it
+    /// wakes may look at other connections only, and would not announce it again.
+    pub fn answer_own(&self) -> bool {
+        full_fence();
+        self.announced.load(Ordering::Relaxed) != 0 && self.wake(how::BYTE)
     }
 
     #[cold]
-    fn wake(&self) -> bool {
-        let kinds = self.announced.swap(0, Ordering::SeqCst);
+    fn wake(&self, kept: u32) -> bool {
+        let kinds = self.announced.fetch_and(kept, Ordering::SeqCst);
         if kinds & how::WORD != 0 {
             self.ring();
         }
@@ -139,17 +146,18 @@ mod interleavings {
                     }
                 })
             };
-            let end = |shared: &(Doorbell, [AtomicU32; 2], Sleepable), index: usize| {
+            type Answer = fn(&Doorbell) -> bool;
+            let end = |shared: &(Doorbell, [AtomicU32; 2], Sleepable), index: usize, by: Answer| {
                 let (doorbell, words, polled) = shared;
                 words[index].store(1, Ordering::Release);
-                if doorbell.answer() {
+                if by(doorbell) {
                     polled.atomic().fetch_add(1, Ordering::SeqCst);
                     polled.wake_shared();
                 }
             };
             let sleepers = [sleeper(0), sleeper(1)];
-            let neighbour = beside(&shared, move |shared| end(&shared, 0));
-            end(&shared, 1);
+            let neighbour = beside(&shared, move |shared| end(&shared, 0, Doorbell::answer_own));
+            end(&shared, 1, Doorbell::answer);
             neighbour.join().unwrap();
             sleepers.into_iter().for_each(|sleeper| sleeper.join().unwrap());
         });
