@@ -162,7 +162,7 @@ rows! { pass_under:
     thread_that_reads_beside_an_event_loop_is_woken:
         "ADMA_IPC_ENGINE=auto", &["ipc_unattended beside_event_loop"];
     right_lost_while_no_thread_is_in_a_call_messages_go_on:
-        "ADMA_IPC_ENGINE=auto", &["ipc_unattended lost_by_us"];
+        "ADMA_IPC_ENGINE=auto", &["ipc_unattended lost_by_us", "ipc_unattended lost_by_peer"];
     messages_of_threads_and_of_other_lengths_arrive_in_chunks:
         "ADMA_IPC_ENGINE=shm", &["ipc_threads threads", "ipc_messages unequal"];
 }

@@ -150,6 +150,7 @@ pub extern "C" fn adma_event_fd(connection: c_int) -> c_int {
 }
 
 pub extern "C" fn adma_arm(connection: c_int) -> c_int {
+    steps::look_for_lost();
     while steps::serve_background(true) {}
     let news = match os::is_listener(connection) {
         true => accept::arm(connection, settings()),

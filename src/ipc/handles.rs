@@ -104,6 +104,12 @@ pub fn find_any(handle: i32) -> os::Result<Used> {
     if used.owner == owner() { Ok(used) } else { Err(libc::EPERM) }
 }
 
+/// Returns all connections.
+pub fn all() -> impl Iterator<Item = Used> {
+    let places = &TABLE[..USED.load(Ordering::Acquire) as usize];
+    places.iter().filter_map(|place| find(place.handle.load(Ordering::Acquire) as i32).ok())
+}
+
 pub fn owner() -> u64 {
     let page = OWNER.load(Ordering::Acquire);
     // SAFETY: null, or a page that is never unmapped.

@@ -208,6 +208,7 @@ impl Link {
     }
 
     fn help_background(&self, limited: bool) -> bool {
+        steps::look_for_lost();
         self.help(limited) || (steps::has_background(self) && steps::serve_background(limited))
     }
 

@@ -10,7 +10,22 @@ use crate::ipc::wake::background::{self, AT_ONCE, CONNECTION, GREETING};
 use crate::ipc::wake::doorbell::how;
 use crate::ipc::wake::wakeups::{self, NEEDY};
 use crate::os::lock::Held;
-use core::sync::atomic::Ordering;
+use crate::os::sys;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// Ticks between two looks for peers that have lost a right: some tenths of a second.
+const LOST_TICKS: u64 = 1_000_000_000;
+
+/// Looks for peers that have lost a right, now and then: they cannot tell a process of which no thread
+/// is in a call for their connection.
+pub fn look_for_lost() {
+    static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
+    let now = sys::ticks();
+    if now.wrapping_sub(LOOKED_AT.load(Ordering::Relaxed)) > LOST_TICKS {
+        LOOKED_AT.store(now, Ordering::Relaxed);
+        handles::all().for_each(|link| _ = link.is_needy());
+    }
+}
 
 /// Returns whether there is anything in the background but this connection.
 pub fn has_background(link: &Link) -> bool {
