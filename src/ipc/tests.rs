@@ -141,6 +141,20 @@ fn numbers_wrap_around() {
     }
 }
 
+#[test]
+fn message_given_up_by_a_side_that_begins_to_close_does_not_look_cancelled() {
+    let pair = pair_with([SHM; 2], "streamed");
+    let (data, mut room) = (bytes(1 << 20, 1), vec![0u8; 1 << 20]);
+    let [_, read] = [iwrite(pair.ends[0], &data), iread(pair.ends[1], &mut room)];
+    let link = handles::find(pair.ends[0]).unwrap();
+    link.closing.store(true, Ordering::Release); // the first step of closing
+    let end = (0..).find_map(|_| link.step(Writer, 0, true).ok());
+    assert_eq!(end, Some(-libc::EBADF as isize));
+    drop(link);
+    assert_eq!(check(read), -libc::EPIPE as isize);
+    drop(pair);
+}
+
 /// Makes calls until one reports an end.
 fn until_the_end(role: Role, handle: i32) -> isize {
     let mut data = vec![0; 70_000];

@@ -173,6 +173,17 @@ impl Link {
 
     // ---- our own
 
+    /// Returns whether this side closes, and the peer can see that: it is told before a message is
+    /// given up for it, which would look cancelled otherwise.
+    pub fn tells_closing(&self) -> bool {
+        let closing = self.closing.load(Ordering::Acquire);
+        if closing {
+            let (closed, unread) = (&self.mine().closed.0, Ordering::Relaxed);
+            let _ = closed.compare_exchange(0, closed::BEGUN, Ordering::AcqRel, unread);
+        }
+        closing
+    }
+
     /// Begins to close: no piece of ours is claimed any more, and threads that wait here return.
     pub fn begin_close(&self) {
         self.closing.store(true, Ordering::Release);

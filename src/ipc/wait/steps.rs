@@ -124,7 +124,7 @@ impl Link {
                 (true, other::BROKEN, own)
             }
         };
-        let over = gone != other::ALIVE || self.closing.load(Ordering::Acquire);
+        let over = gone != other::ALIVE || self.tells_closing();
         if over && endpoint.abandon(lane, number, alone, self.failure(gone)) {
             return Ok(self.collected(endpoint, number));
         }
