@@ -173,6 +173,11 @@ impl Dispatcher {
         }
     }
 
+    /// Returns whether an engine is up or being started.
+    pub fn has_engine(&self) -> bool {
+        !matches!(self.engine.load(Ordering::Relaxed), life::COLD | life::OFF)
+    }
+
     /// Makes every entry jump to libc. Copies that have arrived are carried to their end.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
@@ -191,7 +196,7 @@ impl Dispatcher {
             cpus::forget_after_fork();
             huge_pages::forget_after_fork();
         }
-        if !matches!(state, life::COLD | life::OFF) {
+        if self.has_engine() {
             self.engine.store(life::COLD, Ordering::Relaxed);
         }
         asynchronous::forget_after_fork();

@@ -231,9 +231,20 @@ static END: extern "C" fn() = end;
 #[unsafe(link_section = ".text.start")]
 extern "C" fn end() {
     // In a child of vfork, or of a fork that ran no handler, counters and report are the parent's.
-    if process::is_ours() && may_report() {
+    if is_used() && process::is_ours() && may_report() {
         report(ended::EXIT, None);
     }
+}
+
+/// Returns whether there is an engine to close or anything to report. Makes no system call: a process
+/// that has used nothing of ours may have a seccomp filter that kills for getpid.
+#[unsafe(link_section = ".text.start")]
+fn is_used() -> bool {
+    let recorder = &DISPATCHER.recorder;
+    let has_counted =
+        || !recorder.counters().is_empty() || recorder.messages(false).told().is_some();
+    let speaks = |process: &Process| process.config.log >= Level::Info || has_counted();
+    DISPATCHER.has_engine() || PROCESS.get().is_some_and(speaks)
 }
 
 /// Exit report: written once, by one thread.
@@ -251,7 +262,7 @@ mod report_state {
 pub fn before_leaving(how: u32, status: Option<i32>) {
     let Some(process) = PROCESS.get() else { return };
     let is_wanted = process.config.speaks_at_exit() || DISPATCHER.recorder.live().is_some();
-    if !is_wanted || !process::is_ours() {
+    if !is_wanted || !is_used() || !process::is_ours() {
         return;
     }
     let _held = SignalsHeld::all();

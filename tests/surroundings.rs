@@ -54,6 +54,22 @@ rows! { survives_fixed:
     capset_right_after_a_copy_leaves_no_worker_with_rights: "trap_surroundings capset";
 }
 
+/// A process that has used nothing of ours, or has switched us off, asks nothing when it ends.
+#[test]
+fn seccomp_filter_that_kills_for_all_but_exit_program_lives() {
+    let program = victim("trap_surroundings");
+    let quiet = [("ADMA_STATS", "off"), ("ADMA_STATS", "text"), ("ADMA_BACKEND", "libc")];
+    for scene in ["tight-exit", "tight-_exit"] {
+        if shown(plain(&program).arg(scene)).is_none() {
+            return;
+        }
+        for (name, value) in quiet {
+            succeed(preloaded(&program).arg(scene).env(name, value));
+        }
+        succeed(preloaded(&program).args([scene, "copies"]).env("ADMA_BACKEND", "libc"));
+    }
+}
+
 // Allocators.
 
 /// Allocators of the distribution, preloaded before us and after us.

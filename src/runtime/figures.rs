@@ -82,7 +82,7 @@ fn obey(live: &Live) {
 
 /// Notes the status of exit. Runs after all destructors, which do not get it.
 extern "C" fn note_status(status: i32, _: *mut c_void) {
-    if process::is_ours() {
+    if DISPATCHER.recorder.live().is_some() && process::is_ours() {
         DISPATCHER.recorder.note_status(status);
     }
 }

@@ -97,6 +97,18 @@ static void filter_all_but_the_least(void)
     expect_workers(b, "with the least calls");
 }
 
+/* Leaves by exit or _exit where all but that kills; with an argument, after a large copy. */
+static void leave_under_a_tight_filter(void)
+{
+    if (*scene_argument(0, ""))
+        copy_several("copy before the filter");
+    fflush(stdout);
+    filter_calls_and_rest((const int[]){SYS_exit_group, -1}, SECCOMP_RET_ALLOW,
+                          SECCOMP_RET_KILL_PROCESS, 0);
+    if (scene_how)
+        _exit(0);
+}
+
 /* ---- rights: no worker may go on with root's, for an attacker in the program would find them ---- */
 
 static bool users_too;
@@ -341,7 +353,8 @@ SCENES((void)0, {"before-errno", filter_now, BEFORE_ERRNO}, {"before-kill", filt
        {"after-futex", filter_now, FUTEX}, {"after-tsync", filter_now, TSYNC},
        {"idle-kill", filter_now, IDLE_KILL}, {"after-rare", filter_now, RARE},
        {"after-handled", filter_now, RARE_HANDLED}, {"after-open", filter_now, OPENING},
-       {"least", filter_all_but_the_least}, {"setuid", drop_at_once, true},
+       {"least", filter_all_but_the_least}, {"tight-exit", leave_under_a_tight_filter, false},
+       {"tight-_exit", leave_under_a_tight_filter, true}, {"setuid", drop_at_once, true},
        {"capset", drop_at_once, false}, {"setuid-idle", drop_and_rest, false},
        {"setuid-threaded", drop_and_rest, true}, {"setuid-busy", drop_and_copy_on},
        {"numbers", numbers}, {"files", close_all}, {"no-files", copy_without_descriptors},
