@@ -31,7 +31,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 #[command(
     name = "top",
     verbatim_doc_comment,
-    override_usage = "adma top [PID] [--all] [--once] [--json | --metrics]\n       adma top --set PID WHAT...",
+    override_usage = "adma top [PID] [--all] [--folder DIR] [--once] [--json | --metrics]\n       adma top --set PID WHAT...",
     after_help = "\
 WHAT is off, on, min=SIZE (64K, 1M), min=auto, channels=N or channels=auto.
 On a terminal h shows the keys. Processes are seen that have statistics on:

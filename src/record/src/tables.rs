@@ -70,7 +70,8 @@ impl Report<'_> {
             (self.taken_back, "the caller did not wait for a worker that did not run"),
         ];
         for (copies, what) in rare.into_iter().filter(|(copies, _)| *copies > 0) {
-            writeln!(out, "  in {copies} copies {what}")?;
+            let noun = if copies == 1 { "copy" } else { "copies" };
+            writeln!(out, "  in {copies} {noun} {what}")?;
         }
         let wrong = recorder.mismatched.load(Relaxed);
         if wrong > 0 {
