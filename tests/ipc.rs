@@ -159,6 +159,8 @@ rows! { pass_under:
     message_that_no_thread_waits_for_goes_on_whatever_the_others_do: "ADMA_IPC_ENGINE=shm", &[
         "ipc_unattended asked", "ipc_unattended accepting", "ipc_unattended left_by_other",
     ];
+    socket_of_a_peer_that_broke_the_protocol_keeps_no_thread_busy:
+        "ADMA_IPC_ENGINE=shm", &["ipc_unattended broken"];
     thread_that_reads_beside_an_event_loop_is_woken:
         "ADMA_IPC_ENGINE=auto", &["ipc_unattended beside_event_loop"];
     right_lost_while_no_thread_is_in_a_call_messages_go_on:

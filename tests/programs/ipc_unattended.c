@@ -9,6 +9,7 @@
 static int large, small, to_peer[2];
 static byte *room;
 static volatile bool over;
+static int doorbell; /* the socket of `large`, made last */
 
 static void *wait_elsewhere(void *nothing)
 {
@@ -35,6 +36,9 @@ static void begin(void (*part)(void))
         make_pair(SOCK_STREAM, pairs[i]);
     child = fork_child();
     large = attach_and_close(pairs[0][child == 0]);
+    struct stat state = { 0 };
+    for (doorbell = 64; !S_ISSOCK(state.st_mode);)
+        fstat(--doorbell, &state);
     small = attach_and_close(pairs[1][child == 0]);
     if (child)
         return;
@@ -181,6 +185,32 @@ static void beside_event_loop(void)
     pthread_join(loop, NULL);
 }
 
+static void break_protocol(void)
+{
+    char beside[CMSG_SPACE(sizeof(int))] = "";
+    struct iovec bytes = { "now", 3 };
+    struct msghdr message = { .msg_iov = &bytes, .msg_iovlen = 1, .msg_control = beside,
+                              .msg_controllen = sizeof(beside) };
+    struct cmsghdr *descriptor = CMSG_FIRSTHDR(&message);
+    *descriptor = (struct cmsghdr){ CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS };
+    memcpy(CMSG_DATA(descriptor), &to_peer[0], sizeof(int));
+    MUST(sendmsg(doorbell, &message, 0) == 3);
+    MUST(send(doorbell, "now", 3, 0) == 3); /* which is not fetched any more */
+    sleep_ms(400);
+}
+
+/* A socket of a peer that has sent a descriptor stays readable. */
+static void broken(void)
+{
+    begin(break_protocol);
+    EXPECT(adma_read(small, &(char[4]){ 0 }, 4), 3);
+    double used = (double)clock() / CLOCKS_PER_SEC;
+    if (used > 0.1)
+        wrong("waiting took %.3f s of CPU time", used);
+    send_byte(to_peer[1]);
+    expect_good_end(child);
+}
+
 /* ---- rights lost meanwhile -------------------------------------------------------------- */
 
 static void lose_right(void)
@@ -232,5 +262,5 @@ static void lost_by_peer(void)
 
 PROGRAM((void)0,
         { "asked", asked }, { "accepting", accepting }, { "left_by_other", left_by_other },
-        { "beside_event_loop", beside_event_loop }, { "lost_by_us", lost_by_us },
-        { "lost_by_peer", lost_by_peer })
+        { "beside_event_loop", beside_event_loop }, { "broken", broken },
+        { "lost_by_us", lost_by_us }, { "lost_by_peer", lost_by_peer })

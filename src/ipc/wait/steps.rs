@@ -54,10 +54,11 @@ impl Link {
     /// Does everything there is to do for a connection whose peer has rung.
     fn serve(&self, limited: bool) -> bool {
         let events = os::poll(self.descriptors(), 0).unwrap_or_default();
-        if !self.note_events(events) {
+        let is_alive = self.note_events(events);
+        self.drain();
+        if !is_alive || self.end_of_other() == other::BROKEN {
             background::forget(self.socket.raw()); // it would be ready for ever
         }
-        self.drain();
         // The byte may have been meant for threads that poll the socket.
         self.mine().doorbell.0.ring();
         wakeups::wake_all();
