@@ -28,6 +28,8 @@ rows! { survives_offloaded:
         "trap_surroundings after-rare";
     seccomp_filter_that_kills_for_rare_calls_is_not_met_by_a_program_with_handler:
         "trap_surroundings after-handled";
+    seccomp_filter_with_workers_alive_kills_for_asking_program_lives:
+        "trap_surroundings after-asking";
     seccomp_filter_after_workers_left_kills_for_clone_program_lives: "trap_surroundings idle-kill";
     seccomp_filter_with_what_we_say_we_need_from_the_start_copies_are_carried:
         "trap_surroundings least";
@@ -37,6 +39,8 @@ rows! { survives_offloaded:
 
 rows! { survives:
     seccomp_filter_before_first_copy_kills_for_clone_program_lives: "trap_surroundings before-kill";
+    seccomp_filter_before_first_copy_kills_for_asking_program_lives:
+        "trap_surroundings before-asking";
 }
 
 rows! { survives_unreported:

@@ -2,10 +2,11 @@
 //! `slow` converts arguments; `signals` decides by the number of the signal; `alone` dismisses
 //! workers before calls that need it; `leave` writes a report before the process ends; `remote`
 //! holds the calls that copy between processes, `reads` those that read files; `memory` holds those
-//! after which a graphics card may no longer use memory as before.
+//! after which a graphics card may no longer use memory as before; `filters` notes seccomp filters.
 
 mod alone;
 mod entry;
+mod filters;
 mod leave;
 mod memory;
 mod reads;

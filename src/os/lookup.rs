@@ -63,7 +63,7 @@ functions! {
     sigaction abort
     unshare setns setuid setgid seteuid setegid setreuid setregid setresuid setresgid setgroups
     initgroups capset
-    mprotect pkey_mprotect madvise mremap
+    mprotect pkey_mprotect madvise mremap prctl syscall
     pthread_attr_init pthread_attr_setdetachstate pthread_attr_setstacksize pthread_attr_destroy
     pthread_create
     dlopen dlsym __cxa_atexit __cxa_at_quick_exit on_exit sysconf getgrgid_r

@@ -6,7 +6,7 @@
 use core::arch::asm;
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicI32, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, Ordering};
 use memchr::{Memchr, memrchr};
 
 /// Result of a system call: a value, or the negated errno.
@@ -57,7 +57,8 @@ static MODE_AT_START: AtomicI32 = AtomicI32::new(0);
 
 impl NoFilter {
     pub fn look() -> Option<Self> {
-        (!started_filtered() && seccomp_mode() == 0).then_some(Self(()))
+        let is_free = || !started_filtered() && seccomp_mode() == 0;
+        (!has_installed_filter() && is_free()).then_some(Self(()))
     }
 
     /// Skips the check, for messages: a program asks for those by name, so its filter has to allow
@@ -74,7 +75,8 @@ impl NoNewFilter {
     }
 
     pub fn look() -> Option<Self> {
-        (seccomp_mode() == MODE_AT_START.load(Ordering::Relaxed)).then_some(Self(()))
+        let is_same = || seccomp_mode() == MODE_AT_START.load(Ordering::Relaxed);
+        (!has_installed_filter() && is_same()).then_some(Self(()))
     }
 }
 
@@ -82,6 +84,30 @@ impl From<NoFilter> for NoNewFilter {
     fn from(_: NoFilter) -> Self {
         Self(())
     }
+}
+
+/// Filters that threads of this process have installed, or are installing.
+#[unsafe(link_section = ".data")] // a page that start-up touches anyhow
+static INSTALLED_FILTERS: AtomicU32 = AtomicU32::new(0);
+
+/// A filter that is being installed, for one thread or all; when this is forgotten it is there for good.
+pub struct InstallingFilter(());
+
+impl InstallingFilter {
+    pub fn new() -> Self {
+        INSTALLED_FILTERS.fetch_add(1, Ordering::SeqCst);
+        Self(())
+    }
+}
+
+impl Drop for InstallingFilter {
+    fn drop(&mut self) {
+        INSTALLED_FILTERS.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn has_installed_filter() -> bool {
+    INSTALLED_FILTERS.load(Ordering::Relaxed) != 0
 }
 
 /// Returns whether there was a seccomp filter when the process started.

@@ -32,7 +32,10 @@ static const int least[] = {
     -1,
 };
 
-enum moment { BEFORE_ERRNO, BEFORE_KILL, FUTEX, TSYNC, IDLE_KILL, RARE, RARE_HANDLED, OPENING };
+static const int asking[] = {SYS_prctl, SYS_clone, SYS_clone3, -1};
+
+enum moment { BEFORE_ERRNO, BEFORE_KILL, BEFORE_ASKING, FUTEX, TSYNC, IDLE_KILL, RARE, RARE_HANDLED, OPENING,
+              ASKING };
 
 static const struct filter {
     const int *calls;
@@ -40,12 +43,14 @@ static const struct filter {
 } filters[] = {
     [BEFORE_ERRNO] = {threads_and_futex, SECCOMP_RET_ERRNO | EPERM, 0},
     [BEFORE_KILL] = {making_threads, SECCOMP_RET_KILL_PROCESS, 0},
+    [BEFORE_ASKING] = {asking, SECCOMP_RET_KILL_PROCESS, SECCOMP_FILTER_FLAG_TSYNC},
     [FUTEX] = {only_futex, SECCOMP_RET_ERRNO | EPERM, 0},
     [TSYNC] = {threads_and_futex, SECCOMP_RET_ERRNO | EPERM, SECCOMP_FILTER_FLAG_TSYNC},
     [IDLE_KILL] = {making_threads, SECCOMP_RET_KILL_PROCESS, 0},
     [RARE] = {rare, SECCOMP_RET_KILL_PROCESS, SECCOMP_FILTER_FLAG_TSYNC},
     [RARE_HANDLED] = {rare, SECCOMP_RET_KILL_PROCESS, SECCOMP_FILTER_FLAG_TSYNC},
     [OPENING] = {opening, SECCOMP_RET_KILL_PROCESS, SECCOMP_FILTER_FLAG_TSYNC},
+    [ASKING] = {asking, SECCOMP_RET_KILL_PROCESS, SECCOMP_FILTER_FLAG_TSYNC},
 };
 
 static void copy_several(const char *where)
@@ -72,7 +77,7 @@ static void filter_now(void)
     const struct filter *filter = &filters[scene_how];
     if (scene_how == RARE_HANDLED)
         handle(SIGSEGV, unexpected_fault, 0);
-    if (scene_how > BEFORE_KILL) {
+    if (scene_how > BEFORE_ASKING) {
         copy_several("copy before the filter");
         expect_workers(b, "before the filter");
     }
@@ -352,6 +357,7 @@ static void lock_all(void)
 SCENES((void)0, {"before-errno", filter_now, BEFORE_ERRNO}, {"before-kill", filter_now, BEFORE_KILL},
        {"after-futex", filter_now, FUTEX}, {"after-tsync", filter_now, TSYNC},
        {"idle-kill", filter_now, IDLE_KILL}, {"after-rare", filter_now, RARE},
+       {"before-asking", filter_now, BEFORE_ASKING}, {"after-asking", filter_now, ASKING},
        {"after-handled", filter_now, RARE_HANDLED}, {"after-open", filter_now, OPENING},
        {"least", filter_all_but_the_least}, {"tight-exit", leave_under_a_tight_filter, false},
        {"tight-_exit", leave_under_a_tight_filter, true}, {"setuid", drop_at_once, true},
