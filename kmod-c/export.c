@@ -18,8 +18,10 @@ static void adma_buf_put_ranges(struct adma_buf *buf)
 	lockdep_assert_held(&buf->file->exports.xa_lock);
 	if (buf->requests || !buf->refuse)
 		return;
-	while (buf->nr)
-		adma_range_put(buf->range[--buf->nr]);
+	while (buf->nr) {
+		buf->range[--buf->nr]->exports--;
+		adma_range_put(buf->range[buf->nr]);
+	}
 	if (!buf->listed)
 		kvfree_rcu(buf, rcu);
 }
@@ -105,6 +107,7 @@ int adma_export(struct file *port, struct adma_export *arg)
 	ret = adma_ranges_get(&file->mem, addr, arg->len,
 			      arg->flags & ADMA_EXPORT_WRITE, ADMA_EVERY_DEVICE,
 			      buf->range, &buf->nr, &pinned);
+	adma_ranges_refused(buf->range, buf->nr, ret);
 	if (ret == -EBUSY)
 		ret = -EFAULT;
 	xa_lock(&file->exports);
@@ -120,6 +123,7 @@ int adma_export(struct file *port, struct adma_export *arg)
 		ret = -EAGAIN;
 	/* A range may have died before the export could be found. */
 	for (i = 0; i < buf->nr; i++) {
+		buf->range[i]->exports++;
 		if (READ_ONCE(buf->range[i]->dead))
 			buf->refuse = -EFAULT;
 	}

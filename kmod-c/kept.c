@@ -233,6 +233,20 @@ static void adma_make_room(struct adma_mem *mem, unsigned int pages, bool of_use
 	adma_mem_settle(mem, ADMA_ROOM_MS);
 }
 
+/*
+ * Retires ranges of a call that has found no room: what else they hold may be what
+ * exceeds the limit. An export's hold it anyway, and would be pinned a second time.
+ */
+void adma_ranges_refused(struct adma_range **range, unsigned int nr, int why)
+{
+	if (why != -ENOMEM && why != -EAGAIN)
+		return;
+	while (nr--) {
+		if (!READ_ONCE(range[nr]->exports))
+			adma_range_retire(range[nr]);
+	}
+}
+
 /* Returns the range of bytes that lie within one, with a reference. */
 static struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr,
 					 size_t len, bool write,
@@ -256,8 +270,7 @@ static struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr,
 		if (!ret)
 			return range;
 		if ((ret == -ENOMEM || ret == -EAGAIN) && tries < 2) {
-			/* Its other pages may be what exceeds the limit. */
-			adma_range_retire(range);
+			adma_ranges_refused(&range, 1, ret);
 			adma_range_put(range);
 			adma_make_room(mem, pages, ret == -ENOMEM);
 			continue;

@@ -86,6 +86,7 @@ struct adma_range {
 	u64 index;		/* address / ADMA_RANGE_SIZE */
 	bool write;		/* pinned and mapped for writing */
 	u8 age;			/* rounds without use */
+	unsigned int exports;	/* that use it; the lock of the file's protects it */
 
 	struct mmu_interval_notifier notifier;
 	struct list_head all;	/* of mem->ranges */
@@ -184,6 +185,7 @@ void adma_kept_exit(void);
 int adma_ranges_get(struct adma_mem *mem, u64 addr, u64 len, bool write,
 		    unsigned int device, struct adma_range **range,
 		    unsigned int *nr, unsigned int *pinned);
+void adma_ranges_refused(struct adma_range **range, unsigned int nr, int why);
 void adma_mem_settle(struct adma_mem *mem, unsigned int ms);
 void adma_ranges_retire(struct adma_mem *mem);
 void adma_ranges_trim(struct adma_mem *mem);

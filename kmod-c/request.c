@@ -329,9 +329,8 @@ static unsigned int adma_pieces_pin(struct adma_request *req, unsigned int count
 		for (i = 0; i < req->nr_ranges; i++)
 			dead |= READ_ONCE(req->range[i]->dead);
 		if (!dead) {
-			/* What else they hold may be what exceeds the limit. */
-			for (i = 0; !nr && i < req->nr_ranges; i++)
-				adma_range_retire(req->range[i]);
+			if (!nr)
+				adma_ranges_refused(req->range, req->nr_ranges, err);
 			*ret = err ?: *ret;
 			return nr;
 		}

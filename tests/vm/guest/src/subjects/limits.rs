@@ -55,6 +55,46 @@ pub fn limit_of_locked_memory_is_not_used_up_by_a_refused_request() -> Outcome {
     })
 }
 
+/// Nor do pages that a refused export has left beside those of a smaller one.
+pub fn limit_of_locked_memory_is_not_used_up_by_a_refused_export() -> Outcome {
+    in_child(|| {
+        let device = Device::with_limit(LIMIT)?;
+        let port = device.port()?;
+        let region = Region::of_small_pages(3 * LARGE)?;
+        let edge = 2 * LARGE - region.address(0) as usize % LARGE;
+        let export = |at: usize, len| port.export(region.address(at), len, EXPORT_READ);
+        // The first range has all but two pages of the limit.
+        let refused = export(edge - (LIMIT - 2 * PAGE), LARGE);
+        ensure_eq!(refused, Err(ENOMEM), "beyond the limit");
+        let fits = || export(edge - PAGE, SMALL).is_ok();
+        ensure!(eventually(PATIENCE, fits), "a small export is refused for {PATIENCE:?}");
+        Ok(())
+    })
+}
+
+/// Copies within a buffer that is exported cost nothing, also after others that were refused.
+pub fn limit_of_locked_memory_does_not_bind_copies_of_what_is_exported() -> Outcome {
+    const EXPORTED: usize = LIMIT - SMALL;
+    in_child(|| {
+        let (region, none) = (Region::of_small_pages(2 * LARGE)?, Region::anonymous(PAGE)?);
+        none.protect(0, PAGE, libc::PROT_NONE)?;
+        let line = (LARGE - region.address(0) as usize % LARGE) % LARGE;
+        let device = Device::with_limit(LIMIT)?;
+        let port = device.port()?;
+        port.export(region.address(line), EXPORTED, BOTH).context("the export")?;
+        let within = Piece::new(&region, line, &region, line + SMALL, SMALL);
+        let fits = || device.carry(&mut [within]).is_ok();
+        ensure!(fits(), "at first");
+        let unread = Piece::new(&region, line, &none, 0, PAGE);
+        device.refuse(unread, EFAULT, "without a source")?;
+        ensure!(eventually(PATIENCE, fits), "after EFAULT");
+        let beyond = Piece::new(&region, line + EXPORTED, &region, line, 2 * SMALL);
+        device.refuse(beyond, ENOMEM, "beyond the limit")?;
+        ensure!(eventually(PATIENCE, fits), "after ENOMEM");
+        Ok(())
+    })
+}
+
 /// Runs a child as user nobody, with buffers of `LARGE` bytes but a lower limit.
 fn as_nobody(limit: usize, run: impl FnOnce(Pair) -> Outcome) -> Outcome {
     in_child(|| {
