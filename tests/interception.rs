@@ -28,7 +28,7 @@ const PASSED_ON: &str = "readv preadv preadv64 preadv2 preadv64v2 fread fread_un
     sigaction __sigaction signal ssignal bsd_signal sysv_signal __sysv_signal sigset sigignore \
     siginterrupt _Exit _exit abort capset initgroups pthread_create setegid seteuid setgid setgroups \
     setns setregid setresgid setresuid setreuid setuid unshare cuMemHostRegister \
-    cuMemHostRegister_v2 cuMemHostUnregister madvise mprotect mremap pkey_mprotect";
+    cuMemHostRegister_v2 cuMemHostUnregister madvise mprotect mremap pkey_mprotect prctl syscall";
 
 fn is_intercepted(name: &str) -> bool {
     [COPIES, OTHERS].iter().any(|names| names.split(' ').any(|other| other == name))
