@@ -34,7 +34,7 @@ static void refuse_interruptions(void)
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | 0),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
-    put_filter(code, COUNT(code), 0);
+    put_filter_unseen(code, COUNT(code));
 }
 
 struct tracer {
