@@ -56,7 +56,7 @@ unsafe extern "C" fn syscall() {
         ".cfi_endproc",
         seccomp = const libc::SYS_seccomp,
         prctl = const libc::SYS_prctl,
-        filter = sym filter_by_number,
+        filter = sym by_kernel,
         next = sym NEXT_SYSCALL,
     )
 }
@@ -110,24 +110,12 @@ unsafe extern "C" fn by_kernel(
     e: usize,
     f: usize,
 ) -> isize {
-    // SAFETY: the program's own call.
-    unsafe { pass_to_kernel(number, [a, b, c, d, e, f]) }
-}
-
-unsafe extern "C" fn filter_by_number(
-    number: i64,
-    a: usize,
-    b: usize,
-    c: usize,
-    d: usize,
-    e: usize,
-    f: usize,
-) -> isize {
     let installs = match number {
         libc::SYS_seccomp => a as u32 <= libc::SECCOMP_SET_MODE_FILTER,
-        _ => a as i32 == libc::PR_SET_SECCOMP,
+        libc::SYS_prctl => a as i32 == libc::PR_SET_SECCOMP,
+        _ => false,
     };
     // SAFETY: the program's own call.
-    let call = || unsafe { by_kernel(number, a, b, c, d, e, f) };
+    let call = || unsafe { pass_to_kernel(number, [a, b, c, d, e, f]) };
     if installs { install(call) } else { call() }
 }

@@ -132,7 +132,7 @@ static void *read_short(void *nothing)
     return nothing;
 }
 
-/* A thread that waits on the same connection is woken for its own message, and leaves. */
+/* One wake-up tells of two messages; the thread that takes it returns with the other one. */
 static void left_by_other(void)
 {
     adma_cookie_t cookie = 0;
