@@ -109,11 +109,15 @@ impl Link {
         }
     }
 
+    /// Returns what identifies it in the background set.
+    pub fn key(&self) -> u64 {
+        CONNECTION | u64::from(self.handle.load(Ordering::Acquire))
+    }
+
     /// Has all threads that wait, check or arm serve this connection when its peer rings.
     fn watch_in_background(&self) {
-        let key = CONNECTION | u64::from(self.handle.load(Ordering::Acquire));
         // Without a descriptor for that, only threads in calls for this connection look after it.
-        let _ = background::watch(self.socket.raw(), libc::POLLIN | libc::POLLRDHUP, key);
+        let _ = background::watch(self.socket.raw(), libc::POLLIN | libc::POLLRDHUP, self.key());
         self.mine().doorbell.0.announce(how::BYTE);
     }
 
@@ -121,7 +125,7 @@ impl Link {
     pub fn note_in_background(&self) {
         // Asks: a writer whose chunks all had room has not looked at what the peer has lost.
         if self.is_needy() {
-            background::note(CONNECTION | u64::from(self.handle.load(Ordering::Acquire)));
+            background::note(self.key());
             wakeups::wake_if_needed();
         }
     }

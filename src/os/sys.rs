@@ -57,8 +57,10 @@ static MODE_AT_START: AtomicI32 = AtomicI32::new(0);
 
 impl NoFilter {
     pub fn look() -> Option<Self> {
-        let is_free = || !started_filtered() && seccomp_mode() == 0;
-        (!has_installed_filter() && is_free()).then_some(Self(()))
+        if started_filtered() {
+            return None;
+        }
+        NoNewFilter::look().map(|_| Self(()))
     }
 
     /// Skips the check, for messages: a program asks for those by name, so its filter has to allow
@@ -76,7 +78,8 @@ impl NoNewFilter {
 
     pub fn look() -> Option<Self> {
         let is_same = || seccomp_mode() == MODE_AT_START.load(Ordering::Relaxed);
-        (!has_installed_filter() && is_same()).then_some(Self(()))
+        let has_installed = INSTALLED_FILTERS.load(Ordering::Relaxed) != 0;
+        (!has_installed && is_same()).then_some(Self(()))
     }
 }
 
@@ -104,10 +107,6 @@ impl Drop for InstallingFilter {
     fn drop(&mut self) {
         INSTALLED_FILTERS.fetch_sub(1, Ordering::SeqCst);
     }
-}
-
-fn has_installed_filter() -> bool {
-    INSTALLED_FILTERS.load(Ordering::Relaxed) != 0
 }
 
 /// Returns whether there was a seccomp filter when the process started.

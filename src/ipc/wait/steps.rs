@@ -140,7 +140,7 @@ impl Link {
         }
         for role in [Role::Reader, Role::Writer] {
             let Some(mut endpoint) = self.endpoint(role).0.try_lock() else {
-                background::skip(CONNECTION | u64::from(self.handle.load(Ordering::Acquire)));
+                background::skip(self.key());
                 continue;
             };
             for number in endpoint.unfinished() {
