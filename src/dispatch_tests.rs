@@ -159,7 +159,7 @@ fn learning_with_the_helper_tries_it_and_never_streams() {
         copy(&dispatcher, STREAM_FROM + 12_345);
     }
     assert!(helper.submits.load(Ordering::Relaxed) >= 3, "it was never tried");
-    assert!(dispatcher.learner(Kind::Copies).known().all(|(.., gains)| gains[2] == 0.0));
+    assert!(dispatcher.learner(Kind::Copies).known().all(|(.., gains)| gains[3] == 0.0));
 }
 
 /// The engine copies only: the rest goes to libc, and the report says why.

@@ -30,8 +30,9 @@ mod stores;
 use crate::backend::threads::workers::SPIN_TICKS;
 use crate::backend::threads::{Cost, Pieces, Seen};
 use crate::os::mapped::Zeroed;
+use crate::os::sys::{self, THREAD_SLOTS};
 use crate::stats::Fallback;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use marks::Marks;
 pub use stores::Copier;
 use stores::{LastCopy, Stores};
@@ -66,6 +67,10 @@ const RETURNS: u32 = ONE + ONE / 16;
 pub const LARGE: usize = 8 << 20;
 const LARGE_STAYS: u32 = ONE - ONE / 8;
 
+/// Size from which copies no longer fit into the caches of the CPUs that share them, so that what a program
+/// does afterwards does not depend on who copied.
+const REST_BELOW: usize = 16 << 20;
+
 /// Size from which copies are measured in pairs. Smaller ones are frequent enough for series alone.
 const PAIRS_FROM: usize = 1 << 20;
 /// The first copies of a cell are all measured in pairs, later ones one in `PAIRS_THEN`.
@@ -85,6 +90,8 @@ const PAGE_TABLE: usize = 2 << 20;
 /// Ticks per MiB below which no page fault can have occurred: making the pages takes five times as
 /// long.
 const FAULT_FREE_COST: u32 = 200_000;
+/// Ticks per MiB below which source and destination were in a cache.
+const HOT_COST: u32 = 300_000;
 
 /// Ticks, or copies, that caches and workers need to settle when the way changes.
 pub const SETTLING_TICKS: u64 = 1_000_000;
@@ -106,14 +113,14 @@ const UNASKED: u32 = 63;
 
 /// Calls that follow a timed one untimed where libc has won: a hot copy of 256 KiB takes 12,000
 /// ticks, and deciding and learning 450 more.
-const UNTIMED: u32 = 15;
+const UNTIMED: u8 = 15;
 
 pub struct Learner {
     /// Cells by size, and for each size: copies after a pause, copies back to back.
     cells: [[Cell; 2]; SIZES],
     /// Choice of stores by size, and for each size by `Copier`.
     stores: [[Stores; 2]; SIZES],
-    recent: Recent,
+    recent: [Recent; THREAD_SLOTS],
     /// Cells by size, for hot copies including what the program does after them. A shared copy
     /// leaves source and destination in the caches of other CPUs.
     with_rest: [Cell; SIZES],
@@ -126,14 +133,14 @@ pub struct Learner {
     unasked: AtomicU32,
 }
 
-/// Data of an untimed copy, on one cache line: the copy before it has evicted all others.
+/// Data of a thread's untimed copies, on one cache line: the copy before has evicted all others.
 #[repr(align(64))]
 struct Recent {
-    /// Ticks at which the last large copy ended.
+    /// Ticks at which the thread's last large copy ended.
     end: AtomicU64,
     copy: LastCopy,
     /// Copies left that go by libc untimed, back to back, by size.
-    untimed: [AtomicU32; SIZES],
+    untimed: [AtomicU8; SIZES],
 }
 const _: () = assert!(size_of::<Recent>() == 64);
 
@@ -220,19 +227,24 @@ pub fn class(len: usize) -> usize {
 }
 
 impl Learner {
-    /// Notes that a large copy has ended.
-    pub fn note_end(&self, now: u64) {
-        self.recent.end.store(now, Relaxed);
+    /// Returns what is kept for the calling thread. Threads that wrote to one line would wait for it.
+    fn recent(&self) -> &Recent {
+        &self.recent[sys::slot_of(sys::thread_register().unwrap_or(0))]
     }
 
-    /// Returns whether the workers that helped the last copy are still awake.
+    /// Notes that a large copy has ended.
+    pub fn note_end(&self, now: u64) {
+        self.recent().end.store(now, Relaxed);
+    }
+
+    /// Returns whether the workers that helped the thread's last copy are still awake.
     pub fn is_back_to_back(&self, now: u64) -> bool {
-        now.wrapping_sub(self.recent.end.load(Relaxed)) < SPIN_TICKS
+        now.wrapping_sub(self.recent().end.load(Relaxed)) < SPIN_TICKS
     }
 
     /// Returns whether a call goes by libc untimed; counts it. `now` is asked only if one may.
     pub fn passes_untimed(&self, len: usize, now: impl Fn() -> u64) -> bool {
-        let left = &self.recent.untimed[class(len)];
+        let left = &self.recent().untimed[class(len)];
         let count = left.load(Relaxed);
         if count == 0 {
             return false;
@@ -246,18 +258,15 @@ impl Learner {
         passes
     }
 
-    /// Lets the next calls pass untimed, after one that was left to libc back to back with another,
+    /// Lets the thread's next calls pass untimed, after one that was left to libc back to back with another,
     /// `by_rest`: for what the program pays afterwards. Time to the next series passes as if they were
-    /// timed. Calls of `below` bytes and more are always timed.
-    pub fn leave_untimed(&self, whole: Cost, by_rest: bool, below: usize) {
-        if whole.bytes >= below {
-            return;
-        }
-        let size = class(whole.bytes);
-        self.recent.untimed[size].store(UNTIMED, Relaxed);
+    /// timed. Returns the ticks that they will take.
+    pub fn leave_untimed(&self, whole: Cost, by_rest: bool) -> u64 {
+        let (size, ticks) = (class(whole.bytes), whole.ticks * u64::from(UNTIMED));
+        self.recent().untimed[size].store(UNTIMED, Relaxed);
         let cell = if by_rest { &self.with_rest[size] } else { &self.cells[size][1] };
-        let spent = &cell.spent;
-        spent.store(spent.load(Relaxed) + whole.ticks * u64::from(UNTIMED), Relaxed);
+        cell.spent.store(cell.spent.load(Relaxed) + ticks, Relaxed);
+        ticks
     }
 
     pub fn cell(&self, len: usize, back_to_back: bool) -> &Cell {
@@ -296,7 +305,7 @@ impl Learner {
 
     /// Notes that a large call begins, which ends the time between the last copy and this one.
     pub fn note_begin(&self, now: u64) {
-        if let Some((whole, by, streamed)) = self.recent.copy.take(now) {
+        if let Some((whole, by, streamed)) = self.recent().copy.take(now) {
             if let Some(streamed) = streamed {
                 self.stores(whole.bytes, by).record(whole, streamed);
             }
@@ -309,7 +318,7 @@ impl Learner {
     /// Returns why a hot copy that would be shared is not: the program pays for it afterwards, or that is
     /// to be found out. `None`: it is shared.
     pub fn rest_speaks_against(&self, len: usize, cell: &Cell) -> Option<Fallback> {
-        if len >= LARGE || !cell.libc_is_fault_free() {
+        if len >= REST_BELOW || !(1..HOT_COST).contains(&cell.libc_cost.load(Relaxed)) {
             return None;
         }
         let rest = &self.with_rest[class(len)];
@@ -341,7 +350,7 @@ impl Learner {
             Some(Pieces::All(copy_loop)) => Some(copy_loop),
             None => None,
         };
-        self.recent.copy.set(whole, by, copy_loop, now);
+        self.recent().copy.set(whole, by, copy_loop, now);
     }
 
     /// Returns the smallest size for which the engine is used at every pace seen so far: a fixed
@@ -354,13 +363,15 @@ impl Learner {
     }
 
     /// Iterates, for the log, over cells that copies have come to: from which size, whether back to
-    /// back, and what sharing gains by series and by pairs, and streaming stores; 0 where not tried.
-    pub fn known(&self) -> impl Iterator<Item = (usize, bool, &Cell, [f32; 3])> {
+    /// back, and what sharing gains by series, by pairs, and with what the program does afterwards, and what
+    /// streaming stores gain; 0 where not tried.
+    pub fn known(&self) -> impl Iterator<Item = (usize, bool, &Cell, [f32; 4])> {
         let number = |parts: u32| parts as f32 / ONE as f32;
         let of = move |at: usize| {
             let cell = &self.cells[at / 2][at % 2];
-            let [series, pairs] = [&cell.gain, &cell.pair].map(|parts| parts.load(Relaxed));
-            let gains = [series, pairs, self.stores[at / 2][0].pieces_gain()].map(number);
+            let [series, pairs, rest] = [&cell.gain, &cell.pair, &self.with_rest[at / 2].gain]
+                .map(|parts| parts.load(Relaxed));
+            let gains = [series, pairs, rest, self.stores[at / 2][0].pieces_gain()].map(number);
             (FLOOR << (at / 2), at % 2 == 1, cell, gains)
         };
         (0..2 * SIZES).map(of).filter(|(_, _, cell, _)| cell.calls() > 0)

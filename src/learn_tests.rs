@@ -97,8 +97,8 @@ impl Process {
             }
             let whole = Cost { bytes: len, ticks: first_ticks + rest_ticks };
             cell.record(verdict, whole, waited, back_to_back);
-            if verdict == Err(Fallback::Learned) && back_to_back {
-                self.learner.leave_untimed(whole, false, UNTIMED_BELOW);
+            if verdict == Err(Fallback::Learned) && back_to_back && len < UNTIMED_BELOW {
+                self.learner.leave_untimed(whole, false);
             }
             if verdict.is_err() {
                 cell.note_libc(whole);
@@ -349,8 +349,9 @@ fn fresh_memory_is_timed_by_whole_page_tables() {
 }
 
 /// Makes copies of 1 MiB, hot, twice as fast if shared; `after` tells how long the program takes after
-/// a shared one and after another. Returns how many of the last hundred were shared.
-fn shared_with_rest(learner: &Learner, copies: u32, after: [u64; 2]) -> usize {
+/// a shared one and after another. Pauses after each `burst`. Returns how many of the last hundred were
+/// shared.
+fn shared_with_rest(learner: &Learner, copies: u32, after: [u64; 2], burst: u32) -> usize {
     let (len, mut now, mut shared) = (1 << 20, 1 << 30, Vec::new());
     let cell = learner.cell(len, true);
     cell.note_libc(Cost { bytes: len, ticks: 80_000 });
@@ -365,6 +366,7 @@ fn shared_with_rest(learner: &Learner, copies: u32, after: [u64; 2]) -> usize {
         learner.note_copy(by, None, Cost { bytes: len, ticks }, &Seen::default(), now);
         shared.push(by == Copier::Together);
         now += after[by as usize] + if copy % 4 == 0 { u64::from(copy % 7) * 20_000 } else { 0 };
+        now += if copy % burst == 0 { 1 << 30 } else { 0 };
     }
     shared.iter().rev().take(100).filter(|&&shared| shared).count()
 }
@@ -372,9 +374,13 @@ fn shared_with_rest(learner: &Learner, copies: u32, after: [u64; 2]) -> usize {
 #[test]
 fn sharing_that_costs_the_program_more_afterwards_is_left_and_taken_up_again() {
     let learner: Learner = zeroed();
-    assert!(shared_with_rest(&learner, 2000, [400_000, 200_000]) < 20);
-    assert!(shared_with_rest(&learner, 8000, [100_000, 100_000]) > 60);
+    assert!(shared_with_rest(&learner, 2000, [400_000, 200_000], 2000) < 20);
+    assert!(shared_with_rest(&learner, 8000, [100_000, 100_000], 8000) > 60);
     for after in [0, 100_000, 1 << 40] {
-        assert!(shared_with_rest(&zeroed(), 2000, [after; 2]) > 60, "{after}");
+        assert!(shared_with_rest(&zeroed(), 2000, [after; 2], 2000) > 60, "{after}");
+    }
+    for burst in [3, 8, 40] {
+        assert!(shared_with_rest(&zeroed(), 4000, [400_000, 200_000], burst) < 25, "{burst}");
+        assert!(shared_with_rest(&zeroed(), 4000, [100_000; 2], burst) > 60, "{burst}");
     }
 }

@@ -49,8 +49,8 @@ impl Dispatcher {
         if self.closed.load(Ordering::Relaxed) {
             return Err(Fallback::Off);
         }
-        let streams = config.copy_loop.is_none()
-            && self.learner(Kind::Copies).stores(largest, Copier::Together).streaming_pays();
+        let stores = self.learner(Kind::Copies).stores(largest, Copier::Together);
+        let streams = config.copy_loop.is_none() && stores.streaming_pays(largest);
         let stream_from = if streams { STREAM_FROM } else { usize::MAX };
         let copy_loop = config.copy_loop.unwrap_or(CopyLoop::Ordinary);
         Ok(match self.ready(config, usize::MAX)? {

@@ -38,6 +38,11 @@ impl Callers {
         self.at_once.load(Relaxed) > 3
     }
 
+    /// Counts the ticks of calls to come that will not be noted.
+    pub fn expect(&self, ticks: u64) {
+        self.spent.fetch_add(ticks, Relaxed);
+    }
+
     /// Notes a large call that has ended, whichever way it went. Returns whether another one has ended
     /// since it began.
     pub fn note(&self, begun: u64, now: u64) -> bool {

@@ -75,10 +75,11 @@ impl Dispatcher {
         if !was_shared {
             cell.note_libc(whole);
         }
-        let is_left = matches!(completion.refused, Some(Fallback::Learned | Fallback::OneCpu));
-        if is_left && decision.back_to_back && !config.counts() {
-            let below = operation.kind().untimed_below();
-            learner.leave_untimed(whole, decision.verdict.is_none(), below);
+        let is_left =
+            matches!(decision.by, Err(Fallback::Learned | Fallback::OneCpu | Fallback::Busy));
+        let is_short = whole.bytes < operation.kind().untimed_below();
+        if is_left && is_short && decision.back_to_back && !config.counts() {
+            self.callers.expect(learner.leave_untimed(whole, decision.verdict.is_none()));
         }
         if completion.refused == Some(Fallback::Starting) {
             Self::note_unaided(whole.ticks);

@@ -8,23 +8,11 @@
 
 use super::cpus::Class;
 use super::sys::{self, NoFilter, NoNewFilter, syscall};
-use core::arch::asm;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Caches with units of about a millisecond, and of a second or two.
 static ANSWERS: Answers<{ 1 << 21 }> = Answers::new();
 static ANSWERS_OF_FILES: Answers<{ 1 << 32 }> = Answers::new();
-
-/// Set if programs may read the register that identifies their threads.
-#[unsafe(link_section = ".data")] // a page that start-up touches anyhow
-static CAN_READ_FS: AtomicBool = AtomicBool::new(false);
-
-/// Notes at start-up whether the register can be read.
-pub fn note_start() {
-    const HWCAP2_FSGSBASE: u64 = 2;
-    let can = sys::auxiliary(libc::AT_HWCAP2).is_some_and(|bits| bits & HWCAP2_FSGSBASE != 0);
-    CAN_READ_FS.store(can, Ordering::Relaxed);
-}
 
 /// Returns whether this thread has real-time scheduling, as far as that can be known.
 pub fn is_real_time() -> bool {
@@ -33,22 +21,10 @@ pub fn is_real_time() -> bool {
         // Not by a register: another thread may get its value, and this is cached for seconds.
         return ANSWERS_OF_FILES.recent_or(sys::gettid() as u64, now, by_file);
     }
-    let thread = thread_register().unwrap_or_else(|| sys::gettid() as u64);
+    // A thread that has got the register of another counts as that while an answer is cached.
+    let thread = sys::thread_register().unwrap_or_else(|| sys::gettid() as u64);
     // A filter that came since start-up may kill for this call.
     ANSWERS.recent_or(thread, now, || Some(NoFilter::look().is_some_and(by_call)))
-}
-
-/// Returns the register with every thread's own address (FS base). A thread made by a bare clone
-/// may share its maker's, and a new one may get that of one that has just ended: while an answer is
-/// cached they count as that. The memory is not read, because there may be none.
-fn thread_register() -> Option<u64> {
-    if !CAN_READ_FS.load(Ordering::Relaxed) {
-        return None;
-    }
-    let base: u64;
-    // SAFETY: the kernel has said that programs may read it.
-    unsafe { asm!("rdfsbase {}", out(reg) base, options(nomem, nostack, preserves_flags)) };
-    Some(base >> 6) // it is aligned to a cache line
 }
 
 fn by_call(_: NoFilter) -> bool {
@@ -72,13 +48,13 @@ fn is_real_time_policy(policy: i32) -> bool {
 /// Cache of answers about some threads, each in one word: thread, time, and the answer in the
 /// lowest bit. Times are in units of `UNIT` ticks; answers of this unit and of the one before are
 /// valid.
-struct Answers<const UNIT: u64>([AtomicU64; 64]);
+struct Answers<const UNIT: u64>([AtomicU64; sys::THREAD_SLOTS]);
 
 impl<const UNIT: u64> Answers<UNIT> {
     const TIME_BITS: u32 = 22;
 
     const fn new() -> Self {
-        Self([const { AtomicU64::new(0) }; 64])
+        Self([const { AtomicU64::new(0) }; sys::THREAD_SLOTS])
     }
 
     fn word(thread: u64, unit: u64, answer: bool) -> u64 {
@@ -89,7 +65,7 @@ impl<const UNIT: u64> Answers<UNIT> {
     /// Returns the cached answer, or asks. If that fails, returns true this once, to be on the safe
     /// side.
     fn recent_or(&self, thread: u64, now: u64, ask: impl FnOnce() -> Option<bool>) -> bool {
-        let place = &self.0[(thread.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize];
+        let place = &self.0[sys::slot_of(thread)];
         let (known, unit) = (place.load(Ordering::Relaxed), now / UNIT);
         let is_from = |unit| known | 1 == Self::word(thread, unit, true);
         if is_from(unit) || is_from(unit.wrapping_sub(1)) {

@@ -6,7 +6,7 @@
 use core::arch::asm;
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
 use memchr::{Memchr, memrchr};
 
 /// Result of a system call: a value, or the negated errno.
@@ -118,6 +118,38 @@ pub fn started_filtered() -> bool {
 fn seccomp_mode() -> i32 {
     // SAFETY: no memory.
     unsafe { syscall!(SYS_prctl, libc::PR_GET_SECCOMP) as i32 }
+}
+
+/// Set if programs may read `thread_register`.
+#[unsafe(link_section = ".data")] // a page that start-up touches anyhow
+static CAN_READ_FS: AtomicBool = AtomicBool::new(false);
+
+/// Notes at start-up whether `thread_register` can be read.
+pub fn look_at_thread_register() {
+    const HWCAP2_FSGSBASE: u64 = 2;
+    let can = auxiliary(libc::AT_HWCAP2).is_some_and(|bits| bits & HWCAP2_FSGSBASE != 0);
+    CAN_READ_FS.store(can, Ordering::Relaxed);
+}
+
+/// Returns the register with every thread's own address (FS base); `None`: it cannot be read. A thread
+/// made by a bare clone may share its maker's, and a new one may get that of one that has just ended.
+/// The memory is not read, because there may be none.
+pub fn thread_register() -> Option<u64> {
+    if !CAN_READ_FS.load(Ordering::Relaxed) {
+        return None;
+    }
+    let base: u64;
+    // SAFETY: the kernel has said that programs may read it.
+    unsafe { asm!("rdfsbase {}", out(reg) base, options(nomem, nostack, preserves_flags)) };
+    Some(base >> 6) // it is aligned to a cache line
+}
+
+/// Number of slots that threads are spread over.
+pub const THREAD_SLOTS: usize = 64;
+
+/// Returns the slot of a thread; two threads may have the same.
+pub fn slot_of(thread: u64) -> usize {
+    (thread.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - THREAD_SLOTS.ilog2())) as usize
 }
 
 /// Reads the time stamp counter: the unit of all learning, in nanoseconds only for reports.

@@ -238,12 +238,12 @@ pub(super) fn log(process: &Process, stderr: i32) {
         return;
     }
     for kind in Kind::ALL {
-        for (size, back_to_back, cell, [series, pairs, streaming]) in
+        for (size, back_to_back, cell, [series, pairs, afterwards, streaming]) in
             DISPATCHER.learner(kind).known()
         {
             say(format_args!(
                 "from {size} bytes, {}: {}, {} {}; gain by series {series:.2}, by pairs \
-                 {pairs:.2}, of streaming stores {streaming:.2}",
+                 {pairs:.2}, with what follows {afterwards:.2}, of streaming stores {streaming:.2}",
                 if back_to_back { "back to back" } else { "after a pause" },
                 if cell.is_shared() { "shared" } else { "libc" },
                 cell.calls(),

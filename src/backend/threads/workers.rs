@@ -136,7 +136,7 @@ impl Worker {
 /// Sets up workers at start-up, before the first copy.
 pub fn init() {
     process::note_start();
-    real_time::note_start();
+    sys::look_at_thread_register();
     let page = |bytes: usize| bytes.next_multiple_of(4096);
     let frame = sys::auxiliary(libc::AT_MINSIGSTKSZ).map_or(USUAL_FRAME, |bytes| bytes as usize);
     STACK_SIZE.store(page(frame + OWN_STACK), Ordering::Relaxed);
