@@ -38,9 +38,11 @@ fn knobs_in(text: &str) -> BTreeSet<&str> {
 }
 
 #[test]
-fn readme_is_short_enough_for_a_newcomer() {
-    let lines = read("README.md").lines().count();
-    assert!(lines <= 180, "{lines} lines: move reference text to man/");
+fn readme_and_changelog_are_short_enough_for_a_newcomer() {
+    for (file, most) in [("README.md", 180), ("CHANGELOG.md", 40)] {
+        let lines = read(file).lines().count();
+        assert!(lines <= most, "{file} has {lines} lines: reference text belongs into man/");
+    }
 }
 
 /// The first lines say what is gained, by which CPUs, and which engines were only emulated; how long
@@ -304,6 +306,19 @@ fn links_and_paths_of_the_guides_exist() {
             }
         }
         assert!(seen > 3, "{file} was not understood");
+    }
+}
+
+/// Texts of the package `adma` link to nothing that only the source tree has.
+#[test]
+fn packaged_texts_point_to_what_is_installed() {
+    let (docs, spec) = (read("packaging/debian/adma.docs"), read("packaging/adma.spec"));
+    for file in docs.lines().filter(|file| file.ends_with(".md")) {
+        assert!(spec.contains(&format!(" {file}")), "{file} is in the Debian package only");
+        let text = read(file);
+        let links = text.split("](").skip(1).map(|part| part.split(')').next().unwrap());
+        let dead = { links }.find(|link| docs.lines().all(|other| other != *link));
+        assert_eq!(dead, None, "{file}");
     }
 }
 
