@@ -108,6 +108,8 @@ fn page_is_made_in_one_step_also_of_killed_programs_and_without_a_large_copy() {
             assert!(made.contains(part), "{program:?}: {part} is missing: {made}");
         }
         assert!(!made.contains("THE OLD PAGE"), "{made}");
+        // A run without a large copy has a time, and no process to tell of.
+        assert!(!made.contains("·  ·") && !made.contains("<b>0 s</b>"), "{made}");
     }
     let done = finish(adma(&folder).args(["--html", "/no/such/folder/page", "sh", "-c", "exit 3"]));
     assert_eq!(done.status.code(), Some(3), "the program's");

@@ -2,6 +2,7 @@
 
 use super::Report;
 use super::units::{bytes, nanoseconds, percent, seconds};
+use adma_record::tables::PARTS;
 use std::fmt::Write;
 
 pub fn of(before: &Report, after: &Report) -> String {
@@ -20,19 +21,20 @@ pub fn of(before: &Report, after: &Report) -> String {
     };
     let count = |value: f64| format!("{value:.0}");
     let size = |value: f64| bytes(value as u64);
-    let time = |value: f64| nanoseconds(value as u64);
     row("processes", both.map(|report| report.processes.len() as f64), &count);
-    row("seconds, all together", both.map(Report::seconds_of_all), &seconds);
+    row("from first start to last end", both.map(Report::seconds), &seconds);
     let recorders = totals.map(|f| &f.live.recorder);
     row("large copies", recorders.map(|r| r.total().0 as f64), &count);
     row("their bytes", recorders.map(|r| r.total().1 as f64), &size);
     let share = recorders.map(|r| r.engine_bytes() as f64 / r.total().1.max(1) as f64);
     row("part by the engine", share, &|part| percent((part * 1e6) as u64, 1_000_000));
     for (way, name) in ["engine", "libc"].into_iter().enumerate() {
-        let times = totals.map(|f| f.times(f.live.recorder.flows()[way]));
-        for (what, part) in [("median time", 0.5), ("p99", 0.99)] {
-            let values = [&times[0], &times[1]].map(|times| times.value_at_quantile(part) as f64);
-            row(&format!("{name}, {what}"), values, &time);
+        let ticks = recorders.map(|r| &r.flows()[way].ticks);
+        for (part, what, _) in
+            PARTS.iter().filter(|part| ticks.iter().all(|ticks| ticks.count() >= part.2))
+        {
+            let times = [0, 1].map(|at| totals[at].nanoseconds(ticks[at].quantile(*part)) as f64);
+            row(&format!("{name}, {what} of a copy"), times, &|ns| nanoseconds(ns as u64));
         }
     }
     let sent = totals.map(|f| f.live.messages.told().map(|told| told.directions));

@@ -4,7 +4,7 @@ use super::Process;
 use crate::live;
 use adma_record::Counters;
 use adma_record::histogram::Histogram;
-use adma_record::live::{Flow, Live};
+use adma_record::live::Live;
 use adma_record::worth::{Interval, Sentence};
 use hdrhistogram::Histogram as Hdr;
 use std::cmp::Reverse;
@@ -66,11 +66,6 @@ impl Figures {
 
     pub fn nanoseconds(&self, ticks: u64) -> u64 {
         (ticks as f64 * self.scale) as u64
-    }
-
-    /// Returns the times of a path's copies in nanoseconds.
-    pub fn times(&self, flow: &Flow) -> Hdr<u64> {
-        distribution(&flow.ticks, |ticks| self.nanoseconds(ticks))
     }
 
     /// Returns the bytes of shared copies by channel, the caller's own first.
@@ -225,7 +220,6 @@ mod tests {
         let [engine, _] = recorder.timeline.bytes().map(Iterator::collect::<Vec<_>>);
         assert_eq!((engine[0], *engine.last().unwrap()), (90_000, 70_000));
         assert_eq!(sum.live.facts.threshold.load(Relaxed), 70_000);
-        assert_eq!(sum.times(&recorder.engine).value_at_quantile(1.0), 501, "two digits");
     }
 
     /// Returns a process that copied between these seconds and has saved this.

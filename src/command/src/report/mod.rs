@@ -189,10 +189,6 @@ impl Report {
         self.run.as_ref().map_or(passed.max(0.0), |run| run.seconds)
     }
 
-    fn seconds_of_all(&self) -> f64 {
-        self.processes.iter().map(|process| process.seconds).sum()
-    }
-
     /// Writes the page, replacing an old one.
     pub fn write_page(&self, path: &Path) -> Result<(), String> {
         std::fs::write(path, page::of(self)).map_err(|error| say::about(path, &error))

@@ -85,10 +85,10 @@ fn subject(report: &Report) -> String {
         parts.push(end.clone());
         parts.push(machine());
     }
-    if let [one] = &processes[..] {
-        parts.push(format!("{} (process {})", one.exe, one.pid));
-    } else {
-        parts.push(format!("{} processes", processes.len()));
+    match &processes[..] {
+        [] => return parts.join(" · "),
+        [one] => parts.push(format!("{} (process {})", one.exe, one.pid)),
+        many => parts.push(format!("{} processes", many.len())),
     }
     let mut engines: Vec<String> = Vec::new();
     for process in processes {
@@ -131,13 +131,7 @@ fn cards(report: &Report) -> String {
     cards.push((count(calls), format!("large copies, {} in all", bytes(sum))));
     cards.push((count(total.libc.sizes.count()), "of them stayed with libc".to_owned()));
     if report.saved.is_none() {
-        cards.push((
-            seconds(report.seconds_of_all()),
-            match report.processes.len() {
-                1 => "the process ran".to_owned(),
-                many => format!("{many} processes ran, together"),
-            },
-        ));
+        cards.push((seconds(report.seconds()), "from start to end".to_owned()));
     }
     let mut out = String::from("<ul class=\"cards\">\n");
     for (index, (number, what)) in cards.into_iter().enumerate() {

@@ -1,14 +1,13 @@
 //! Sections of the page, for one process or for all: each a heading, an explanation, and tables in
 //! which every row has a bar.
 
-use super::figures::{Figures, Named, TimeSaved, distribution};
+use super::figures::{Figures, Named, TimeSaved};
 use super::html::{Rows, Table, bar, escaped};
 use super::units::{bytes, count, nanoseconds, percent, seconds};
 use adma_record::histogram::Histogram;
 use adma_record::knobs::OPS;
 use adma_record::live::Flow;
 use adma_record::tables::PARTS;
-use hdrhistogram::Histogram as Hdr;
 use std::cmp::Reverse;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
@@ -64,17 +63,19 @@ sections! {
     "Sizes", "How large the copies were, and which way they went: their number, and their bytes, which \
         are what takes time." {
         "Large copies by size" ["size" "engine" "libc"]
-            |shown| by_size(shown, |class| class.0, count);
+            |shown| by_size(shown, |_, _, (copies, _)| copies, count);
         "Bytes in them by size" ["size" "engine" "libc"]
-            |shown| by_size(shown, |class| class.1, bytes);
+            |shown| by_size(shown, exact_bytes, bytes);
     }
     "Latency", "How long a copy took: no longer than this did half of the copies (p50), nine of ten \
         (p90), and so on. The two ways had copies of different sizes: compare the sizes before the \
         times." {
         "Time of a copy" ["copies" "engine" "libc"]
-            |shown| percentiles(shown, |figures, flow| figures.times(flow), nanoseconds);
+            |shown| percentiles(shown, |flow| &flow.ticks, |figures, ticks| {
+                nanoseconds(figures.nanoseconds(ticks))
+            });
         "Size of a copy" ["copies" "engine" "libc"]
-            |shown| percentiles(shown, |_, flow| distribution(&flow.sizes, |size| size), bytes);
+            |shown| percentiles(shown, |flow| &flow.sizes, |_, size| bytes(size));
     }
     "Channels", "Which thread or engine moved the bytes of the copies that were carried: the program's \
         own thread (caller) does its part of each." {
@@ -205,30 +206,36 @@ fn strip(figures: &Figures) -> String {
 
 fn by_size(
     (figures, _): &Shown<'_>,
-    pick: fn(&(u64, u64)) -> u64,
+    pick: fn(&Flow, u32, (u64, u64)) -> u64,
     told: fn(u64) -> String,
 ) -> Rows {
-    let (first, classes) = by_class(&figures.live.recorder.flows().map(|flow| &flow.sizes));
+    let flows = figures.live.recorder.flows();
+    let (first, classes) = by_class(&flows.map(|flow| &flow.sizes));
     let rows = (first..).zip(classes[0].iter().zip(&classes[1])).map(|(class, (engine, libc))| {
-        let parts = [engine, libc].map(pick);
+        let parts = [pick(flows[0], class, *engine), pick(flows[1], class, *libc)];
         let bar = parts.into_iter().map(|part| part as f64).zip(WAYS).collect();
         (vec![range(class), told(parts[0]), told(parts[1])], vec![bar])
     });
     rows.collect()
 }
 
+/// Returns the bytes of a size class as they were counted; in a report of an older version, the sum
+/// of its buckets.
+fn exact_bytes(flow: &Flow, class: u32, (_, sum): (u64, u64)) -> u64 {
+    flow.speeds().find(|speed| speed.0 == class).map_or(sum, |speed| speed.1)
+}
+
 fn percentiles(
     (figures, _): &Shown<'_>,
-    of: fn(&Figures, &Flow) -> Hdr<u64>,
-    told: fn(u64) -> String,
+    of: fn(&Flow) -> &Histogram,
+    told: fn(&Figures, u64) -> String,
 ) -> Rows {
-    let ways = figures.live.recorder.flows().map(|flow| of(figures, flow));
-    let rows = PARTS.iter().filter(|_| ways.iter().any(|way| !way.is_empty()));
+    let ways = figures.live.recorder.flows().map(of);
+    let rows = PARTS.iter().filter(|_| ways.iter().any(|way| way.count() > 0));
     let rows = rows.map(|(part, name, enough)| {
         // A percentile of too few copies is not shown.
-        let known = |way: &Hdr<u64>| way.len() >= *enough;
-        let values = ways.each_ref().map(|way| known(way).then(|| way.value_at_quantile(*part)));
-        let cells = values.map(|value| value.map_or("–".to_owned(), told));
+        let values = ways.map(|way| (way.count() >= *enough).then(|| way.quantile(*part)));
+        let cells = values.map(|v| v.map_or("–".to_owned(), |value| told(figures, value)));
         let bars = values.into_iter().zip(WAYS);
         let bars = bars.map(|(value, way)| vec![(value.unwrap_or(0) as f64, way)]);
         (std::iter::once(name.to_string()).chain(cells).collect(), bars.collect())
