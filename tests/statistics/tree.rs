@@ -134,7 +134,7 @@ fn file_of_reports_is_that_of_the_last_run() {
 fn profile_of_a_script_is_one_summed_report() {
     let folder = in_memory();
     let script = format!("{}; {}; {}; true", copies(100, 3), copies(200, 5), copies(2_000_000, 1));
-    let (_, err) = succeed(adma(&folder).args(["-p", "sh", "-c", &script]));
+    let (_, err) = succeed(adma(&folder).args(["-pq", "sh", "-c", &script]));
     for once in ["adma: ", "profile:", "suggested:"] {
         assert_eq!(err.matches(once).count(), 1, "{once}: {err}");
     }

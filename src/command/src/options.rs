@@ -101,7 +101,7 @@ impl Options {
         }
         set_all(&[
             ("ADMA_STATS", &self.stats),
-            ("ADMA_STATS", &self.quiet.then(|| "off".to_owned())),
+            ("ADMA_STATS", &(self.quiet && !self.profile).then(|| "off".to_owned())),
             ("ADMA_STATS_FILE", &self.stats_file),
             ("ADMA_PROFILE", &self.profile.then(|| "1".to_owned())),
         ]);
