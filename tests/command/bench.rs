@@ -107,6 +107,15 @@ fn bench_compares_what_the_program_writes_and_how_it_ends() {
 }
 
 #[test]
+fn bench_names_a_round_that_took_far_longer_than_the_others() {
+    let log = scratch("outlier").join("log");
+    // The seventh run is in the fourth round; which arm comes first there changes.
+    let script = "echo >>$LOG; [ $(wc -l <$LOG) = 7 ] && exec sleep 4; exec sleep 0.05";
+    let (out, _) = succeed(bench(&["-n8", "-w0"], &["sh", "-c", script]).env("LOG", &log));
+    assert!(out.contains("outlier: round 4 with") && out.contains(" took 4."), "{out}");
+}
+
+#[test]
 fn bench_runs_its_commands_and_reads_its_input_in_order() {
     let log = scratch("order").join("log");
     let (options, input) = (["setup", "prepare", "cleanup"], log.with_extension("input"));

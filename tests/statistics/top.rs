@@ -88,6 +88,9 @@ fn top_shows_what_processes_have_copied() {
     assert!(table.starts_with("    PID PROGRAM"), "{table}");
     assert!(is_shown(&table, first.child.id()), "{table}");
     assert!(table.contains(&format!("{:>7} live", second.child.id())), "{table}");
+    let (offered, _) = succeed(adma(&folder).args(["--complete", "top", ""]));
+    let pid = format!("{}\tlive", second.child.id());
+    assert!(offered.lines().any(|line| line == pid), "a shell offers {pid}: {offered}");
     assert!(table.lines().any(|line| line.contains(" 64 KiB ")), "its threshold: {table}");
     // A tree's processes are seen too.
     let mut inside = Victim::start(adma(&folder).arg(victim("live")));

@@ -69,7 +69,7 @@ fn notes(result: &Measured) -> Vec<String> {
     match result.copies {
         Some((0, ..)) => notes.push("nothing to carry: no large copy was made".to_owned()),
         Some((calls, bytes, carried)) => notes.push(format!(
-            "{calls} large copies of {}, {} by the engine",
+            "{calls} large copies, {} in all, {} by the engine",
             Bytes(bytes),
             percent(carried, bytes)
         )),
