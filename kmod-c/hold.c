@@ -12,6 +12,9 @@
 
 unsigned int adma_align = 1;
 
+/* Queues of a DSA may be disabled at the same time. */
+static DEFINE_MUTEX(adma_leave_lock);
+
 /*
  * Gives a channel back to its driver. What is in flight has ADMA_LEAVE_MS to end.
  * ioatdma resets the channel as it takes it back, so what has not ended then never
@@ -44,8 +47,9 @@ static void adma_device_leave(struct adma_device *device)
 {
 	unsigned int i, number = device - adma_devices;
 
+	mutex_lock(&adma_leave_lock);
 	if (device->gone)
-		return;
+		goto out_unlock;
 	for (i = 0; i < adma_nr_channels; i++) {
 		if (adma_channels[i].device == number)
 			WRITE_ONCE(adma_channels[i].leaving, true);
@@ -59,6 +63,8 @@ static void adma_device_leave(struct adma_device *device)
 	WRITE_ONCE(device->gone, true);
 	adma_mems_unmap(number);
 	dev_info(device->dev, "adma: its channels are given back\n");
+out_unlock:
+	mutex_unlock(&adma_leave_lock);
 }
 
 /*
