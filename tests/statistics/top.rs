@@ -80,6 +80,9 @@ fn top_shows_what_processes_have_copied() {
     assert_eq!((number(&json["copies"]), number(&json["bytes"])), (5, 5 * MIB), "{json}");
     assert_eq!(json["state"], "Running");
     assert_eq!(json["backend"], "threads");
+    let is_known = json["saved"]["seconds"].is_number();
+    assert_eq!(is_known, json["saved"]["low"].is_number() && json["saved"]["high"].is_number());
+    assert_eq!(is_known, json["saved"]["reason"].is_null(), "{json}");
     first.ask("read 1048576 2");
     let json = seen(&folder, first.child.id());
     assert_eq!(number(&json["reads"]["engine"]["calls"]), 2, "{json}");

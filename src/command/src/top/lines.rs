@@ -4,6 +4,7 @@ use super::columns::Layout;
 use super::{INTERVAL, Row, Sampler, Wish, metrics};
 use crate::say::{self, fail, say};
 use adma_record::messages::Messages;
+use adma_record::worth::{self, Interval, Saved};
 use serde_json::{Map, Value, json};
 use std::io::Write as _;
 use std::sync::atomic::Ordering::Relaxed;
@@ -93,10 +94,22 @@ fn json(rows: &[Row]) -> Value {
             "fallbacks": by_name(recorder.fallbacks()),
             "caller_bytes": facts.caller_bytes.load(Relaxed),
             "channel_bytes": channels,
-            "saved": row.saved,
+            "saved": saved(&worth::saved(recorder, row.process.scale(), row.process.seconds())),
             "messages": messages(row.process.messages()),
             "messages_per_second": row.messages_per_second,
         })
     };
     json!({ "processes": rows.iter().map(process).collect::<Vec<Value>>() })
+}
+
+/// Returns the time saved as reports write it.
+fn saved(saved: &Saved) -> Value {
+    match saved.interval {
+        Ok(Interval { seconds, low, high }) => {
+            json!({ "seconds": seconds, "low": low, "high": high, "reason": null })
+        }
+        Err(why) => {
+            json!({ "seconds": null, "low": null, "high": null, "reason": why.to_string() })
+        }
+    }
 }
