@@ -190,6 +190,7 @@ impl Dispatcher {
         process::claim_memory();
         process::FORKED.store(true, Ordering::Relaxed);
         let state = self.engine.load(Ordering::Relaxed);
+        remote::forget_after_fork(); // small transfers take its lock, and start no engine
         if state != life::COLD {
             threads::forget_after_fork();
             self.ioat.forget_after_fork();

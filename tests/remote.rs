@@ -78,6 +78,15 @@ fn transfers_within_one_process_keep_the_kernels_order() {
     assert!(overlaps >= 16, "{reports:?}");
 }
 
+/// A child may inherit the room for long lists taken, also where no engine was started yet.
+#[test]
+fn children_of_a_process_without_large_transfers_share_long_lists() {
+    let reports = statistics(remote("forked_cold").env("ADMA_MIN_BYTES", "1M"));
+    let shares = |report: &&Value| number(&report["paths"]["engine"]["calls"]) > 0;
+    // Each child reports, and the parent may.
+    assert!(reports.iter().filter(shares).count() >= 8, "{reports:?}");
+}
+
 #[test]
 fn as_shipped_transfers_are_the_kernels() {
     succeed(preloaded(victim("remote")).args(["random", "50", "200"]));

@@ -439,6 +439,49 @@ static void forked(void)
         random_scene();
 }
 
+#define STRIPES 256
+
+/* Reads 256 segments of `size` bytes from another process. */
+static void read_stripes(pid_t other, char *to, char *from, size_t size)
+{
+    struct iovec local[STRIPES], remote[STRIPES];
+    for (int i = 0; i < STRIPES; i++) {
+        local[i] = (struct iovec){to + i * size, size};
+        remote[i] = (struct iovec){from + i * size, size};
+    }
+    MUST(process_vm_readv(other, local, STRIPES, remote, STRIPES, 0) == (ssize_t)(STRIPES * size));
+}
+
+static pid_t read_from;
+static char *read_at;
+static atomic_bool stop;
+
+static void *read_short_stripes(void *to)
+{
+    while (!stop)
+        read_stripes(read_from, to, read_at, PAGE / 2);
+    return NULL;
+}
+
+/* Children of a process that has made small transfers only, of long lists, and makes one now. */
+static void forked_cold(void)
+{
+    char *to = map(REGION);
+    read_at = map(REGION);
+    fill(read_at, REGION, 17);
+    read_from = waiting_child();
+    pthread_t thread = start_thread(read_short_stripes, map(REGION));
+    for (int i = 0; i < 8; i++)
+        IN_CHILD("child of a fork") {
+            for (int j = 0; j < 30; j++)
+                read_stripes(read_from, to, read_at, 8 * PAGE);
+            check(to, STRIPES * 8 * PAGE, 17, "what the child has read");
+        }
+    stop = true;
+    pthread_join(thread, NULL);
+    end_child(read_from);
+}
+
 static void filtered(void)
 {
     const int forbidden[] = {SYS_tgkill,  SYS_mincore,           SYS_madvise, SYS_membarrier,
@@ -481,6 +524,6 @@ static void in_a_row(void)
     end_child(child);
 }
 
-SCENES((void)0, {"random", random_scene}, {"threads", threads}, {"forked", forked},
+SCENES((void)0, {"random", random_scene}, {"threads", threads}, {"forked", forked}, {"forked_cold", forked_cold},
        {"filtered", filtered}, {"long", long_lists}, {"errors", refused_calls}, {"itself", itself},
        {"plain", plain}, {"in_a_row", in_a_row})

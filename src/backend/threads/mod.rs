@@ -22,6 +22,5 @@ pub use share::*;
 /// For the child of a fork: there are no workers, and nothing has been copied yet.
 pub fn forget_after_fork() {
     workers::forget_after_fork();
-    remote::forget_after_fork();
     share::forget_counts();
 }

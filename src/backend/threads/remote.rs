@@ -47,6 +47,7 @@ pub struct TransferCall {
 /// Longer lists than `SHORT` lie in memory of their own, one at a time, up to what the kernel
 /// takes (UIO_MAXIOV).
 const MOST_SEGMENTS: usize = 1024;
+#[unsafe(link_section = ".data")] // a page that start-up touches anyhow: every child looks at it
 static LONG: Mapped<TryLock<Lists<MOST_SEGMENTS>>> = Mapped::new();
 // SAFETY: a lock that is free, and room for anything.
 unsafe impl Zeroed for TryLock<Lists<MOST_SEGMENTS>> {}
