@@ -3,7 +3,9 @@
 mod common;
 
 use common::traps::traced;
-use common::{Folder, has, needs, plain, preloaded, shown, skip_this, succeed, text, victim};
+use common::{
+    Folder, has, is_root, library, needs, plain, preloaded, shown, skip_this, succeed, text, victim,
+};
 use std::process::Command;
 
 /// Runs the program and returns the number that it prints; `None`: it cannot be shown here.
@@ -42,7 +44,7 @@ fn fresh_memory_written_whole_gets_huge_pages() {
 #[test]
 fn program_that_has_a_say_in_its_pages_keeps_it() {
     needs!(on_request());
-    for how in ["asked_for_small", "told_small"] {
+    for how in ["asked_for_small", "told_small", "told_once", "split"] {
         assert_eq!(number(&mut with("0-63"), &[how]), Some(0), "{how}");
     }
     // What it has marked itself is all huge when written later.
@@ -51,6 +53,38 @@ fn program_that_has_a_say_in_its_pages_keeps_it() {
             .map(|command| number(command, &[how]).unwrap());
         assert!(huge + 4096 >= without, "{how}: {huge} KiB, without us {without}");
     }
+}
+
+/// The file that tells the setting is replaced, and the kernel's own stays: it would make them.
+#[test]
+fn system_that_makes_huge_pages_always_or_never_is_not_asked_for_them() {
+    needs!(on_request() && has("unshare"));
+    if !is_root() {
+        return skip_this("takes root");
+    }
+    for (setting, gets_some) in [
+        ("always [madvise] never", true),
+        ("always madvise [never]", false),
+        ("[always] madvise never", false),
+    ] {
+        let folder = Folder::new("setting");
+        std::fs::write(folder.join("enabled"), setting).unwrap();
+        let script =
+            "mount --bind $F/enabled /sys/kernel/mm/transparent_hugepage/enabled || exit 77
+                      LD_PRELOAD=$L exec $P huge";
+        let mut command = plain("unshare");
+        command.args(["-m", "sh", "-c", script]);
+        command.env("F", &folder).env("P", victim("fresh")).env("L", library());
+        let Some(huge) = number(&mut command, &[]) else { return };
+        assert_eq!(huge > 0, gets_some, "{setting}: {huge} KiB");
+    }
+}
+
+/// A program that has used up its descriptors once is not left without huge pages for good.
+#[test]
+fn fresh_memory_gets_huge_pages_after_a_copy_without_free_descriptors() {
+    needs!(on_request());
+    assert!(number(&mut with("0-63"), &["exhausted"]).unwrap() > 0);
 }
 
 /// Also if an allocator gives memory back and reuses parts of it.

@@ -1,9 +1,9 @@
 //! Calls that install a seccomp filter, which is noted: a filter may kill for the call that asks
-//! whether there is one. (Chromium's does.)
+//! whether there is one. (Chromium's does.) prctl also tells that a program wants small pages.
 
 use crate::backend::libc::pass_to_kernel;
 use crate::os::lookup::{self, Function};
-use crate::os::{process, sys};
+use crate::os::{huge_pages, process, sys};
 use core::arch::naked_asm;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -30,6 +30,7 @@ unsafe extern "C" fn prctl(
     fourth: usize,
     fifth: usize,
 ) -> c_int {
+    note_page_size(option, second);
     let arguments = [option, second, third, fourth, fifth];
     // SAFETY: the program's own call, passed on.
     let call = || unsafe {
@@ -39,6 +40,13 @@ unsafe extern "C" fn prctl(
     };
     let answer = if option as i32 == libc::PR_SET_SECCOMP { install(call) } else { call() };
     answer as c_int
+}
+
+/// Notes that the program wants small pages: so they stay, also when it has withdrawn that.
+fn note_page_size(option: usize, disables: usize) {
+    if option as i32 == libc::PR_SET_THP_DISABLE && disables != 0 {
+        huge_pages::refuse();
+    }
 }
 
 /// Compares the number and jumps on: libc's must find its return address and the seventh argument
@@ -115,6 +123,9 @@ unsafe extern "C" fn by_kernel(
         libc::SYS_prctl => a as i32 == libc::PR_SET_SECCOMP,
         _ => false,
     };
+    if number == libc::SYS_prctl {
+        note_page_size(a, b);
+    }
     // SAFETY: the program's own call.
     let call = || unsafe { pass_to_kernel(number, [a, b, c, d, e, f]) };
     if installs { install(call) } else { call() }

@@ -120,7 +120,7 @@ struct Budget {
     allowed: bool,
 }
 
-/// Notes that the program has called madvise with MADV_NOHUGEPAGE.
+/// Notes that the program has called madvise with MADV_NOHUGEPAGE, or prctl with PR_SET_THP_DISABLE.
 pub fn refuse() {
     REFUSED.store(true, Relaxed);
 }
@@ -230,8 +230,10 @@ fn is_wanted(_: NoFilter) -> bool {
     if REFUSED.load(Relaxed) {
         return false;
     }
-    if ON_REQUEST.load(Relaxed) == UNKNOWN {
-        ON_REQUEST.store(if is_on_request() { YES } else { NO }, Relaxed);
+    if ON_REQUEST.load(Relaxed) == UNKNOWN
+        && let Some(on_request) = is_on_request()
+    {
+        ON_REQUEST.store(if on_request { YES } else { NO }, Relaxed);
     }
     // SAFETY: no memory.
     let disabled = || unsafe { syscall!(SYS_prctl, libc::PR_GET_THP_DISABLE) != 0 };
@@ -335,11 +337,13 @@ fn parse_line(line: &[u8]) -> Option<(usize, usize, bool)> {
     Some((start, end, rights.ends_with(b"p") && inode == b"0"))
 }
 
-fn is_on_request() -> bool {
+/// `None`: the file is there, but cannot be opened now; the program may have no free descriptor.
+fn is_on_request() -> Option<bool> {
     let (path, mut text) = (c"/sys/kernel/mm/transparent_hugepage/enabled", [0; 64]);
-    NoNewFilter::look()
-        .and_then(|allowed| sys::read_file(path, &mut text, allowed))
-        .is_some_and(|text| text.windows(9).any(|word| word == b"[madvise]"))
+    match sys::read_file(path, &mut text, NoNewFilter::look()?) {
+        Some(text) => Some(text.windows(9).any(|word| word == b"[madvise]")),
+        None => (sys::may_read(path) != 0).then_some(false),
+    }
 }
 
 /// Takes one request from the budget; false: there are too many mappings. A mark keeps a mapping
@@ -347,9 +351,9 @@ fn is_on_request() -> bool {
 fn takes_budget() -> bool {
     let Some(mut budget) = BUDGET.try_take() else { return false };
     if budget.left == 0 {
-        let count = NoNewFilter::look()
-            .and_then(|allowed| sys::count_lines(c"/proc/self/maps", allowed))
-            .unwrap_or(MOST_MAPPINGS);
+        let counted =
+            NoNewFilter::look().and_then(|allowed| sys::count_lines(c"/proc/self/maps", allowed));
+        let Some(count) = counted else { return false };
         budget.allowed = count < MOST_MAPPINGS;
         budget.left = match budget.allowed {
             true => (MOST_MAPPINGS - count).div_ceil(2),

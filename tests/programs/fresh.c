@@ -3,6 +3,9 @@
  *   huge             KiB of huge pages afterwards
  *   asked_for_small  like huge, after MADV_NOHUGEPAGE for other memory
  *   told_small       like huge, after PR_SET_THP_DISABLE
+ *   told_once        like huge, after PR_SET_THP_DISABLE was set and withdrawn
+ *   split            like huge, of a mapping that the program has split in the middle
+ *   exhausted        like huge, after a copy that has found no free descriptor
  *   asked_for_huge   like huge, of twice the memory, marked with MADV_HUGEPAGE and copied into by halves
  *   asked_meanwhile  like huge, of the second half, marked with MADV_HUGEPAGE while the first is copied into
  *   resident         KiB by which the program has grown
@@ -63,6 +66,7 @@ static void mappings(void)
 
 enum { HUGE, ASKED_FOR_SMALL, ASKED_FOR_HUGE, ASKED_MEANWHILE, TOLD_SMALL, RESIDENT, SPARSE, GROWN,
        COLLAPSED, JUMPED, BESIDE };
+enum { TOLD_ONCE = -3, SPLIT, EXHAUSTED }; /* print what `HUGE` does */
 
 static char *locked_page, *second_half;
 
@@ -115,6 +119,8 @@ static long copy_into_fresh(size_t at)
         to = map(2 * SIZE + 4096);
         madvise(to, 2 * SIZE + 4096, MADV_HUGEPAGE);
     }
+    if (scene_how == SPLIT)
+        madvise(to + SIZE / 2, SIZE / 2 + 4096, MADV_DONTFORK);
     if (scene_how == ASKED_MEANWHILE) {
         to = map(2 * SIZE);
         second_half = to + SIZE;
@@ -182,12 +188,28 @@ static void threaded(void)
     copy_in_thread(from);
 }
 
+/* Copies into fresh memory while no file can be opened. */
+static void copy_without_descriptors(void)
+{
+    struct rlimit usual, none = {0, 0};
+    char *from = source(SIZE);
+    MUST(!getrlimit(RLIMIT_NOFILE, &usual));
+    none.rlim_max = usual.rlim_max;
+    MUST(!setrlimit(RLIMIT_NOFILE, &none));
+    memcpy((char *)map(SIZE + 4096) + 100, from, SIZE);
+    MUST(!setrlimit(RLIMIT_NOFILE, &usual));
+}
+
 static void pages(void)
 {
+    if (scene_how == EXHAUSTED)
+        copy_without_descriptors();
     if (scene_how == ASKED_FOR_SMALL)
         madvise(map(4 * MIB), 4 * MIB, MADV_NOHUGEPAGE);
-    if (scene_how == TOLD_SMALL)
+    if (scene_how == TOLD_SMALL || scene_how == TOLD_ONCE)
         prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+    if (scene_how == TOLD_ONCE)
+        prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0);
     long grown = scene_how >= JUMPED ? grow_after_copy() : copy_into_fresh(100);
     if (scene_how == GROWN && grown == 0)
         grown = copy_into_fresh(0) + copy_into_fresh(4096);
@@ -197,6 +219,7 @@ static void pages(void)
 SCENES((void)0, {"huge", pages, HUGE}, {"asked_for_small", pages, ASKED_FOR_SMALL},
        {"asked_for_huge", pages, ASKED_FOR_HUGE},
        {"asked_meanwhile", pages, ASKED_MEANWHILE}, {"told_small", pages, TOLD_SMALL},
+       {"told_once", pages, TOLD_ONCE}, {"split", pages, SPLIT}, {"exhausted", pages, EXHAUSTED},
        {"resident", pages, RESIDENT}, {"sparse", pages, SPARSE}, {"grown", pages, GROWN},
        {"jumped", pages, JUMPED}, {"beside", pages, BESIDE},
        {"collapsed", pages, COLLAPSED}, {"mappings", mappings}, {"threaded", threaded})
