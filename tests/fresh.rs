@@ -35,9 +35,11 @@ fn fresh_memory_written_whole_gets_huge_pages() {
     needs!(on_request());
     for cpus in ["0", "0-63"] {
         // All but the ends; a machine short of memory gives some.
-        assert!(number(&mut with(cpus), &["huge"]).unwrap() > 0, "CPUs {cpus}");
-        let off = number(with(cpus).env("ADMA_HUGE_PAGES", "0"), &["huge"]);
-        assert_eq!(off, Some(0), "CPUs {cpus}");
+        for how in ["huge", "read_into"] {
+            assert!(number(&mut with(cpus), &[how]).unwrap() > 0, "{how}, CPUs {cpus}");
+            let off = number(with(cpus).env("ADMA_HUGE_PAGES", "0"), &[how]);
+            assert_eq!(off, Some(0), "{how}, CPUs {cpus}");
+        }
     }
 }
 

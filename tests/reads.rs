@@ -67,7 +67,7 @@ rows! { says_the_same:
     read_of_a_cancelled_thread_ends_it_and_moves_nothing: "reads_beside cancelled", 0;
     reads_of_children_and_of_threads_with_descriptors_of_their_own_are_the_kernels: "reads_beside children", 20;
     reads_leave_locks_leases_and_access_times_as_the_kernel_does: "reads_beside watched", 20;
-    reads_of_more_than_2_gib_end_where_the_kernel_ends_them: "reads huge", 3;
+    reads_of_more_than_2_gib_end_where_the_kernel_ends_them: "reads huge", 4;
 }
 
 /// The filter kills for calls that a reader need not make, in workers too. No report is asked for: it

@@ -2,6 +2,7 @@
  *
  *   huge             KiB of huge pages afterwards
  *   asked_for_small  like huge, after MADV_NOHUGEPAGE for other memory
+ *   read_into        like huge, by a read of a file
  *   told_small       like huge, after PR_SET_THP_DISABLE
  *   told_once        like huge, after PR_SET_THP_DISABLE was set and withdrawn
  *   split            like huge, of a mapping that the program has split in the middle
@@ -66,7 +67,7 @@ static void mappings(void)
 
 enum { HUGE, ASKED_FOR_SMALL, ASKED_FOR_HUGE, ASKED_MEANWHILE, TOLD_SMALL, RESIDENT, SPARSE, GROWN,
        COLLAPSED, JUMPED, BESIDE };
-enum { TOLD_ONCE = -3, SPLIT, EXHAUSTED }; /* print what `HUGE` does */
+enum { READ_INTO = -4, TOLD_ONCE, SPLIT, EXHAUSTED }; /* print what `HUGE` does */
 
 static char *locked_page, *second_half;
 
@@ -129,7 +130,11 @@ static long copy_into_fresh(size_t at)
         handle(SIGSEGV, mark_second_half, 0);
         at = 0;
     }
-    memcpy(to + at, from, SIZE);
+    if (scene_how == READ_INTO) {
+        int fd = memfd_create("source", 0);
+        MUST(write(fd, from, SIZE) == SIZE && pread(fd, to + at, SIZE, 0) == SIZE);
+    } else
+        memcpy(to + at, from, SIZE);
     for (size_t i = SIZE + 4096; scene_how == ASKED_FOR_HUGE && i < 2 * SIZE; i += 4096)
         to[i] = 1;
     if (memcmp(to + at, from, SIZE) != 0)
@@ -219,7 +224,8 @@ static void pages(void)
 SCENES((void)0, {"huge", pages, HUGE}, {"asked_for_small", pages, ASKED_FOR_SMALL},
        {"asked_for_huge", pages, ASKED_FOR_HUGE},
        {"asked_meanwhile", pages, ASKED_MEANWHILE}, {"told_small", pages, TOLD_SMALL},
-       {"told_once", pages, TOLD_ONCE}, {"split", pages, SPLIT}, {"exhausted", pages, EXHAUSTED},
+       {"read_into", pages, READ_INTO}, {"told_once", pages, TOLD_ONCE},
+       {"split", pages, SPLIT}, {"exhausted", pages, EXHAUSTED},
        {"resident", pages, RESIDENT}, {"sparse", pages, SPARSE}, {"grown", pages, GROWN},
        {"jumped", pages, JUMPED}, {"beside", pages, BESIDE},
        {"collapsed", pages, COLLAPSED}, {"mappings", mappings}, {"threaded", threaded})

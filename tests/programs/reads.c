@@ -165,6 +165,9 @@ static void huge(void)
     printf("pread %zd\n", pread(fd, to, size, 2000 * MIB));
     printf("preadv %zd\n", preadv(fd, list, 2, 100));
     printf("readv %zd\n", readv(fd, list, 3));
+    FILE *file = fopen(path_of("huge"), "r");
+    printf("fread %zu\n", fread(to, 1, size, file));
+    printf("position %ld\n", ftell(file));
     unlink(path_of("huge"));
 }
 

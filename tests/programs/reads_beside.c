@@ -125,9 +125,15 @@ static void changing(void)
         for (int round = 0; round < rounds(200); round++) {
             const enum how hows[] = {READ, READV, PREADV2, PREAD, PREADV};
             enum how how = hows[round % 5];
+            FILE *file = round % 6 == 5 ? fopen(path_of("changing"), "r") : NULL;
+            size_t size = shrinks ? SIZE + 10 : 60 * MIB;
+            if (file)
+                how = READ;
             lseek(fd, 0, SEEK_SET);
-            ssize_t got = call(how, fd, to, shrinks ? SIZE + 10 : 60 * MIB, 0);
-            off_t position = lseek(fd, 0, SEEK_CUR);
+            ssize_t got = file ? (ssize_t)fread(to, 1, size, file) : call(how, fd, to, size, 0);
+            off_t position = file ? ftell(file) : lseek(fd, 0, SEEK_CUR);
+            if (file)
+                fclose(file);
             if (position != (how == PREAD || how == PREADV ? 0 : got))
                 wrong("%s: %zd bytes, position %ld", names[how], got, (long)position);
             if (got < (ssize_t)(shrinks ? MIB : SIZE))
