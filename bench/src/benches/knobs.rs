@@ -23,6 +23,8 @@ use std::hint::black_box;
 enum Work {
     /// One copy of memory that no cache holds.
     Cold,
+    /// One copy into memory never touched.
+    Fresh,
     /// A cold copy, and the destination is read.
     Read,
     /// A comparison that ends after 100 bytes.
@@ -36,6 +38,7 @@ const CASES: &[(&str, Work, usize, &str)] = &[
     ("ADMA_MIN_BYTES=64K", Work::Cold, 128 * KIB, "a cold copy"),
     ("ADMA_STORES=stream", Work::Cold, MIB, "a cold copy"),
     ("ADMA_STORES=ordinary", Work::Read, 4 * MIB, "a cold copy, then its destination is read"),
+    ("ADMA_HUGE_PAGES=0", Work::Fresh, 16 * MIB, "a copy into memory never touched"),
     ("ADMA_OPS=memcpy", Work::Differs, MIB, "memcmp that ends after 100 bytes"),
     ("ADMA_IPC_ENGINE=shm", Work::Message, MIB, "a message, written before and read after"),
 ];
@@ -86,8 +89,9 @@ pub fn work(options: &Options) {
         std::process::exit(2)
     };
     let turn: Box<dyn FnMut() -> f64> = match work {
-        Work::Cold => {
-            let mut copies = Copies::new(Target::Old, size, 512 * MIB);
+        Work::Cold | Work::Fresh => {
+            let target = if work == Work::Fresh { Target::Fresh } else { Target::Old };
+            let mut copies = Copies::new(target, size, 512 * MIB);
             Box::new(move || copies.next(interposed_memcpy()))
         }
         Work::Read => {
