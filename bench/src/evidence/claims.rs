@@ -101,6 +101,13 @@ impl Claim {
             }
         }
     }
+
+    /// Returns among how many figures our number is the lowest, if it is one of that kind.
+    pub fn compared(&self, figures: &Figures) -> Option<usize> {
+        let Lowest(pattern) = self.ours else { return None };
+        let all = figures.keys().filter(|key| matches(pattern, key)).count();
+        (all > 0).then_some(all)
+    }
 }
 
 /// Costs and lacks of adma: text, pattern of figures, and whether more is worse.
@@ -118,8 +125,8 @@ pub const LOSSES: &[(&str, &str, bool)] = &[
     ("one busy process beside: lowest x libc, median time", "load.one-hog.*.*.time", false),
     ("a thread for each CPU copies: lowest x libc, throughput", "load.1x.*.*.throughput", false),
     ("four threads for each CPU copy: lowest x libc, throughput", "load.4x.*.*.throughput", false),
-    ("start of `true`: time over that without a library", "start.true.ratio", true),
-    ("start of `true`: time over that with an empty library", "start.true.to_empty", true),
+    ("start of the program true: time over that without a library", "start.true.ratio", true),
+    ("start of the program true: time over that with an empty library", "start.true.to_empty", true),
     ("a process that forks and copies once: time over libc's", "first.short.prefork.ratio", true),
     ("a program executed for one copy: time over that with an empty library", "first.short.exec-once.to_empty", true),
     ("first ten copies: lowest part of the later gain", "first.*.*.of_steady", false),

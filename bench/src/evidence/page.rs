@@ -39,7 +39,8 @@ const FILES: [&str; 3] = ["copy", "scaling", "messages"];
 const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:1300px;margin:2em auto;padding:0 1em}\
 table{border-collapse:collapse;margin:.6em 0}td,th{border:1px solid #bbb;padding:2px 8px;\
 text-align:right;font-variant-numeric:tabular-nums}td.t,th.t{text-align:left}th{background:#eee}\
-.row{display:flex;flex-wrap:wrap;gap:1.5em}figure{margin:0}pre{overflow:auto;background:#f5f5f5;\
+.wide{overflow-x:auto}.t:nth-child(3){min-width:13em}\
+.row{display:flex;flex-wrap:wrap;gap:1.5em}figure{margin:0;max-width:100%}pre{overflow:auto;background:#f5f5f5;\
 padding:.6em;font-size:12px}svg{max-width:100%;height:auto}caption{text-align:left;font-weight:bold}";
 
 /// Writes index.html, claims.csv and the separate plots.
@@ -64,8 +65,9 @@ fn label(results: &Results) -> String {
 
 fn html(all: &[Results]) -> String {
     let mut page = format!(
-        "<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>adma: evidence</title>\
-         <style>{STYLE}</style></head><body><h1>adma: evidence</h1>\n<p>Figures are ratios to libc, \
+        "<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width\"><title>adma: evidence</title><style>\
+         {STYLE}</style></head><body><h1>adma: evidence</h1>\n<p>Figures are ratios to libc, \
          or to runs without the library, measured in turn in one run; above 1 adma is faster. \
          <code>bench/run evidence</code> measures again; <code>bench/run --compare A B</code> tells \
          what changed. Figures with their intervals: <code>figures.csv</code> in the folder of each \
@@ -105,14 +107,14 @@ fn html(all: &[Results]) -> String {
     page + "</body></html>\n"
 }
 
-/// Returns a table; the first columns hold text. Cells are HTML.
+/// Returns a table, which scrolls where it is too wide; the first columns hold text. Cells are HTML.
 fn table<S: AsRef<str>>(
     head: &[S],
     rows: impl IntoIterator<Item = Vec<String>>,
     text: usize,
 ) -> String {
     let class = |column: usize| if column < text { " class=\"t\"" } else { "" };
-    let mut html = "<table><tr>".to_string();
+    let mut html = "<div class=\"wide\"><table><tr>".to_string();
     for (column, cell) in head.iter().enumerate() {
         let _ = write!(html, "<th{}>{}</th>", class(column), cell.as_ref());
     }
@@ -124,7 +126,7 @@ fn table<S: AsRef<str>>(
         }
         html += "</tr>\n";
     }
-    html + "</table>\n"
+    html + "</table></div>\n"
 }
 
 fn losses(all: &[Results]) -> String {
@@ -149,7 +151,7 @@ fn losses(all: &[Results]) -> String {
         let rows = low.iter().map(|(key, value)| vec![escape(key), number(*value)]);
         let _ = writeln!(
             html,
-            "<details><summary>{}: {} figures below 0.97 of libc or plain</summary>{}</details>",
+            "<details><summary>{}: figures below 0.97 of libc or plain: {}</summary>{}</details>",
             label(results),
             low.len(),
             table(&["figure", "x"], rows, 1)
@@ -170,7 +172,8 @@ fn claims_table(all: &[Results]) -> String {
         row.extend([claim.number.map_or("-".into(), number), escape(claim.what)]);
         for results in all {
             let ours = claim.ours(&results.figures);
-            row.push(ours.map_or("not measured".into(), number));
+            let of_all = claim.compared(&results.figures).map(|all| format!(", lowest of {all}"));
+            row.push(ours.map_or("not measured".into(), number) + &of_all.unwrap_or_default());
             let ratio = ours.zip(claim.number).map(|(ours, its)| number(ours / its));
             let counts = claim.what.starts_with(claims::COUNTS);
             row.push(if counts { "counts only".into() } else { ratio.unwrap_or("-".into()) });
