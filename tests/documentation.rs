@@ -45,8 +45,8 @@ fn readme_and_changelog_are_short_enough_for_a_newcomer() {
     }
 }
 
-/// The first lines say what is gained, by which CPUs, and which engines were only emulated; how long
-/// the tests take is said in one place.
+/// The first lines say what is gained, by which CPUs, and which engines were only emulated, and two
+/// plots follow; how long the tests take is said in one place.
 #[test]
 fn readme_begins_with_what_a_user_must_know() {
     let readme = read("README.md");
@@ -54,6 +54,7 @@ fn readme_begins_with_what_a_user_must_know() {
     for word in ["times", "x86-64", "I/OAT", "emulated"] {
         assert!(first.contains(word), "{word}");
     }
+    assert_eq!(readme.matches("](bench/evidence/").count(), 3, "page, two plots");
     assert!(!readme.contains(" minutes"), "CONTRIBUTING.md tells how long the tests take");
     assert_eq!(read("CONTRIBUTING.md").matches(" minutes").count(), 1);
 }
