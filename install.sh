@@ -90,7 +90,7 @@ fi
 library=$("$here/preload.sh" --build)
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$here/Cargo.toml" | head -n 1)
 
-umask 022 # folders, too, are for everybody
+umask 022 # folders, too, are for all users
 
 # put MODE FILE: standard input becomes FILE, by renaming: programs that run keep the old one.
 put() {

@@ -65,8 +65,8 @@
  * FORK. Cookies, and copies under way, belong to the process that made them.
  * In the child of fork() the parent's cookies give -EINVAL, destinations of
  * copies that were under way hold some of their bytes, and the child's own
- * first copy starts its own engine. The same in the child of a bare system
- * call, but its own copies are all done at once. After vfork() nothing of adma
+ * first copy starts its own engine. In the child of a bare system call cookies
+ * are refused alike, but its own copies are all done at once. After vfork() nothing of adma
  * may be called before exec.
  *
  * EXIT. A process that ends does not wait for copies under way: they are
@@ -88,13 +88,13 @@ extern "C" {
 /* Something that was started, or a negative errno. */
 typedef int64_t adma_cookie_t;
 
-/* So many cookies can be outstanding; parts of large batches count as well. */
+/* Most cookies outstanding at once; parts of large batches count as well. */
 #define ADMA_COOKIES 4096
 
 /*
  * adma_copy - copy, and return when it is done
  *
- * The same as memmove(), carried by the same channels as a large memcpy() under
+ * Copies as memmove() does, carried by the same channels as a large memcpy() under
  * the preloaded library: with those that have measured better than libc.
  * Nothing is under way when it returns.
  *

@@ -89,7 +89,7 @@ fn fresh_memory_gets_huge_pages_after_a_copy_without_free_descriptors() {
     assert!(number(&mut with("0-63"), &["exhausted"]).unwrap() > 0);
 }
 
-/// Also if an allocator gives memory back and reuses parts of it.
+/// `sparse`: an allocator gives memory back and reuses parts of it.
 #[test]
 fn huge_pages_take_no_more_memory_than_small_ones() {
     for how in ["resident", "sparse"] {

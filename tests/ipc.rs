@@ -132,7 +132,7 @@ rows! { pass_under:
         "ipc_rights namespaces_both", "ipc_rights pid_namespace", "ipc_rights nobody",
         "ipc_rights dumpable",
     ];
-    // Also those that are written past the cache.
+    // Some are written past the cache.
     messages_between_blocks_of_every_size_and_order_arrive_whole:
         "BLOCKS=1", &["ipc_messages process_vm"];
     waiting_process_sleeps_also_where_it_must_help:

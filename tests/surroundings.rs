@@ -121,7 +121,7 @@ fn program_that_reopens_all_descriptors_keeps_its_files() {
         succeed(fixed(&mut files(preloaded(&program), &[])).envs(setting.clone()));
         own_files(&format!("{setting:?}"));
     }
-    // Also when copies were carried before.
+    // `later`: copies were carried before.
     succeed(&mut files(plain(&program), &["later"]));
     own_files("without the library, later");
     let mut later = files(preloaded(&program), &["later"]);
@@ -205,7 +205,7 @@ fn system_call_refused_once_is_not_made_again_and_nothing_is_said() {
             fixed(&mut command).env("ADMA_STATS", formats).env("ADMA_STATS_FILE", &report);
             let begun = Instant::now();
             let (said, complaints) = succeed(command.arg(victim("trap_copy")));
-            // It is asked for again after a second.
+            // A refused call is tried again after a second.
             let most = 3 + 2 * begun.elapsed().as_secs() as usize;
             let ours = complaints.lines().filter(|line| !line.starts_with("strace: "));
             assert_eq!((said.as_str(), ours.count()), ("", 0), "{call}, {refusal}: {complaints}");
@@ -305,7 +305,7 @@ fn address_sanitizer_linked_statically_copies_right() {
     still_sees_what_is_wrong(fixed(&mut preloaded(&program)));
 }
 
-/// It refuses to start where anything is preloaded before it.
+/// The sanitizer refuses to start where anything is preloaded before it.
 #[test]
 fn address_sanitizer_preloaded_before_us_copies_right() {
     let program = victim_with("trap_copy", &["-fsanitize=address"]);

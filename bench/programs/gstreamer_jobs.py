@@ -20,7 +20,7 @@ def shm(count):
             source = f"shmsrc socket-path={path} num-buffers={count}"
             receiver = start(f"gst-launch-1.0 -q {source} ! {sink}".split())
             check(ended(receiver) == 0, "the receiver failed")
-        # It ends when all it sent was taken; shmsink may complain of its own end.
+        # The sender ends when all it sent was taken; shmsink may complain of its own end.
         check(ended(sender) in (0, 1), "the sender failed")
         if CHECK:
             with open(out, "rb") as file:

@@ -9,7 +9,7 @@ import subprocess
 
 from work import CHECK, FOLDER, MIB, check, clock, main, ready, short_folder, skip, start, stop
 
-# It refuses to run as root.
+# PostgreSQL refuses to run as root.
 USER = "postgres" if os.getuid() == 0 else None
 
 # Eight strings, each made of large parts: repeat() itself is to cost little.

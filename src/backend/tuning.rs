@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn sleeper_learns_to_wake_up_in_time_and_not_too_early() {
-        // It takes 150 us of 2.5 GHz to wake up.
+        // Waking up takes 150 us at 2.5 GHz.
         let (lead, late) = (Lead::default(), 375_000);
         let mut overslept = 0;
         for _ in 0..1000 {

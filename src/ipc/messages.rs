@@ -30,9 +30,9 @@ pub use crate::ipc::claims::Role;
 
 /// Result of a post.
 pub enum AfterPost {
-    /// It is over with this count, and nothing of it is remembered.
+    /// The message is over with this count, and nothing of it is remembered.
     Over(usize),
-    /// It has this number. For an unmatched read there is nothing to do until the hint changes,
+    /// The message has this number. For an unmatched read there is nothing to do until the hint changes,
     /// because the writer looks for it.
     Waits(u32, Option<Hint>),
 }

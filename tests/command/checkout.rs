@@ -8,7 +8,7 @@ pub const BUILD: &str =
     r#"mkdir -p "$target" && cp "$LIBRARY" "$target/libadma.so" && cp "$COMMAND" "$target/adma""#;
 
 pub struct Checkout {
-    /// Also holds the record of the fake cargo.
+    /// Holds the tree, and the record of the fake cargo.
     pub folder: Folder,
     pub tree: PathBuf,
 }

@@ -38,7 +38,7 @@ fn warning_for_a_statically_linked_program_and_its_scripts() {
         command.env("PATH", &path);
         command
     });
-    // It prints what it prints without us.
+    // The program prints what it prints without us.
     let (out, _) = succeed(adma().arg(&program));
     assert_eq!(out, succeed(&mut plain(&program)).0);
 }

@@ -30,7 +30,7 @@ static void listened(void)
     EXPECT(adma_connect(path), -ECONNREFUSED);
     at(path); /* the left-over file is replaced */
     unlink(path);
-    /* But no other file, not even an empty one, and no link. */
+    /* No other file is replaced, not even an empty one, and no link. */
     close(open(path, O_CREAT | O_WRONLY, 0600));
     EXPECT(adma_listen(path), -EADDRINUSE);
     EXPECT(access(path, W_OK), 0);

@@ -244,7 +244,7 @@ static void yama(void)
     two_children();
 }
 
-/* They lie on the stack of every thread, the library's too. */
+/* Thread-local variables lie on the stack of every thread, the library's too. */
 static __thread volatile char own[300 * 1024];
 
 static void *nothing(void *unused)

@@ -6,7 +6,7 @@
 
 /* ---- waiting costs nothing ------------------------------------------------------------ */
 
-/* Also with another connection that has an unread message. */
+/* Also sleeps beside another connection that has an unread message. */
 static void quiet(void)
 {
     struct rusage before, after;

@@ -81,7 +81,7 @@ fn daemon_reports_its_own_copies_to_the_file() {
     let mut command = fixed("trap_ends", "daemon");
     command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", folder.join("report"));
     assert_eq!(ended(&mut command), (Some(0), String::new(), String::new()));
-    // It outlives the process that we have waited for.
+    // The child outlives the process that we have waited for.
     let report = (0..6000).find_map(|_| {
         std::thread::sleep(Duration::from_millis(20));
         let text = fs::read_to_string(folder.join("report")).ok()?;

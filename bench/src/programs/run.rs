@@ -146,7 +146,7 @@ fn wait(child: &Child) -> io::Result<(i32, f64)> {
     // SAFETY: zeros are a good rusage.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     loop {
-        // SAFETY: both are ours; the child has not been waited for by anybody.
+        // SAFETY: both are ours; the child has not been waited for yet.
         let pid = unsafe { libc::wait4(child.id() as i32, &mut status, 0, &mut usage) };
         if pid >= 0 {
             break;

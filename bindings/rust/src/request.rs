@@ -44,7 +44,7 @@ impl Cookie {
         // SAFETY: takes nothing.
         let fd = unsafe { (library.adma_poll_fd)() };
         reactor::register(fd, cx.waker(), fd < 0);
-        // It may have ended before it was registered.
+        // The copy may have ended before it was registered.
         self.check(library).map_or(Poll::Pending, |result| Poll::Ready(told(result)))
     }
 

@@ -10,13 +10,13 @@ use core::sync::atomic::{AtomicU32, AtomicUsize};
 pub mod slot {
     pub const FREE: u32 = 0;
     pub const POSTED: u32 = 1;
-    /// The service thread has it.
+    /// The service thread has the copy.
     pub const RUNNING: u32 = 2;
-    /// It is over although words are missing: the streams say so.
+    /// The copy is over although words are missing: the streams say so.
     pub const OVER: u32 = 3;
-    /// Nothing of it was begun.
+    /// No transfer of the copy was begun.
     pub const REFUSED: u32 = 4;
-    /// It failed, and the card writes no more.
+    /// The copy failed, and the card writes no more.
     pub const FAILED: u32 = 5;
 }
 

@@ -20,7 +20,7 @@ pub enum Unavailable {
 impl Display for Unavailable {
     fn fmt(&self, out: &mut Formatter<'_>) -> Result {
         let (what, errno) = match *self {
-            Unavailable::Nothing => return out.write_str("nobody knows"),
+            Unavailable::Nothing => return out.write_str("reason not known"),
             Unavailable::NoDriver => return out.write_str("no libcuda.so.1 that could be opened"),
             Unavailable::Driver(code) => return write!(out, "the driver says CUDA error {code}"),
             Unavailable::Watch(errno) => ("userfaultfd is not available", errno),

@@ -19,7 +19,7 @@ pub const ASK_AGAIN: u64 = 2_500_000;
 #[derive(PartialEq, Eq)]
 enum WordState {
     Missing,
-    /// It is over, and nothing has failed.
+    /// The request is over, and nothing has failed.
     Come,
     /// Later requests have used these words, so it is over. A failure may be known only to a thread
     /// that has not noted it yet.

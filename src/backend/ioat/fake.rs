@@ -238,7 +238,8 @@ impl Kernel {
     }
 }
 
-/// Those that have a handler; and those of bad pages, unless our own handler gets them.
+/// Returns whether signals that have a handler are blocked; those of bad pages need not be where our
+/// own handler gets them.
 fn signals_are_held() -> bool {
     use crate::os::signal_mask::{change_signal_mask, handled, signal_set};
     let now = change_signal_mask(libc::SIG_BLOCK, 0);

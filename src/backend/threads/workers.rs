@@ -455,7 +455,7 @@ fn wait_until_they_have_left() {
         // The kernel wakes us when it clears the word.
         sys::futex_wait_shared(worker.alive.as_ptr(), 1, end - now);
     }
-    // They have left their stacks, but may still be counted.
+    // Workers have left their stacks, but the kernel may still count them.
     for worker in &WORKERS {
         let tid = worker.tid.swap(0, Ordering::Relaxed);
         while tid != 0 && sys::is_thread(tid) && sys::nanoseconds() < end {

@@ -195,7 +195,7 @@ impl Program {
             // SAFETY: stops this process.
             unsafe { libc::raise(libc::SIGSTOP) };
             match self.look() {
-                // It goes on, or it did and has been stopped again.
+                // The program goes on, or did and has been stopped again.
                 News::StoppedOrGoesOn => {}
                 News::None => let_go_on = true,
                 News::Ended(end) => return Some(end),

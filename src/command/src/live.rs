@@ -38,7 +38,7 @@ pub enum State {
     Aborted,
     /// Gone without notice.
     Killed,
-    /// It has executed another program.
+    /// Has executed another program.
     Replaced,
     /// Runs in another pid namespace.
     Elsewhere,
@@ -143,13 +143,13 @@ pub fn make_tree() -> Option<PathBuf> {
 }
 
 /// Returns every process of this user that keeps a live file. Files of processes that have gone are
-/// removed, unless a command is about to collect them. With `everybody`, also those of other users,
+/// removed, unless a command is about to collect them. With `all_users`, also those of other users,
 /// as far as this user may read them (root).
-pub fn all(everybody: bool, folder: Option<&Path>) -> Vec<LiveProcess> {
+pub fn all(all_users: bool, folder: Option<&Path>) -> Vec<LiveProcess> {
     let mut all = Vec::new();
     let mut places = places();
     places.extend(folder.map(Path::to_owned));
-    if everybody {
+    if all_users {
         places.extend(places_of_others());
     }
     for place in places.into_iter().filter(|place| owner(place).is_some()) {

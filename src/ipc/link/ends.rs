@@ -16,14 +16,14 @@ const BELIEVED_TICKS: u64 = 10_000_000;
 /// States of the peer.
 pub mod other {
     pub const ALIVE: u32 = 0;
-    /// It closes; pieces that it has begun may still be copied.
+    /// The peer closes; pieces that it has begun may still be copied.
     pub const CLOSING: u32 = 1;
     /// A side has changed its rights, so the proofs do not hold; pieces may still be copied.
     pub const CHANGED: u32 = 2;
-    /// It has closed.
+    /// The peer has closed.
     pub const CLOSED: u32 = 3;
     pub const DIED: u32 = 4;
-    /// It has broken the protocol.
+    /// The peer has broken the protocol.
     pub const BROKEN: u32 = 5;
 }
 

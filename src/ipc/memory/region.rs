@@ -152,9 +152,9 @@ impl Lane {
 
 /// States of a side that closes; 0: it does not.
 pub mod closed {
-    /// Pieces that it has begun may still be copied.
+    /// Pieces that this side has begun may still be copied.
     pub const BEGUN: u32 = 1;
-    /// It touches no buffer any more.
+    /// This side touches no buffer any more.
     pub const DONE: u32 = 2;
     /// Not closing, but its own rights have changed: the proofs do not hold any more.
     pub const CHANGED: u32 = 4;

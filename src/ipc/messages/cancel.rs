@@ -9,11 +9,11 @@ use core::sync::atomic::Ordering;
 /// Result of `withdraw`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Withdrawal {
-    /// It is over, and its result is to be collected.
+    /// The message is over, and its result is to be collected.
     Over,
-    /// It is withdrawn, and its slot free or kept for the peer; the export of its buffer.
+    /// The message is withdrawn, its slot free or kept for the peer; the export of its buffer.
     Withdrawn(u64),
-    /// Pieces are in flight: it is over when they have ended.
+    /// Pieces are in flight: the message is over when they have ended.
     Wait,
 }
 

@@ -101,9 +101,9 @@ impl Greeting {
 /// Sides that a process can be.
 pub mod side {
     pub const EITHER: u32 = 0;
-    /// It has called `connect`.
+    /// This side has called `connect`.
     pub const GUEST: u32 = 1;
-    /// It has called `accept`.
+    /// This side has called `accept`.
     pub const HOST: u32 = 2;
 }
 
@@ -212,7 +212,7 @@ async fn greet(mut talk: Talk, settings: Settings, wanted: u32) -> Result<Establ
     let mut mine = Greeting { magic: MAGIC, version: VERSION, nonce, ..Greeting::default() };
     (mine.region, mine.side) = (region_size, wanted);
     let heard = match talk.say(&mut mine, HELLO, &[]).await {
-        // It may have closed before we spoke; what it has said tells more.
+        // The peer may have closed before we spoke; what it has said tells more.
         Ok(()) | Err(libc::EPIPE) => talk.hear(HELLO, 0).await,
         Err(errno) => Err(errno),
     };

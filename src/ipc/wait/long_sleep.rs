@@ -45,7 +45,7 @@ impl<'a> AnnouncedSleep<'a> {
         self.link.note_events([own, process]);
         if own != 0 {
             self.link.drain();
-            // It may have told of messages that no thread waits for, or of a lost right.
+            // The peer may have told of messages that no thread waits for, or of a lost right.
             self.link.note_in_background();
         }
         if others != 0 {

@@ -42,7 +42,7 @@ refused() {
 expect_in_log '^adma: no usable DMA_MEMCPY channel'
 refused ptdma
 refused adma_soft
-# It says so itself: it keeps no order, whatever its name.
+# The driver says itself that it keeps no order, whatever its name.
 refused ioatdma no_order=1
 engine 4
 insmod "$GUEST_MODULE"

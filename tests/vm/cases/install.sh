@@ -44,7 +44,7 @@ if [ "$rule" != "$want" ] || ! grep -qx DEVNAME=adma $sys/uevent ||
 	echo "the rule is not for this device: $rule"
 	exit 1
 fi
-# And udev itself agrees, where it is installed.
+# udev itself agrees, where it is installed.
 if command -v udevadm >/dev/null; then
 	getent group adma >/dev/null || groupadd --system adma
 	mkdir -p /run/udev/rules.d

@@ -73,7 +73,7 @@ impl Service {
 
     /// Returns how many of `left` bytes from `at` on lie in one registration of the last flight.
     fn within(&self, at: usize, left: usize) -> usize {
-        // Also those that have gone stale since: they stay registered while they are used.
+        // Stale registrations count too: they stay registered while they are used.
         let registrations = self.flights.last().map_or(&[][..], |flight| &flight.registrations);
         let all = registrations.iter().map(|&index| self.gpu.registrations.get(index));
         let found = all.filter(|found| (found.start()..found.end()).contains(&at)).last();

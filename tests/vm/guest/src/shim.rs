@@ -179,7 +179,7 @@ impl Steady {
     pub fn start() -> Outcome<Steady> {
         let folder = Folder::new("steady")?;
         let mut command = victim("steady", &["262144"])?;
-        // It ends when its standard input does.
+        // The program ends when its standard input does.
         let program = report_into(&mut command, &folder).stdin(Stdio::piped()).spawn()?;
         Ok(Steady { program, folder })
     }

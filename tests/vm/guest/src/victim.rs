@@ -46,7 +46,7 @@ pub fn expect_eperm(fd: i32) -> Outcome {
     let mapped = Region::map_file(fd, 0, PAGE, libc::PROT_READ, libc::MAP_SHARED);
     ensure!(mapped.is_err(), "the words of another's file are mapped");
     dst.expect(1).context("copied for another process")?;
-    // And its own is its own.
+    // A file that this process opens serves it.
     Device::open()?.info().map(drop)
 }
 

@@ -173,7 +173,7 @@ pub fn count_of_calls_descriptors_and_pins_is_least() -> Outcome {
     Ok(())
 }
 
-/// They check that our fault handler is in front of the program's, for both signals.
+/// The two calls check that our fault handler is in front of the program's, for both signals.
 pub fn count_of_calls_with_a_share_of_the_callers_is_two_more() -> Outcome {
     const LOOK: i64 = libc::SYS_rt_sigaction;
     let row = measure(ROLES[0], 1 << 20, COPIES, "0.25")?;

@@ -232,7 +232,7 @@ impl Fuzzer {
         let pointer =
             if self.random.once_in(8) { self.bad_pointer() } else { self.arena.address(at) };
         let fd = match number {
-            // It may have made a descriptor that stays open.
+            // The call may have made a descriptor that stays open.
             PORT => -1,
             EXPORT | UNEXPORT => self.port(),
             _ => self.device().fd(),

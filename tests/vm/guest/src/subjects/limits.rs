@@ -55,7 +55,7 @@ pub fn limit_of_locked_memory_is_not_used_up_by_a_refused_request() -> Outcome {
     })
 }
 
-/// Nor do pages that a refused export has left beside those of a smaller one.
+/// After an export beyond the limit a smaller one fits: no page of the refused one stays counted.
 pub fn limit_of_locked_memory_is_not_used_up_by_a_refused_export() -> Outcome {
     in_child(|| {
         let device = Device::with_limit(LIMIT)?;
@@ -283,7 +283,7 @@ pub fn limit_close_of_an_inherited_file_waits_for_none_of_its_pages() -> Outcome
     Ok(())
 }
 
-/// Nor does it wait for the owner's requests: pages stay pinned until those are over.
+/// The owner's requests are not waited for: pages stay pinned until those are over.
 pub fn limit_close_of_an_inherited_file_waits_for_none_of_its_requests() -> Outcome {
     const LEN: usize = 256 * PAGE;
     let bench = Bench::new()?;

@@ -214,7 +214,7 @@ pub fn moment_change_of_destination_waits_for_what_is_under_way() -> Outcome {
     })
 }
 
-/// Nor does a copy read from it: what is written there afterwards goes nowhere.
+/// A copy does not read what is written to its source after the change.
 pub fn moment_change_of_source_waits_for_what_is_under_way() -> Outcome {
     slowly(|| {
         for (name, change) in CHANGES {

@@ -141,7 +141,7 @@ pub fn provider_error_half_way_names_the_pieces() -> Outcome {
     Ok(())
 }
 
-/// They return only with the module; requests keep ending.
+/// The queues return only when the module is loaded again; requests keep ending.
 pub fn provider_error_again_and_again_leaves_the_queues_out() -> Outcome {
     let (bench, device) = disordered(0)?;
     kernel::announce("adma");

@@ -156,7 +156,7 @@ pub fn wreck_unbind_and_bind_again_brings_the_channels_back() -> Outcome {
         first.unbind()?;
         modules::bind(&first.name)?;
         expect_copies(&device, first.left)?;
-        // It can be unbound again, and is not the module's.
+        // The function can be unbound again, and is not the module's.
         first.unbind()?;
         expect_copies(&device, first.left)
     })
