@@ -29,9 +29,7 @@ pub fn describe() -> Vec<(&'static str, String)> {
         .filter(|(name, _)| name.starts_with("ADMA_"))
         .map(|(name, value)| format!("{name}={value}"))
         .collect();
-    if !knobs.is_empty() {
-        lines.push(("knobs", knobs.join(" ")));
-    }
+    lines.extend((!knobs.is_empty()).then(|| ("knobs", knobs.join(" "))));
     lines
 }
 

@@ -1,7 +1,6 @@
 //! The command line. The driver hands it on to every process it starts.
 
 use crate::benches::reads;
-use crate::out::parse_size;
 use crate::programs::jobs;
 use crate::{ACTIONS, BENCHES};
 use clap::ArgAction::Set;
@@ -140,8 +139,7 @@ fn knobs(text: &str) -> Result<String, String> {
 }
 
 fn size(text: &str) -> Result<usize, String> {
-    let bytes = parse_size(text).filter(|bytes| *bytes > 0);
-    bytes.ok_or("want bytes, or a K, M or G suffix".into())
+    adma_record::knobs::size(text).ok_or("want bytes, or a K, M or G suffix".into())
 }
 
 #[cfg(test)]

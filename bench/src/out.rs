@@ -65,14 +65,6 @@ pub fn size(bytes: usize) -> String {
     format!("{number}{unit}")
 }
 
-/// Parses what `size` writes, or a plain number.
-pub fn parse_size(text: &str) -> Option<usize> {
-    let units = [("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30)];
-    let unit = units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)));
-    let (digits, factor) = unit.unwrap_or((text, 1));
-    digits.parse::<usize>().ok()?.checked_mul(factor)
-}
-
 /// Formats a ratio with two digits.
 pub fn ratio(value: f64) -> String {
     if value.is_finite() { format!("{value:.2}") } else { "-".into() }

@@ -89,10 +89,7 @@ fn starting(adma: &Adma, pair: &Pair, walk: &mut Walk, options: &Options) {
             let begun = now();
             cookies.push(adma.start(spot, MIB));
             let taken = (now() - begun) as f64;
-            match turn {
-                0 => asleep.push(taken),
-                _ => awake.push(taken),
-            }
+            if turn == 0 { &mut asleep } else { &mut awake }.push(taken);
         }
         let begun = now();
         for _ in 0..100 {
@@ -166,7 +163,7 @@ fn overlap(adma: &Adma, pair: &Pair, walk: &mut Walk, heat: Heat, options: &Opti
                 part.push((copy + computing - total) / copy);
                 times.iter_mut().zip(took).for_each(|(times, took)| times.push(took));
             }
-            // Not times libc's time: of a computation that long the scatter hides a short copy.
+            // From our own time, not libc's: the scatter of a longer computation hides a short copy.
             let copy = if turns > 0 { times[1].median() } else { copy };
             turns = (2.5 * copy / per_turn) as u64;
         }

@@ -5,8 +5,9 @@
 
 use crate::measure::Samples;
 use crate::options::{MIB, Options};
-use crate::out::{self, Table, figure, median, parse_size, progress, ratio, spread};
+use crate::out::{self, Table, figure, median, progress, ratio, spread};
 use crate::spawn;
+use adma_record::knobs;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -152,7 +153,7 @@ fn compare(setting: &Setting, program: &Path, options: &Options, table: &mut Tab
 
 fn case(line: &str) -> Option<((String, usize), f64)> {
     let mut words = line.split(' ');
-    let case = (words.next()?.to_string(), parse_size(words.next()?)?);
+    let case = (words.next()?.to_string(), knobs::size(words.next()?)?);
     Some((case, words.next()?.parse().ok()?))
 }
 

@@ -6,6 +6,7 @@ use super::plot::{Plot, escape, number};
 use crate::driver::Results;
 use crate::out::{self, Figures};
 use crate::targets::matches;
+use adma_record::knobs;
 use std::fmt::Write;
 use std::path::Path;
 use std::{fs, io};
@@ -212,7 +213,7 @@ fn plot<'a>(drawing: &'a Drawing, figures: &Figures) -> Plot<'a> {
         let column = pattern.split('.').position(|field| field == "*")?;
         let points = figures.iter().filter(|(key, _)| matches(pattern, key));
         let point = |(key, figure): (&String, &out::Figure)| {
-            Some((out::parse_size(key.split('.').nth(column)?)? as f64, figure.value))
+            Some((knobs::size(key.split('.').nth(column)?)? as f64, figure.value))
         };
         let mut points: Vec<(f64, f64)> = points.filter_map(point).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
