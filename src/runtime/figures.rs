@@ -130,7 +130,6 @@ pub(super) fn report(process: &Process, stderr: Option<i32>) {
         threshold: DISPATCHER.threshold(),
         nanoseconds_per_tick,
         caller_bytes: caller_bytes(),
-        channel_name: if matches!(backend, "ioat" | "gpu") { backend } else { "adma" },
         channel_bytes: &bytes[..used.max(channels)],
         faults: count(&threads::FAULTS) + count(&ioat.faults),
         taken_back: count(&threads::TAKEN_BACK),

@@ -1,6 +1,6 @@
 //! The report for programs: one JSON object on one line.
 
-use super::live::Calls;
+use super::live::{Calls, channel_name};
 use super::messages::Messages;
 use super::snapshot::{HelperCounts, Snapshot};
 use super::worth::{self, Interval};
@@ -45,7 +45,7 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
 
     write!(out, "}},\"channel_bytes\":{{\"caller\":{}", snapshot.caller_bytes)?;
     for (number, bytes) in snapshot.channel_bytes.iter().enumerate() {
-        write!(out, ",\"{}-{number}\":{bytes}", snapshot.channel_name)?;
+        write!(out, ",\"{}-{number}\":{bytes}", channel_name(snapshot.backend))?;
     }
     let (checked, wrong) = (recorder.verified.load(Relaxed), recorder.mismatched.load(Relaxed));
     write!(out, "}},\"verify\":{{\"checked\":{checked},\"mismatched\":{wrong}}}")?;

@@ -18,8 +18,6 @@ pub struct Snapshot<'a> {
     pub threshold: Option<usize>,
     pub nanoseconds_per_tick: f64,
     pub caller_bytes: u64,
-    /// Name of a channel, in front of its number.
-    pub channel_name: &'a str,
     pub channel_bytes: &'a [u64],
     /// Copies in which the caller redid pieces because of a bad page.
     pub faults: u64,
@@ -98,7 +96,6 @@ mod tests {
             threshold: Some(1 << 20),
             nanoseconds_per_tick: 0.5,
             caller_bytes: 60,
-            channel_name: "ioat",
             channel_bytes: &[30, 10],
             faults: 0,
             taken_back: 0,

@@ -1,5 +1,6 @@
 //! The text report: what every report has, and what only the library knows.
 
+use super::live::channel_name;
 use super::snapshot::{HelperCounts, Snapshot};
 use super::units::{Bytes, Time};
 use super::{tables, worth};
@@ -14,7 +15,7 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
     let report = tables::Report {
         recorder: snapshot.recorder,
         messages: snapshot.messages,
-        channels: (snapshot.caller_bytes, snapshot.channel_name, snapshot.channel_bytes),
+        channels: (snapshot.caller_bytes, channel_name(snapshot.backend), snapshot.channel_bytes),
         sentence: sentence.as_ref().map(|sentence| sentence as &dyn Display),
         floor: snapshot.floor as u64,
         threshold: snapshot.threshold.map(|bytes| bytes as u64),

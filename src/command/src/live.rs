@@ -114,11 +114,6 @@ pub fn channel_bytes(live: &Live) -> Vec<u64> {
     live.facts.channel_bytes.iter().take(channels).map(|bytes| bytes.load(Relaxed)).collect()
 }
 
-/// Returns the name of an engine's channels, in front of their number.
-pub fn channel_name(backend: &str) -> &str {
-    if matches!(backend, "ioat" | "gpu") { backend } else { "adma" }
-}
-
 /// Returns folders that may hold live files of this user.
 pub fn places() -> Vec<PathBuf> {
     let runtime = std::env::var("XDG_RUNTIME_DIR").ok();
@@ -310,13 +305,11 @@ fn owner(path: &Path) -> Option<u32> {
 /// Returns the folders of live files of other users, which are named after their owner.
 fn places_of_others() -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for (folder, before, after) in
-        [("/run/user", "", "adma"), ("/dev/shm", "adma-", ""), ("/tmp", "adma-", "")]
-    {
+    for (folder, before, after) in live::FOLDERS {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten().take(MOST) {
             let name = entry.file_name();
             let number = name.to_str().and_then(|name| name.strip_prefix(before)?.parse().ok());
-            let path = if after.is_empty() { entry.path() } else { entry.path().join(after) };
+            let path = PathBuf::from(format!("{}{after}", entry.path().display()));
             if number.is_some_and(|number: u32| number != user() && owner(&path) == Some(number)) {
                 found.push(path);
             }

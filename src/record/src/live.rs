@@ -223,14 +223,24 @@ impl Fallback {
 
 const _: () = assert!(Fallback::ALL.len() < REASONS);
 
+/// Folders of live files besides that of XDG_RUNTIME_DIR: what stands before and after the number of
+/// their user in a folder for all users.
+pub const FOLDERS: [(&str, &str, &str); 3] =
+    [("/run/user", "", "/adma"), ("/dev/shm", "adma-", ""), ("/tmp", "adma-", "")];
+
 /// Lists folders in which a user's live files may be, in order. `runtime`: XDG_RUNTIME_DIR.
 pub fn folders(user: u32, runtime: Option<&str>, mut add: impl FnMut(core::fmt::Arguments<'_>)) {
     if let Some(runtime) = runtime.filter(|path| path.starts_with('/')) {
         add(format_args!("{runtime}/adma"));
     }
-    add(format_args!("/run/user/{user}/adma"));
-    add(format_args!("/dev/shm/adma-{user}"));
-    add(format_args!("/tmp/adma-{user}"));
+    for (folder, before, after) in FOLDERS {
+        add(format_args!("{folder}/{before}{user}{after}"));
+    }
+}
+
+/// Returns the name of an engine's channels, in front of their number.
+pub fn channel_name(backend: &str) -> &str {
+    if matches!(backend, "ioat" | "gpu") { backend } else { "adma" }
 }
 
 impl Live {

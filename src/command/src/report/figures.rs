@@ -4,7 +4,7 @@ use super::Process;
 use crate::live;
 use adma_record::Counters;
 use adma_record::histogram::Histogram;
-use adma_record::live::Live;
+use adma_record::live::{Live, channel_name};
 use adma_record::worth::{Interval, Sentence};
 use hdrhistogram::Histogram as Hdr;
 use std::cmp::Reverse;
@@ -71,7 +71,7 @@ impl Figures {
     /// Returns the bytes of shared copies by channel, the caller's own first.
     pub fn channels(&self) -> Named {
         let backend = live::backend(&self.live);
-        let name = live::channel_name(&backend);
+        let name = channel_name(&backend);
         let caller = ("caller".to_owned(), self.live.facts.caller_bytes.load(Relaxed));
         let channels = live::channel_bytes(&self.live).into_iter().enumerate();
         let channels = channels.map(|(number, bytes)| (format!("{name}-{number}"), bytes));

@@ -3,7 +3,8 @@
 use super::figures::Site;
 use super::units::{bytes, cut, nanoseconds, percent, seconds};
 use super::{Process, Report};
-use crate::live::{channel_bytes, channel_name};
+use crate::live::channel_bytes;
+use adma_record::live::channel_name;
 use adma_record::tables;
 use adma_record::units::Time;
 use std::fmt::{Display, Write};

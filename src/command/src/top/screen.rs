@@ -3,9 +3,9 @@
 use super::columns::{self, Layout as Columns};
 use super::set::{self, Setting};
 use super::{INTERVAL, Row, Sampler, Wish};
-use crate::live::{backend, channel_bytes, channel_name};
+use crate::live::{backend, channel_bytes};
 use crate::say::{FAILED, fail};
-use adma_record::live::{Control, MOST_CHANNELS};
+use adma_record::live::{Control, MOST_CHANNELS, channel_name};
 use adma_record::units::Bytes;
 use adma_record::{tables, worth};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
