@@ -29,6 +29,7 @@ mod stores;
 
 use crate::backend::threads::workers::SPIN_TICKS;
 use crate::backend::threads::{Cost, Pieces, Seen};
+use crate::backend::tuning;
 use crate::os::mapped::Zeroed;
 use crate::os::sys::{self, THREAD_SLOTS};
 use crate::stats::Fallback;
@@ -197,16 +198,10 @@ fn add(count: &AtomicU32) -> u32 {
     before
 }
 
-/// Moves an average towards a sample by one part in `weight`; 0 means no average yet.
+/// Moves an average towards a sample by one part in `weight`.
 fn blend(average: &AtomicU32, sample: u32, weight: u64) {
-    let before = u64::from(average.load(Relaxed));
-    // A copy that was preempted counts for no more than four.
-    let sample = u64::from(sample);
-    let next = match before {
-        0 => sample,
-        _ => (before * (weight - 1) + sample.min(4 * before)) / weight,
-    };
-    average.store(next.max(1) as u32, Relaxed);
+    let next = tuning::blend(average.load(Relaxed).into(), sample.into(), weight, 4);
+    average.store(next as u32, Relaxed);
 }
 
 /// Returns whether a call is among the first ones, or is one in `then`.

@@ -13,7 +13,7 @@ mod request;
 pub mod signals;
 mod stretch;
 pub mod threads;
-mod tuning;
+pub mod tuning;
 
 use crate::os::{process, sys::NoNewFilter};
 

@@ -8,6 +8,15 @@ use crate::os::sys;
 use crate::plan::PAGE;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
+/// Moves an average towards a sample by one part in `weight`; 0 means no average yet. A sample above
+/// `most` times the average is an outlier, of a copy that was preempted, and counts as that.
+pub fn blend(average: u64, sample: u64, weight: u64, most: u64) -> u64 {
+    match average {
+        0 => sample.max(1),
+        _ => (average * (weight - 1) + sample.min(most * average)).div_ceil(weight),
+    }
+}
+
 /// Ticks that the engine takes for a copy, by its size: one number for each power of two, because
 /// the fixed cost weighs more in small ones.
 pub struct CopyTimes([AtomicU64; 64]);
@@ -24,10 +33,7 @@ impl CopyTimes {
         let class = bytes.max(1).ilog2();
         let now = ((u128::from(ticks) << class) / bytes.max(1) as u128) as u64;
         let cell = &self.0[class as usize];
-        let before = cell.load(Relaxed);
-        // Clamps an outlier to twice the average.
-        let next = if before == 0 { now } else { (3 * before + now.min(2 * before)).div_ceil(4) };
-        cell.store(next.max(1), Relaxed);
+        cell.store(blend(cell.load(Relaxed), now, 4, 2), Relaxed);
     }
 
     /// Notes an upper bound: the caller came late to look.

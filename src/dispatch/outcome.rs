@@ -19,6 +19,11 @@ use core::sync::atomic::Ordering;
 /// them to come.
 const GAIN_FROM: usize = 16 << 20;
 
+/// Returns the row of the statistics that a call belongs to.
+fn size_of_sample(decision: &Decision, len: usize) -> usize {
+    if decision.fresh.is_some() { FRESH } else { class(len) }
+}
+
 impl Dispatcher {
     /// Tells the learner, the count of callers and the statistics about a call that is over.
     pub(super) fn learn_from(
@@ -85,11 +90,10 @@ impl Dispatcher {
             Self::note_unaided(whole.ticks);
         }
         if config.counts() {
-            let size = if decision.fresh.is_some() { FRESH } else { class(len) };
             let call = Call {
                 path: completion.path,
                 kind: operation.kind() as usize,
-                size,
+                size: size_of_sample(decision, len),
                 is_read: operation.kind() == Kind::Reads,
                 bytes: operation.bytes(completion.answer),
                 begun,
@@ -132,10 +136,7 @@ impl Dispatcher {
         // After shared calls, caches hold other lines than they would without us.
         let is_settled = self.libc_ticks.load(Ordering::Relaxed) >= SETTLING_TICKS
             || !is_cached && (!decision.back_to_back || len >= LARGE);
-        let row = samples.row(
-            operation.kind() as usize,
-            if decision.fresh.is_some() { FRESH } else { class(len) },
-        );
+        let row = samples.row(operation.kind() as usize, size_of_sample(decision, len));
         match (completion.path, decision.by) {
             (Path::Engine, Ok(EngineKind::Threads(_))) if decision.fresh.is_none() && is_cached => {
             }

@@ -9,6 +9,7 @@ use super::refusal::Refusal;
 use super::watch;
 use crate::backend::Refused;
 use crate::backend::copy_loop::Sequence;
+use crate::backend::tuning;
 use crate::os::mapped::{Zeroed, zeroed};
 use crate::os::signal_mask::{self, SignalsHeld};
 use crate::os::sys::{self, NoFilter, NoNewFilter};
@@ -259,8 +260,7 @@ fn most() -> u32 {
 pub fn note_gain(times: usize) {
     let (before, now) = (USEFUL.load(Ordering::Relaxed), useful(times));
     let alive = headcount::alive(ALIVE.load(Ordering::Relaxed));
-    // An outlier moves the average by a quarter of the way at most, down as well as up.
-    let now = (3 * before + now).div_ceil(4);
+    let now = tuning::blend(before.into(), now.into(), 4, MOST_WORKERS as u64) as u32;
     if now != before {
         USEFUL.store(now, Ordering::Relaxed);
         if alive > now + now / 4 {
