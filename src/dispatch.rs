@@ -244,7 +244,7 @@ impl Dispatcher {
         let learner = self.learner(task.kind());
         if !config.counts() && !config.profile && learner.passes_untimed(task.len, sys::ticks) {
             // SAFETY: the caller's promise.
-            let answer = unsafe { task.alone() };
+            let answer = unsafe { task.call_libc() };
             learner.note_end(sys::ticks());
             return answer;
         }
@@ -253,12 +253,12 @@ impl Dispatcher {
         }
         if task.len < self.entry_min(config, FLOOR) || self.closed.load(Ordering::Relaxed) {
             // SAFETY: the caller's promise.
-            return unsafe { task.alone() };
+            return unsafe { task.call_libc() };
         }
         if task.len < FRESH_FROM && !config.counts() && self.is_unaided(config, task.len) {
             let begun = sys::ticks();
             // SAFETY: the caller's promise.
-            let answer = unsafe { task.alone() };
+            let answer = unsafe { task.call_libc() };
             Self::note_unaided(sys::ticks().wrapping_sub(begun));
             return answer;
         }
@@ -267,7 +267,7 @@ impl Dispatcher {
             looked = (task.len / 16).min(FIRST_LOOK) & !63;
             let begun = if config.counts() { sys::ticks() } else { 0 };
             // SAFETY: the beginning of the caller's ranges.
-            let answer = unsafe { task.part(0, looked).alone() };
+            let answer = unsafe { task.part(0, looked).call_libc() };
             if answer != 0 {
                 if config.counts() {
                     let ticks = sys::ticks().wrapping_sub(begun);

@@ -137,7 +137,7 @@ impl Operation for Task {
 
     unsafe fn begin(&self, from: usize, len: usize) -> Result<(), Fallback> {
         // SAFETY: part of the caller's ranges.
-        match unsafe { self.part(from, len).alone() } {
+        match unsafe { self.part(from, len).call_libc() } {
             0 => Ok(()),
             _ => Err(Fallback::Early),
         }
@@ -153,7 +153,7 @@ impl Operation for Task {
         // SAFETY: part of the caller's ranges.
         unsafe {
             if !fresh {
-                return rest.alone();
+                return rest.call_libc();
             }
             rest.alone_into_fresh();
         }

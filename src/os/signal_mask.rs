@@ -127,7 +127,7 @@ impl SignalsHeld {
 
     /// Sends deferred signals, to come together with held ones.
     #[cold]
-    fn hold_what_was_put_off() {
+    fn send_deferred() {
         signal_mask(libc::SIG_BLOCK, &FAULTS, core::ptr::null_mut());
         deferred::send_again(deferred::send_to_oneself);
     }
@@ -140,12 +140,12 @@ impl Drop for SignalsHeld {
             holder.leave();
         }
         if self.but_faults && deferred::is_any() {
-            Self::hold_what_was_put_off();
+            Self::send_deferred();
         }
         self.release();
         // One may have come in between.
         if self.but_faults && deferred::is_any() {
-            Self::hold_what_was_put_off();
+            Self::send_deferred();
             self.release();
         }
     }

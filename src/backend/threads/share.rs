@@ -137,7 +137,7 @@ pub unsafe fn share(task: &Task, how: &Options) -> Result<(isize, Seen), Refused
                 Ok((answer, left)) => (answer, rest.part(left.offset, left.len)),
                 Err(refused) if at == 0 && rest.len == part.len => return Err(refused),
                 // SAFETY: part of the caller's ranges.
-                Err(_) => unsafe { (rest.alone(), rest.part(0, 0)) },
+                Err(_) => unsafe { (rest.call_libc(), rest.part(0, 0)) },
             };
         }
         at += part.len;
@@ -220,7 +220,7 @@ unsafe fn share_chunk(
     let mut answer = 0;
     if done_alone != Copied::Whole {
         // SAFETY: part of the caller's ranges.
-        answer = unsafe { task.again(0, own.len) };
+        answer = unsafe { task.retry(0, own.len) };
     }
     for index in undone.into_iter().flatten().filter(|index| !left.contains(index)) {
         if answer != 0 {
@@ -228,7 +228,7 @@ unsafe fn share_chunk(
         }
         let (piece, begun) = (cut.piece(index), sys::ticks());
         // SAFETY: part of the caller's ranges.
-        answer = unsafe { task.again(own.len + piece.offset, piece.len) };
+        answer = unsafe { task.retry(own.len + piece.offset, piece.len) };
         seen.waited += sys::ticks().wrapping_sub(begun);
     }
     let offset = |index: usize| own.len + if index == 0 { 0 } else { cut.piece(index).offset };

@@ -77,12 +77,12 @@ impl Task {
         Self { dst: self.dst + from, src, len, ..*self }
     }
 
-    /// Does it by libc's function.
+    /// Does the task by libc's function.
     ///
     /// # Safety
     /// The program's promise.
     #[unsafe(link_section = ".text.fork")] // see `intercept::entry`
-    pub unsafe fn alone(&self) -> isize {
+    pub unsafe fn call_libc(&self) -> isize {
         let Task { work, dst, src, len } = *self;
         // SAFETY: the caller's promise.
         unsafe {
@@ -95,7 +95,7 @@ impl Task {
         0
     }
 
-    /// Does it before start-up, without libc's functions.
+    /// Does the task before start-up, without libc's functions.
     ///
     /// # Safety
     /// The program's promise.
@@ -112,7 +112,7 @@ impl Task {
         0
     }
 
-    /// Does it by libc's function, into fresh memory: its pages are made step by step, unless the
+    /// Does the task by libc's function. into fresh memory: its pages are made step by step, unless the
     /// program has asked for huge ones. These are one fault each, which locks one mapping; making
     /// pages locks the list of all, and threads that lose their CPU meanwhile hold up others.
     ///
@@ -127,14 +127,14 @@ impl Task {
             let part = self.part(at, step);
             part.make_pages();
             // SAFETY: part of the caller's ranges.
-            unsafe { part.alone() };
+            unsafe { part.call_libc() };
             at += step;
             let huge = (self.dst + at - 1) / HUGE * HUGE;
             if !is_known && huge >= part.dst && huge + HUGE <= self.dst + self.len {
                 is_known = true;
                 if sys::is_resident(huge + HUGE - PAGE) == Some(true) {
                     // SAFETY: as above.
-                    unsafe { self.part(at, self.len - at).alone() };
+                    unsafe { self.part(at, self.len - at).call_libc() };
                     return;
                 }
             }
@@ -167,11 +167,11 @@ impl Task {
     ///
     /// # Safety
     /// The program's promise; no other thread works on it.
-    pub unsafe fn again(&self, from: usize, len: usize) -> isize {
+    pub unsafe fn retry(&self, from: usize, len: usize) -> isize {
         let part = self.part(from, len);
         let Work::Compare(op) = self.work else {
             // SAFETY: part of the caller's ranges.
-            return unsafe { part.alone() };
+            return unsafe { part.call_libc() };
         };
         // SAFETY: part of the caller's ranges. If the loop stops before the end of the part, there
         // is a difference or a bad page near. Going byte by byte, we read nothing behind it.
@@ -184,6 +184,6 @@ impl Task {
             return 0;
         }
         // SAFETY: a character that was just read.
-        unsafe { self.part(at - at % op.unit(), op.unit()).alone() }
+        unsafe { self.part(at - at % op.unit(), op.unit()).call_libc() }
     }
 }
