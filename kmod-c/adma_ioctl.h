@@ -216,7 +216,7 @@ struct adma_export {
 #define ADMA_IOC_WAIT	_IOWR(ADMA_IOC_TYPE, 2, struct adma_wait)
 #define ADMA_IOC_PORT	_IO(ADMA_IOC_TYPE, 3)
 
-/* Of a port. */
+/* Calls for the file of a port. */
 #define ADMA_IOC_EXPORT	_IOWR(ADMA_IOC_TYPE, 4, struct adma_export)
 #define ADMA_IOC_UNEXPORT	_IOWR(ADMA_IOC_TYPE, 5, struct adma_wait)
 

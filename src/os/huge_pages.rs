@@ -103,7 +103,7 @@ impl List {
         Some(high)
     }
 
-    /// In the child of a fork: it is the parent's.
+    /// Closes the list in the child of a fork, where it is the parent's.
     fn forget_after_fork(&self) {
         self.opening.forget_after_fork();
         if let Some(fd) = self.still_open() {

@@ -9,8 +9,8 @@ use crate::os::signal_mask::SignalsHeld;
 use crate::os::{process, sys};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// In ticks: about 50 ms. A copy whose caller does not wait is taken back if the service thread has
-/// not taken it by then.
+/// Ticks, about 50 ms, after which a copy whose caller does not wait is taken back if the service
+/// thread has not taken it.
 const LONG_PATIENCE: u64 = 125_000_000;
 
 impl Engine {

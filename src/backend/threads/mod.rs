@@ -19,7 +19,7 @@ pub mod workers;
 
 pub use share::*;
 
-/// For the child of a fork: there are no workers, and nothing has been copied yet.
+/// Resets the engine in the child of a fork: there are no workers, and nothing has been copied yet.
 pub fn forget_after_fork() {
     workers::forget_after_fork();
     share::forget_counts();

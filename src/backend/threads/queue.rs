@@ -510,8 +510,8 @@ impl Queue {
         woken
     }
 
-    /// For the child of a fork: no worker has come along, and copies of other threads will never be
-    /// finished here.
+    /// Resets the queue in the child of a fork: no worker has come along, and copies of other
+    /// threads will never be finished here.
     pub fn forget_everything(&self) {
         for shared in &self.slots {
             // Writing to a page that nothing has changed would copy it for nothing.
