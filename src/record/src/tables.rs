@@ -11,6 +11,10 @@ use core::cmp::Reverse;
 use core::fmt::{Display, Result, Write};
 use core::sync::atomic::Ordering::Relaxed;
 
+/// Rare events in copies, in words.
+pub const FAULT: &str = "a bad page was left to the caller";
+pub const TAKEN_BACK: &str = "the caller did not wait for a worker that did not run";
+
 /// Data of a report, of one process or of several together.
 pub struct Report<'a> {
     pub recorder: &'a Recorder,
@@ -65,10 +69,7 @@ impl Report<'_> {
         if let Some(told) = &self.messages {
             messages(told, out)?;
         }
-        let rare = [
-            (self.faults, "a bad page was left to the caller"),
-            (self.taken_back, "the caller did not wait for a worker that did not run"),
-        ];
+        let rare = [(self.faults, FAULT), (self.taken_back, TAKEN_BACK)];
         for (copies, what) in rare.into_iter().filter(|(copies, _)| *copies > 0) {
             let noun = if copies == 1 { "copy" } else { "copies" };
             writeln!(out, "  in {copies} {noun} {what}")?;

@@ -7,7 +7,7 @@ use super::units::{bytes, count, nanoseconds, percent, seconds};
 use adma_record::histogram::Histogram;
 use adma_record::knobs::OPS;
 use adma_record::live::Flow;
-use adma_record::tables::PARTS;
+use adma_record::tables::{FAULT, PARTS, TAKEN_BACK};
 use std::cmp::Reverse;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
@@ -266,8 +266,8 @@ fn notes((figures, _): &Shown<'_>) -> Rows {
     let live = &figures.live;
     let notes = [
         (&live.recorder.mismatched, "wrong, and repaired; the engine is off: please report this"),
-        (&live.facts.faults, "a bad page was left to the caller"),
-        (&live.facts.taken_back, "the caller did not wait for a worker that did not run"),
+        (&live.facts.faults, FAULT),
+        (&live.facts.taken_back, TAKEN_BACK),
     ];
     let rows = notes.into_iter().map(|(number, what)| (number.load(Relaxed), what));
     let rows = rows.filter(|(number, _)| *number > 0);

@@ -4,6 +4,7 @@ use super::columns::{self, Layout as Columns};
 use super::set::{self, Setting};
 use super::{INTERVAL, Row, Sampler, Wish};
 use crate::live::{backend, channel_bytes};
+use crate::report::process::FLOOR;
 use crate::say::{FAILED, fail};
 use adma_record::live::{Control, MOST_CHANNELS, channel_name};
 use adma_record::units::Bytes;
@@ -307,7 +308,7 @@ impl Screen {
 
 fn threshold(row: &Row) -> u64 {
     let floor = row.process.live.facts.floor.load(Relaxed);
-    row.threshold().unwrap_or(if floor > 0 { floor } else { 256 << 10 })
+    row.threshold().unwrap_or(if floor > 0 { floor } else { FLOOR })
 }
 
 fn channels(row: &Row) -> u32 {
