@@ -154,8 +154,9 @@ pub struct Cell {
     libc_won: AtomicBool,
     /// Cost of the chosen way: ticks per MiB, a moving average; 0: unknown.
     cost: AtomicU32,
-    /// Ticks per MiB of the last copy that libc has made; 0: none.
+    /// Ticks per MiB of the last copy that libc has made, and of the last whole one; 0: none.
     libc_cost: AtomicU32,
+    whole_libc_cost: AtomicU32,
     /// Gain of sharing in the last series, in parts of `ONE`; 0: there was none.
     gain: AtomicU32,
     /// The average gain of pairs, and what it was at the last series.
@@ -313,7 +314,7 @@ impl Learner {
     /// Returns why a hot copy that would be shared is not: the program pays for it afterwards, or that is
     /// to be found out. `None`: it is shared.
     pub fn rest_speaks_against(&self, len: usize, cell: &Cell) -> Option<Fallback> {
-        if len >= REST_BELOW || !(1..HOT_COST).contains(&cell.libc_cost.load(Relaxed)) {
+        if len >= REST_BELOW || !cell.is_hot() {
             return None;
         }
         let rest = &self.with_rest[class(len)];
@@ -428,9 +429,17 @@ impl Cell {
         (1..FAULT_FREE_COST).contains(&self.libc_cost.load(Relaxed))
     }
 
-    /// Notes a copy that libc has made, for whatever reason.
+    /// Returns whether source and destination were in a cache. First bytes alone do not tell: between
+    /// shared copies they are in the caches of other CPUs.
+    fn is_hot(&self) -> bool {
+        let costs = [&self.libc_cost, &self.whole_libc_cost];
+        costs.iter().any(|cost| (1..HOT_COST).contains(&cost.load(Relaxed)))
+    }
+
+    /// Notes a whole copy that libc has made, for whatever reason.
     pub fn note_libc(&self, whole: Cost) {
-        self.libc_cost.store(whole.per_mebibyte(), Relaxed);
+        let cost = whole.per_mebibyte();
+        [&self.libc_cost, &self.whole_libc_cost].iter().for_each(|of| of.store(cost, Relaxed));
     }
 
     /// Returns the ticks that `bytes` usually take.
@@ -551,7 +560,7 @@ impl Cell {
     pub fn record_pair(&self, first: Cost, rest: Cost) {
         let gain = ratio(first.per_mebibyte(), rest.per_mebibyte());
         // During the first copy of a process the workers are still being made.
-        self.note_libc(first);
+        self.libc_cost.store(first.per_mebibyte(), Relaxed);
         blend(&self.pair, gain, if self.calls.load(Relaxed) < PAIRS_FIRST { 2 } else { 4 });
         if self.price.load(Relaxed) == 0 {
             let gained = rest.ticks * u64::from(gain.saturating_sub(ONE)) / u64::from(ONE);
