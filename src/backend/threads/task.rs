@@ -112,7 +112,7 @@ impl Task {
         0
     }
 
-    /// Does the task by libc's function. into fresh memory: its pages are made step by step, unless the
+    /// Does the task by libc's function, into fresh memory: its pages are made step by step, unless the
     /// program has asked for huge ones. These are one fault each, which locks one mapping; making
     /// pages locks the list of all, and threads that lose their CPU meanwhile hold up others.
     ///
