@@ -66,8 +66,8 @@
  * In the child of fork() the parent's cookies give -EINVAL, destinations of
  * copies that were under way hold some of their bytes, and the child's own
  * first copy starts its own engine. In the child of a bare system call cookies
- * are refused alike, but its own copies are all done at once. After vfork() nothing of adma
- * may be called before exec.
+ * are refused alike, but its own copies are all done at once. After vfork()
+ * nothing of adma may be called before exec.
  *
  * EXIT. A process that ends does not wait for copies under way: they are
  * abandoned. Of those whose end was not told, destinations that outlive the
