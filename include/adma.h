@@ -94,7 +94,7 @@ typedef int64_t adma_cookie_t;
 /*
  * adma_copy - copy, and return when it is done
  *
- * Copies as memmove() does, carried by the same channels as a large memcpy() under
+ * Copies as memmove() does, by the channels that carry a large memcpy() under
  * the preloaded library: with those that have measured better than libc.
  * Nothing is under way when it returns.
  *

@@ -12,7 +12,7 @@
 
 unsigned int adma_align = 1;
 
-/* Queues of a DSA may be disabled at the same time. */
+/* For adma_device_leave(): queues of a DSA may be disabled concurrently. */
 static DEFINE_MUTEX(adma_leave_lock);
 
 /*

@@ -147,7 +147,7 @@ pub fn thread_register() -> Option<u64> {
 /// Number of slots that threads are spread over.
 pub const THREAD_SLOTS: usize = 64;
 
-/// Returns the slot of a thread; two threads may have the same.
+/// Returns a thread's slot, by a hash of `thread_register`: threads may share one.
 pub fn slot_of(thread: u64) -> usize {
     (thread.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - THREAD_SLOTS.ilog2())) as usize
 }

@@ -16,7 +16,7 @@ mod set;
 
 use crate::live::{self, LiveProcess, State};
 use adma_record::live::Recorder;
-use adma_record::worth;
+use adma_record::worth::{self, Interval, Saved};
 use clap::ValueHint;
 use std::collections::HashMap;
 use std::io::IsTerminal;
@@ -95,11 +95,15 @@ struct Row {
     reads_per_second: f64,
     /// Part of the bytes that the engine has carried since the last sample.
     engine: f64,
-    /// Seconds saved; `None`: not known.
-    saved: Option<f64>,
+    saved: Saved,
 }
 
 impl Row {
+    /// Returns the seconds saved; `None`: not known.
+    fn seconds_saved(&self) -> Option<f64> {
+        self.saved.interval.as_ref().ok().and_then(Interval::estimate)
+    }
+
     fn recorder(&self) -> &Recorder {
         &self.process.live.recorder
     }
@@ -176,7 +180,6 @@ impl Sampler {
         };
         let [copies_new, engine_new, bytes_new, messages_new, reads_new] =
             std::array::from_fn(|at| now[at].saturating_sub(before[at]) as f64);
-        let saved = worth::saved(recorder, process.scale(), seconds);
         Row {
             program: process.program(),
             command: process.command_line(),
@@ -188,7 +191,7 @@ impl Sampler {
             messages_per_second: messages_new / passed,
             reads_per_second: reads_new / passed,
             engine: if bytes_new > 0.0 { (engine_new / bytes_new).min(1.0) } else { 0.0 },
-            saved: saved.interval.ok().and_then(|interval| interval.estimate()),
+            saved: worth::saved(recorder, process.scale(), seconds),
             process,
         }
     }

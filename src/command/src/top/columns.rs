@@ -39,7 +39,7 @@ const COLUMNS: [Column; 12] = [
         row.threshold().map_or("-".to_owned(), |bytes| Bytes(bytes).to_string())
     }),
     right("CALLER", 3, |row| row.caller().map_or("-".to_owned(), percent)),
-    right(SAVED, 6, |row| row.saved.map_or("-".to_owned(), signed)),
+    right(SAVED, 6, |row| row.seconds_saved().map_or("-".to_owned(), signed)),
     right("MSGS/S", 2, |row| rate(row.messages_per_second)),
     right("READS/S", 1, |row| rate(row.reads_per_second)),
 ];

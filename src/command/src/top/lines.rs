@@ -4,7 +4,7 @@ use super::columns::Layout;
 use super::{INTERVAL, Row, Sampler, Wish, metrics};
 use crate::say::{self, fail, say};
 use adma_record::messages::Messages;
-use adma_record::worth::{self, Interval, Saved};
+use adma_record::worth::{Interval, Saved};
 use serde_json::{Map, Value, json};
 use std::io::Write as _;
 use std::sync::atomic::Ordering::Relaxed;
@@ -94,7 +94,7 @@ fn json(rows: &[Row]) -> Value {
             "fallbacks": by_name(recorder.fallbacks()),
             "caller_bytes": facts.caller_bytes.load(Relaxed),
             "channel_bytes": channels,
-            "saved": saved(&worth::saved(recorder, row.process.scale(), row.process.seconds())),
+            "saved": saved(&row.saved),
             "messages": messages(row.process.messages()),
             "messages_per_second": row.messages_per_second,
         })

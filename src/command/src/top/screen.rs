@@ -43,7 +43,7 @@ type Key = fn(&Row) -> f64;
 const ORDERS: [(&str, Key); 4] = [
     (columns::BYTES, |row| row.bytes_per_second),
     (columns::COPIES, |row| row.copies_per_second),
-    (columns::SAVED, |row| row.saved.unwrap_or(f64::MIN)),
+    (columns::SAVED, |row| row.seconds_saved().unwrap_or(f64::MIN)),
     (columns::PID, |row| -f64::from(row.process.pid)),
 ];
 
@@ -293,8 +293,7 @@ impl Screen {
         let caller = facts.caller_bytes.load(Relaxed);
         let channels = channel_bytes(&process.live);
         let _ = tables::channels((caller, channel_name(&backend), &channels), &mut text);
-        let saved = worth::saved(recorder, process.scale(), process.seconds());
-        if let Some(sentence) = saved.sentence() {
+        if let Some(sentence) = row.saved.sentence() {
             text += &format!("  {sentence}\n");
         }
         let _ = worth::not_helped(recorder, facts.floor.load(Relaxed), &mut text);
@@ -341,7 +340,7 @@ mod tests {
         let row = row(1, 0.0);
         let columns = Columns::new(std::slice::from_ref(&row), 1000, false);
         let saved = columns.titles().iter().position(|title| title.trim() == columns::SAVED);
-        assert_eq!((row.saved, columns.cells(&row)[saved.unwrap()].trim()), (None, "-"));
+        assert_eq!((row.seconds_saved(), columns.cells(&row)[saved.unwrap()].trim()), (None, "-"));
     }
 
     fn press(screen: &mut Screen, keys: &str) {
