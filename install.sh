@@ -102,9 +102,9 @@ put() {
 
 put 755 "$libdir/libadma.so.0" <"$library"
 put 755 "$command" <"${library%/*}/adma"
-put 644 "$bash" <"$here/src/command/completions/adma.bash"
-put 644 "$zsh" <"$here/src/command/completions/_adma"
-put 644 "$fish" <"$here/src/command/completions/adma.fish"
+put 644 "$bash" <"$here/command/completions/adma.bash"
+put 644 "$zsh" <"$here/command/completions/_adma"
+put 644 "$fish" <"$here/command/completions/adma.fish"
 put 644 "$prefix/include/adma.h" <"$here/include/adma.h"
 sed -e "s|@PREFIX@|$prefix|" -e "s|@LIBDIR@|$libdir|" -e "s|@VERSION@|$version|" \
 	"$here/adma.pc.in" | put 644 "$libdir/pkgconfig/adma.pc"

@@ -10,7 +10,7 @@ use crate::backend::copy_loop::CopyLoop;
 use crate::backend::gpu;
 use crate::backend::threads::workers::MOST_WORKERS;
 use crate::ipc;
-use adma_record::knobs::{self, Value};
+use adma_shared::knobs::{self, Value};
 use alloc::vec::Vec;
 
 // Used by `runtime`, which test executables do not have.

@@ -12,7 +12,7 @@
 //!             operation: what can be shared; engine: its life; background: copies whose caller goes
 //!             on; callers: how many copy at once; learn: what measuring has shown
 //! stats       lock-free counters of large calls, in a live file; reports at exit
-//! config      the settings (their table: src/record); environment: reads them; programs: which are
+//! config      the settings (their table: shared/); environment: reads them; programs: which are
 //!             left out
 //! ipc         messages between processes in one copy; its own map is in ipc/mod.rs
 //! backend     asynchronous/  copies that go on while the caller does something else: begin, end

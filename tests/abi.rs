@@ -3,7 +3,7 @@
 
 mod common;
 
-use adma_record::abi;
+use adma_shared::abi;
 use common::{Folder, plain, root, succeed};
 use std::collections::BTreeMap;
 use std::mem::offset_of;

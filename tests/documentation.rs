@@ -2,7 +2,7 @@
 
 mod common;
 
-use adma_record::knobs::{Form, KNOBS};
+use adma_shared::knobs::{Form, KNOBS};
 use common::{
     Folder, copy_program, executable, finish, has, library, needs, only_report, plain, preloaded,
     root, succeed, victim,

@@ -2,7 +2,7 @@
 
 mod common;
 
-use adma_record::knobs::{Form, KNOBS, Knob};
+use adma_shared::knobs::{Form, KNOBS, Knob};
 use common::{
     Folder, finish, fixed, number, only_report, plain, preloaded, statistics, succeed, victim,
 };

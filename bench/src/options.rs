@@ -139,7 +139,7 @@ fn knobs(text: &str) -> Result<String, String> {
 }
 
 fn size(text: &str) -> Result<usize, String> {
-    adma_record::knobs::size(text).ok_or("want bytes, or a K, M or G suffix".into())
+    adma_shared::knobs::size(text).ok_or("want bytes, or a K, M or G suffix".into())
 }
 
 #[cfg(test)]

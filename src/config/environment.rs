@@ -3,7 +3,7 @@
 
 use super::{Config, Level};
 use crate::os::text::say;
-use adma_record::knobs;
+use adma_shared::knobs;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;

@@ -2,7 +2,7 @@
 
 use super::environment::environment;
 use crate::os::lookup::{Function, resolve_anywhere};
-use adma_record::knobs::is_list_of_programs;
+use adma_shared::knobs::is_list_of_programs;
 use core::ffi::{CStr, c_char};
 use memchr::memrchr;
 

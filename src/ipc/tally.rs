@@ -1,7 +1,7 @@
 //! Counts of messages and bytes for reports, where one is wanted. `stats` decides where the counts
 //! lie: in a live file or in private memory.
 
-pub use adma_record::messages::{Means, MessageCounts, Regime};
+pub use adma_shared::messages::{Means, MessageCounts, Regime};
 
 use crate::os::once::Once;
 

@@ -16,7 +16,7 @@ use crate::functions::Op;
 use crate::os::folder::{self, Folder};
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::{process, sys};
-use adma_record::Counters;
+use adma_shared::Counters;
 use alloc::boxed::Box;
 use alloc::ffi::CString;
 use alloc::vec::Vec;

@@ -7,7 +7,7 @@ use super::worth::{self, Interval};
 use super::{Fallback, Flow};
 use crate::backend::ioat::queues::channels;
 use crate::functions::Op;
-use adma_record::histogram::Histogram;
+use adma_shared::histogram::Histogram;
 use core::fmt::{Result, Write};
 use core::sync::atomic::Ordering::Relaxed;
 

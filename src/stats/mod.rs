@@ -1,5 +1,5 @@
 //! Lock-free counters of large calls, which other processes can read while this one runs, and
-//! reports at exit. Layout, words and tables are in the crate `adma-record`, which the command uses
+//! reports at exit. Layout, words and tables are in the crate `adma-shared`, which the command uses
 //! too.
 
 pub mod file;
@@ -9,7 +9,7 @@ pub mod report;
 pub mod snapshot;
 mod text;
 
-pub use adma_record::{live, messages, samples, sites, tables, units, worth};
+pub use adma_shared::{live, messages, samples, sites, tables, units, worth};
 pub use file::Statistics;
 pub use live::{Fallback, Flow, Path, Recorder};
 

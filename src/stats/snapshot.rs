@@ -70,7 +70,7 @@ mod tests {
     use super::super::sites::Origin;
     use super::super::{Fallback, Path, json, text};
     use super::*;
-    use adma_record::Counters;
+    use adma_shared::Counters;
 
     /// A report that only a machine with the kernel helper makes, of a program with odd names.
     #[test]

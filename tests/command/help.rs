@@ -83,7 +83,7 @@ fn manual_page_names_every_option_and_subcommand() {
 }
 
 fn completions(name: &str) -> PathBuf {
-    root().join("src/command/completions").join(name)
+    root().join("command/completions").join(name)
 }
 
 /// Returns a shell with our own command first in PATH.

@@ -13,7 +13,7 @@ mod program;
 mod report;
 mod warnings;
 
-use adma_record::knobs::{FORMATS, KNOBS};
+use adma_shared::knobs::{FORMATS, KNOBS};
 use common::{
     Folder, command, copy_program, executable, finish, found, has, is_root, library, needs, plain,
     preloaded, root, scratch, skip_this, statistics, succeed, text, victim, victim_with,

@@ -14,8 +14,8 @@ mod terminal;
 mod top;
 mod tree;
 
-use adma_record::Counters;
-use adma_record::live::{Control, Facts, Live, NO_STATUS, ended as how_ended};
+use adma_shared::Counters;
+use adma_shared::live::{Control, Facts, Live, NO_STATUS, ended as how_ended};
 use common::{
     Folder, copy_program, ended, finish, fixed, has, needs, number, only_report, plain, preloaded,
     skip_this, succeed, text, victim,

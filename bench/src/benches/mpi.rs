@@ -7,7 +7,7 @@ use crate::measure::Samples;
 use crate::options::{MIB, Options};
 use crate::out::{self, Table, figure, median, progress, ratio, spread};
 use crate::spawn;
-use adma_record::knobs;
+use adma_shared::knobs;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -6,7 +6,7 @@ use super::plot::{Plot, escape, number};
 use crate::driver::Results;
 use crate::out::{self, Figures};
 use crate::targets::matches;
-use adma_record::knobs;
+use adma_shared::knobs;
 use std::fmt::Write;
 use std::path::Path;
 use std::{fs, io};

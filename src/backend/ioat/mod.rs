@@ -19,7 +19,7 @@ pub mod queues;
 mod tests;
 mod words;
 
-pub use adma_record::abi;
+pub use adma_shared::abi;
 
 use crate::backend::copy_loop::{Copied, CopyLoop};
 use crate::backend::stretch::Stretch;

@@ -14,7 +14,7 @@
 #[macro_use]
 mod verdict;
 #[allow(dead_code)] // the whole interface, also what no test needs
-#[path = "../../../../src/record/src/abi.rs"]
+#[path = "../../../../shared/src/abi.rs"]
 mod abi;
 mod canary;
 mod cgroup;

@@ -1,6 +1,6 @@
 //! Numbers as people read them.
 
-use adma_record::units::{Bytes, Time};
+use adma_shared::units::{Bytes, Time};
 
 pub fn bytes(value: u64) -> String {
     Bytes(value).to_string()

@@ -6,9 +6,9 @@ use super::{INTERVAL, Row, Sampler, Wish};
 use crate::live::{backend, channel_bytes};
 use crate::report::process::FLOOR;
 use crate::say::{FAILED, fail};
-use adma_record::live::{Control, MOST_CHANNELS, channel_name};
-use adma_record::units::Bytes;
-use adma_record::{tables, worth};
+use adma_shared::live::{Control, MOST_CHANNELS, channel_name};
+use adma_shared::units::Bytes;
+use adma_shared::{tables, worth};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Style, Stylize};
@@ -321,8 +321,8 @@ fn channels(row: &Row) -> u32 {
 mod tests {
     use super::*;
     use crate::live::{LiveProcess, State};
-    use adma_record::Counters;
-    use adma_record::live::{Fallback, Live, Path};
+    use adma_shared::Counters;
+    use adma_shared::live::{Fallback, Live, Path};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
     use std::collections::HashMap;

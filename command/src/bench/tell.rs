@@ -5,7 +5,7 @@ use super::compare::{Output, Ratio, Spread, Verdict};
 use crate::report::html::{Table, escaped};
 use crate::report::page;
 use crate::report::units::{cut, percent};
-use adma_record::units::Bytes;
+use adma_shared::units::Bytes;
 use serde_json::{Value, json};
 use std::fmt::Write;
 

@@ -6,7 +6,7 @@ use super::process::unknown_code;
 use super::{Process, span};
 use crate::live::LiveProcess;
 use crate::symbols::Symbols;
-use adma_record::worth;
+use adma_shared::worth;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Process {

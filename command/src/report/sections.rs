@@ -4,10 +4,10 @@
 use super::figures::{Figures, Named, TimeSaved};
 use super::html::{Rows, Table, bar, escaped};
 use super::units::{bytes, count, nanoseconds, percent, seconds};
-use adma_record::histogram::Histogram;
-use adma_record::knobs::OPS;
-use adma_record::live::Flow;
-use adma_record::tables::{FAULT, PARTS, TAKEN_BACK};
+use adma_shared::histogram::Histogram;
+use adma_shared::knobs::OPS;
+use adma_shared::live::Flow;
+use adma_shared::tables::{FAULT, PARTS, TAKEN_BACK};
 use std::cmp::Reverse;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;

@@ -2,10 +2,10 @@
 
 use super::Process;
 use crate::live;
-use adma_record::Counters;
-use adma_record::histogram::Histogram;
-use adma_record::live::{Live, channel_name};
-use adma_record::worth::{Interval, Sentence};
+use adma_shared::Counters;
+use adma_shared::histogram::Histogram;
+use adma_shared::live::{Live, channel_name};
+use adma_shared::worth::{Interval, Sentence};
 use hdrhistogram::Histogram as Hdr;
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -205,7 +205,7 @@ mod tests {
         let figures = |from: u64, size: u64| {
             let figures = Figures::new(1.0);
             let recorder = &figures.live.recorder;
-            recorder.record(adma_record::live::Path::Engine, size as usize, 500);
+            recorder.record(adma_shared::live::Path::Engine, size as usize, 500);
             recorder.timeline.note(from, from + 10, false, size);
             figures.live.facts.threshold.store(size, Relaxed);
             figures

@@ -3,7 +3,7 @@
 use super::Report;
 use super::figures::{Figures, TimeSaved};
 use super::units::{bytes, percent};
-use adma_record::live::Fallback;
+use adma_shared::live::Fallback;
 
 /// Least part of the bytes for which a reason gets advice.
 const LEAST: u64 = 10; // percent
@@ -114,8 +114,8 @@ fn remedy(why: Fallback) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use adma_record::live::Path;
-    use adma_record::worth::Interval;
+    use adma_shared::live::Path;
+    use adma_shared::worth::Interval;
 
     fn report(saved: Option<Result<Interval, String>>, reason: Fallback) -> Report {
         let mut report = Report::new(None);

@@ -8,10 +8,10 @@ use super::figures::{Figures, Named, Site, TimeSaved};
 use super::{Process, span};
 use crate::say::printable;
 use crate::symbols::Symbols;
-use adma_record::histogram::Histogram;
-use adma_record::knobs::OPS;
-use adma_record::live::{Fallback, Flow, Live, MOST_CHANNELS, REASONS, word};
-use adma_record::worth::Interval;
+use adma_shared::histogram::Histogram;
+use adma_shared::knobs::OPS;
+use adma_shared::live::{Fallback, Flow, Live, MOST_CHANNELS, REASONS, word};
+use adma_shared::worth::Interval;
 use serde_json::Value;
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -5,7 +5,7 @@
 
 use crate::library;
 use crate::say::{self, FAILED, fail};
-use adma_record::units::Bytes;
+use adma_shared::units::Bytes;
 use rustix::process::{Resource, getrlimit};
 use serde_json::{Map, Value};
 use std::fs;

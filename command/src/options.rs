@@ -3,7 +3,7 @@
 //! Options and knobs are checked here, once, before anything runs.
 
 use crate::say::{self, FAILED, fail, printable};
-use adma_record::knobs::{self, Form, KNOBS};
+use adma_shared::knobs::{self, Form, KNOBS};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Args, CommandFactory, Parser, ValueHint};
 use std::ffi::{OsStr, OsString};

@@ -28,7 +28,7 @@ pub mod units;
 mod tests;
 
 use crate::say::{self, FAILED, fail, printable, say};
-use adma_record::live::Live;
+use adma_shared::live::Live;
 use figures::{Figures, TimeSaved};
 use std::cmp::Reverse;
 use std::ffi::{OsStr, OsString};

@@ -2,7 +2,7 @@
 
 use super::Report;
 use super::units::{bytes, nanoseconds, percent, seconds};
-use adma_record::tables::PARTS;
+use adma_shared::tables::PARTS;
 use std::fmt::Write;
 
 pub fn of(before: &Report, after: &Report) -> String {

@@ -15,8 +15,8 @@ mod screen;
 mod set;
 
 use crate::live::{self, LiveProcess, State};
-use adma_record::live::Recorder;
-use adma_record::worth::{self, Interval, Saved};
+use adma_shared::live::Recorder;
+use adma_shared::worth::{self, Interval, Saved};
 use clap::ValueHint;
 use std::collections::HashMap;
 use std::io::IsTerminal;

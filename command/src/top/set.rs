@@ -6,8 +6,8 @@
 
 use crate::live::{self, LiveProcess, State};
 use crate::say::{self, FAILED, fail};
-use adma_record::knobs;
-use adma_record::live::{Control, Live, MOST_CHANNELS};
+use adma_shared::knobs;
+use adma_shared::live::{Control, Live, MOST_CHANNELS};
 use std::fs::{OpenOptions, Permissions};
 use std::io;
 use std::mem::offset_of;

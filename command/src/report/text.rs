@@ -4,9 +4,9 @@ use super::figures::Site;
 use super::units::{bytes, cut, nanoseconds, percent, seconds};
 use super::{Process, Report};
 use crate::live::channel_bytes;
-use adma_record::live::channel_name;
-use adma_record::tables;
-use adma_record::units::Time;
+use adma_shared::live::channel_name;
+use adma_shared::tables;
+use adma_shared::units::Time;
 use std::fmt::{Display, Write};
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -5,7 +5,7 @@
 
 use crate::options::{self, Options};
 use crate::{SUBCOMMANDS, live, say};
-use adma_record::knobs;
+use adma_shared::knobs;
 use clap::{Arg, Command, ValueHint};
 use std::ffi::OsString;
 use std::fmt::Write;

@@ -2,7 +2,7 @@
 
 use super::Row;
 use crate::live::State;
-use adma_record::units::{Bytes, Time};
+use adma_shared::units::{Bytes, Time};
 
 pub struct Column {
     pub title: &'static str,

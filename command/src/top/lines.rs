@@ -3,8 +3,8 @@
 use super::columns::Layout;
 use super::{INTERVAL, Row, Sampler, Wish, metrics};
 use crate::say::{self, fail, say};
-use adma_record::messages::Messages;
-use adma_record::worth::{Interval, Saved};
+use adma_shared::messages::Messages;
+use adma_shared::worth::{Interval, Saved};
 use serde_json::{Map, Value, json};
 use std::io::Write as _;
 use std::sync::atomic::Ordering::Relaxed;

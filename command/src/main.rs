@@ -17,7 +17,7 @@
 //! say         messages of one line; standard output
 //! ```
 //!
-//! What the library and the command both need is the crate `adma-record`.
+//! What the library and the command both need is the crate `adma-shared`.
 
 // Rust's own start-up would ignore SIGPIPE and open closed standard descriptors, and the program
 // that this process becomes would inherit both.

@@ -4,9 +4,9 @@
 //! exactly the right size, in a folder that only this user can write to. A number in them may be any
 //! number. What is left of processes that have gone is removed on the way.
 
-use adma_record::Counters;
-use adma_record::live::{self, LONGEST_COMMAND, Live, NO_STATUS, ended};
-use adma_record::messages::Messages;
+use adma_shared::Counters;
+use adma_shared::live::{self, LONGEST_COMMAND, Live, NO_STATUS, ended};
+use adma_shared::messages::Messages;
 use rustix::time::{ClockId, clock_gettime};
 use std::ffi::OsStr;
 use std::fs;
