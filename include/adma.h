@@ -203,7 +203,7 @@ const char *adma_strerror(int result);
  * Bytes from the start of the destination that can be used already; it grows
  * while the copy is under way. The cookie stays good. Of a batch, and of a
  * message that both processes copy, it is 0 until the end; of a message that is
- * streamed, the bytes so far. Of a copy that is over it is at least the length.
+ * streamed, the bytes so far. At the end it is the length; it is never more.
  *
  * Returns the bytes, or -EINVAL as adma_check().
  */
@@ -378,6 +378,7 @@ int adma_connect_for(const char *path, int milliseconds);
  *   -ETIMEDOUT   no answer within ADMA_IPC_TIMEOUT seconds (10)
  *   -EACCES      the other end is another user's
  *   -EPROTO      the other end is not adma, or of another version
+ *   -ENOBUFS     the other process has no descriptor or memory left for a connection
  *   -EAFNOSUPPORT not a unix socket
  *   -EMFILE      4096 connections are open, or no descriptor is left
  * A socket that a third process has, too, can be read and written by that process. The library

@@ -216,6 +216,7 @@ extern "C" fn adma_strerror(result: c_int) -> *const c_char {
         libc::EPROTO => c"the other side does not keep to the protocol",
         libc::EBADF => c"no such connection",
         libc::ENOENT => c"no such path",
+        libc::ENOBUFS => c"the other process has no descriptor or memory left",
         libc::ECONNREFUSED => c"no process listens there",
         libc::EADDRINUSE => c"a process listens there already, or another file is there",
         libc::ENAMETOOLONG => c"the path is too long for a socket",

@@ -161,6 +161,8 @@ rows! { pass_under:
     ];
     socket_of_a_peer_that_broke_the_protocol_keeps_no_thread_busy:
         "ADMA_IPC_ENGINE=shm", &["ipc_unattended broken"];
+    wrong_word_of_a_peer_ends_its_connection_and_holds_up_no_other:
+        "ADMA_IPC_ENGINE=shm", &["ipc_unattended overcounted"];
     thread_that_reads_beside_an_event_loop_is_woken:
         "ADMA_IPC_ENGINE=auto", &["ipc_unattended beside_event_loop"];
     right_lost_while_no_thread_is_in_a_call_messages_go_on:

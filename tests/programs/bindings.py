@@ -252,6 +252,71 @@ class Messages(unittest.TestCase):
         self.client.write(b"next")
         self.assertEqual(self.server.read(LIMIT), b"next")
 
+    def test_handler_that_raises_leaves_a_request_that_can_be_cancelled(self):
+        class Raised(Exception):
+            pass
+
+        def handler(*_):
+            raise Raised
+
+        before = signal.signal(signal.SIGUSR1, handler)
+        self.addCleanup(signal.signal, signal.SIGUSR1, before)
+
+        def interrupted(call):
+            over = threading.Event()
+
+            def interrupt():
+                time.sleep(0.02)
+                while not over.is_set():
+                    os.kill(os.getpid(), signal.SIGUSR1)
+                    time.sleep(0.2)  # one is enough, once the call has begun
+
+            thread = threading.Thread(target=interrupt)
+            thread.start()
+            try:
+                self.assertRaises(Raised, call)
+            finally:
+                over.set()
+                thread.join()
+
+        for turn in range(3):
+            request = self.server.iread_into(bytearray(10))
+            interrupted(request.wait)
+            self.assertTrue(request.cancel())
+            interrupted(lambda: self.server.read_into(bytearray(10)))
+            self.client.write(b"first")
+            self.client.write(b"second")
+            self.assertEqual((self.server.read(LIMIT), self.server.read(LIMIT)), (b"first", b"second"))
+
+    def test_copied_is_never_more_than_the_length(self):
+        copy = adma.icopy(pattern(8 * MIB), bytearray(8 * MIB))
+        while copy.copied() < 8 * MIB:
+            self.assertLessEqual(copy.copied(), 8 * MIB)
+        self.assertEqual((copy.copied(), copy.wait(), copy.copied()), (8 * MIB, 0, 8 * MIB))
+        request = self.server.iread_into(bytearray(MIB))
+        self.assertEqual(request.copied(), 0)
+        self.client.write(pattern(5000))
+        self.assertEqual((request.wait(LIMIT), request.copied()), (5000, 5000))
+
+    def test_close_by_two_threads_closes_once(self):
+        for _ in range(20):
+            one, two = pair()
+            failed = []
+
+            def close():
+                try:
+                    one.close()
+                except BaseException as error:
+                    failed.append(error)
+
+            threads = [threading.Thread(target=close) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            two.close()
+            self.assertEqual(failed, [])
+
     def test_control_c_ends_waiting(self):
         calls = {
             "read_into": "c.read_into(bytearray(5))",

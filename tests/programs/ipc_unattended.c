@@ -2,6 +2,7 @@
  * makes them go on. Each scene is a way to lose what the peer has told.
  */
 #include "ipc_filter.h"
+#include "ipc_inside.h"
 
 #define LARGE (8 * MIB)
 
@@ -10,6 +11,8 @@ static int large, small, to_peer[2];
 static byte *room;
 static volatile bool over;
 static int doorbell; /* the socket of `large`, made last */
+static byte *words;  /* the region of `large` */
+static size_t size_of_words;
 
 static void *wait_elsewhere(void *nothing)
 {
@@ -36,6 +39,7 @@ static void begin(void (*part)(void))
         make_pair(SOCK_STREAM, pairs[i]);
     child = fork_child();
     large = attach_and_close(pairs[0][child == 0]);
+    words = region(&size_of_words);
     struct stat state = { 0 };
     for (doorbell = 64; !S_ISSOCK(state.st_mode);)
         fstat(--doorbell, &state);
@@ -211,6 +215,39 @@ static void broken(void)
     expect_good_end(child);
 }
 
+/* Says in both lanes that one chunk more than there are was produced, rings and ends. */
+static void overcount(void)
+{
+    (void)!adma_iwrite(large, (void *)room, LARGE);
+    for (int lane = 0; lane < 2; lane++)
+        *(volatile uint32_t *)(words + 1024 + lane * (size_of_words - 1024) / 2 + 256) = 9;
+    MUST(send(doorbell, "now", 3, 0) == 3);
+}
+
+/* One wrong word ends its own connection, and no call on others is held up. */
+static void overcounted(void)
+{
+    int listener = adma_listen(own_name()), others[2];
+    byte *other = pages_between_guards(LARGE);
+    begin(overcount);
+    connect_both(others);
+    adma_cookie_t bad = adma_iread(large, (void *)room, LARGE);
+    adma_cookie_t good = adma_iread(others[0], (void *)other, LARGE);
+    EXPECT(adma_read(small, &(char[4]){ 0 }, 4), 3);
+    double begun = seconds();
+    EXPECT(adma_check(good), -EINPROGRESS);
+    EXPECT(adma_wait_for(good, 50), -ETIMEDOUT);
+    EXPECT(adma_read_for(others[1], &(char[4]){ 0 }, 4, 50), -ETIMEDOUT);
+    EXPECT(adma_accept_for(listener, 50), -ETIMEDOUT);
+    EXPECT(adma_arm(others[0]), 0);
+    expect_seconds(begun, 0, 5, "waiting beside a broken connection");
+    EXPECT(adma_wait_for(bad, 5000), -EPROTO);
+    EXPECT(adma_read(large, (void *)room, LARGE), -EPROTO);
+    EXPECT(adma_cancel(good), -ECANCELED);
+    send_byte(to_peer[1]);
+    expect_good_end(child);
+}
+
 /* ---- rights lost meanwhile -------------------------------------------------------------- */
 
 static void lose_right(void)
@@ -263,4 +300,5 @@ static void lost_by_peer(void)
 PROGRAM((void)0,
         { "asked", asked }, { "accepting", accepting }, { "left_by_other", left_by_other },
         { "beside_event_loop", beside_event_loop }, { "broken", broken },
+        { "overcounted", overcounted },
         { "lost_by_us", lost_by_us }, { "lost_by_peer", lost_by_peer })

@@ -159,6 +159,7 @@ class Request:
         self._lock = threading.RLock()  # a cookie is for one thread at a time
         self._connection = connection
         self._pins = pins
+        self._length = pins[0].len
         self._held = _held if connection is None else connection._held
         self._held.update(pins)
         _requests[id(self)] = weakref.ref(self)
@@ -178,6 +179,9 @@ class Request:
         with self._lock:
             if self._over:
                 return True
+            # An exception of a signal handler may have come after the call returned.
+            if self._results and self._results[0] in _UNFINISHED:
+                self._results.clear()
             if not self._results:
                 record(self._results, function, self._cookies[0], *arguments)
             if self._results[0] in _UNFINISHED:
@@ -205,7 +209,10 @@ class Request:
     def copied(self) -> int:
         """Return how many bytes from the start of the destination are in place."""
         with self._lock:
-            return self._result() if self._over else max(0, lib.adma_copied(self._cookies[0]))
+            if not self._over:
+                return max(0, lib.adma_copied(self._cookies[0]))
+            result = self._result()
+            return self._length if self._connection is None else result
 
     def wait(self, timeout: Optional[float] = None) -> int:
         """Wait for the end, at most timeout seconds, and return the bytes of a message, or 0.
@@ -285,6 +292,7 @@ class _Endpoint:
     def __init__(self, function: Callable[..., int], *arguments: Any) -> None:
         self._numbers: List[int] = []
         self._held: Set[Pin] = set()
+        self._closing = threading.RLock()  # also for __del__ that comes in the middle of it
         self._waiters: List[asyncio.Future[None]] = []  # of adma.aio
         record(self._numbers, function, *arguments)
         if self._numbers[0] < 0:
@@ -321,17 +329,18 @@ class _Endpoint:
     def close(self) -> None:
         """Close it; what is under way ends. TimeoutError: the other process has stopped in the
         middle of a message; call it again."""
-        if not self._numbers:
-            return
         if self._waiters:
             from . import aio
 
             aio.wake(self)
-        result = lib.adma_close(self._numbers[0])
-        if result < 0 and result not in (-errno.EBADF, -errno.EPERM):
-            raise error(result)
-        self._numbers.clear()
-        self._held.clear()
+        with self._closing:  # the library may give a listener's number to the next one
+            if not self._numbers:
+                return
+            result = lib.adma_close(self._numbers[0])
+            if result < 0 and result not in (-errno.EBADF, -errno.EPERM):
+                raise error(result)
+            self._numbers.clear()
+            self._held.clear()
 
     def __enter__(self: _Self) -> _Self:
         return self

@@ -105,6 +105,7 @@ pub unsafe fn begin(copies: &[Copy], by: Option<By>, wanted: Wanted) -> Option<B
 
     let owner = PENDING.take()?;
     PENDING.start(owner, wanted.notice, wanted.detached, started);
+    owner.set_total(copies.iter().fold(0, |sum: usize, copy| sum.saturating_add(copy.len)));
     let mut begun = Begun { cookie: PENDING.cookie(owner), carried: 0, refused };
     if let Some(first) = by {
         let mut parts = Parts { owner, own: true, called: false, wanted };

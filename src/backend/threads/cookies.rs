@@ -61,6 +61,8 @@ pub struct Entry {
     value: AtomicU64,
     /// Bytes of its parts.
     bytes: AtomicUsize,
+    /// Bytes of all its copies, also of those that the caller has made itself.
+    total: AtomicUsize,
     begun: AtomicU64,
     /// Pieces of a part that were copied, one bit each.
     #[cfg(not(loom))]
@@ -169,6 +171,11 @@ impl Entry {
 
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Sets the length of all its copies, which `Table::copied` returns at the end.
+    pub fn set_total(&self, bytes: usize) {
+        self.total.store(bytes, Ordering::Relaxed);
     }
 
     /// Notes that the caller copies this many bytes of its parts itself.
@@ -299,6 +306,7 @@ impl Table {
         owner.detached.store(u32::from(detached), Ordering::Relaxed);
         owner.begun.store(begun, Ordering::Relaxed);
         owner.bytes.store(0, Ordering::Relaxed);
+        owner.total.store(0, Ordering::Relaxed);
         owner.first.store(0, Ordering::Relaxed);
         owner.failed.store(0, Ordering::Relaxed);
         owner.helped.store(0, Ordering::Relaxed);
@@ -429,7 +437,7 @@ impl Table {
     pub fn copied(&self, cookie: Cookie) -> Option<usize> {
         let copied = match self.look(cookie) {
             CookieState::Unknown => return None,
-            CookieState::Over(_) => usize::MAX,
+            CookieState::Over(owner) => owner.total.load(Ordering::Relaxed),
             CookieState::UnderWay(owner) => {
                 let mut parts = self.parts(owner);
                 match (parts.next(), parts.next()) {

@@ -13,6 +13,8 @@
 //! DONE   guest, host  whether both proofs are good, and whether the helper works; the guest's port
 //! ```
 //!
+//! A side that has no descriptor or memory left says NO_ROOM instead of its next step.
+//!
 //! So before a side has heard its secret it takes no descriptor and reads no memory of the other
 //! side, with two exceptions for the guest, which has chosen to connect: it reads the host's page, by
 //! a helper thread and within its limit; and it takes region and doorbell socket from a host that
@@ -69,6 +71,7 @@ const HELLO: u32 = 1;
 const PAGE: u32 = 2;
 const PROOF: u32 = 3;
 const DONE: u32 = 4;
+const NO_ROOM: u32 = 5;
 
 mod flag {
     /// Both proofs are good as far as I can tell.
@@ -154,6 +157,7 @@ fn is_own_user(uid: u32) -> bool {
 
 /// Greetings under way. `go_on` never waits, so one thread can look after many.
 pub struct Handshake {
+    socket: i32,
     end: u64,
     wants: Arc<Lock<(i32, i16)>>,
     steps: Pin<Box<dyn Future<Output = Result<Established>> + Send>>,
@@ -164,7 +168,7 @@ impl Handshake {
     pub fn new(socket: i32, settings: Settings, end: u64, side: u32) -> Self {
         let wants = Arc::new(Lock::new((socket, libc::POLLIN)));
         let talk = Talk { socket, wants: wants.clone(), heard: false };
-        Self { end, wants, steps: Box::pin(greet(talk, settings, side)) }
+        Self { socket, end, wants, steps: Box::pin(greet(talk, settings, side)) }
     }
 
     /// Goes on as far as possible. `None`: there is nothing to do until there are `events`.
@@ -173,6 +177,12 @@ impl Handshake {
             return Some(Err(errno));
         }
         match self.steps.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Err(errno @ (libc::EMFILE | libc::ENFILE | libc::ENOMEM))) => {
+                let mut last = Greeting { magic: MAGIC, version: VERSION, ..Greeting::default() };
+                last.step = NO_ROOM;
+                let _ = os::send(self.socket, last.bytes(), &[]); // it closes in any case
+                Some(Err(errno))
+            }
             Poll::Ready(done) => Some(done),
             Poll::Pending if self.milliseconds() == 0 => Some(Err(libc::ETIMEDOUT)),
             Poll::Pending => None,
@@ -491,6 +501,10 @@ impl Talk {
                 return Err(libc::EPROTO);
             }
         }
-        if theirs.step == step { Ok((theirs, beside)) } else { Err(libc::EPROTO) }
+        match theirs.step {
+            NO_ROOM => Err(libc::ENOBUFS),
+            said if said == step => Ok((theirs, beside)),
+            _ => Err(libc::EPROTO),
+        }
     }
 }

@@ -135,7 +135,9 @@ impl Link {
     /// Does what the peer cannot do alone, for any message of this connection. True: something was
     /// done.
     pub fn help(&self, limited: bool) -> bool {
-        if !self.is_needy() {
+        // Messages of a peer that broke the protocol are ended by their own waits: helping them would
+        // find the same wrong word for ever.
+        if self.end_of_other() == other::BROKEN || !self.is_needy() {
             return false;
         }
         for role in [Role::Reader, Role::Writer] {
