@@ -170,7 +170,7 @@ fn fills_and_comparisons_stay_with_the_cpu_beside_the_helper() {
     let (mut a, b) = (vec![1u8; 100_000], vec![7u8; 100_000]);
     let (dst, src) = (a.as_mut_ptr() as usize, b.as_ptr() as usize);
     let unsupported = Path::Libc(Fallback::Unsupported);
-    let compare = Work::Compare(Op::Memcmp);
+    let compare = Work::Compare(Op::memcmp);
     let (path, answer) = dispatch(&dispatcher, compare, dst, src, 100_000);
     assert!(path == unsupported && answer < 0);
     assert_eq!(

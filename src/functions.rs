@@ -1,55 +1,53 @@
-//! The C library's functions that we intercept, and the data that their entry code reads.
+//! The C library's functions that we intercept, and the data that their entry code reads. Their
+//! table is shared/src/functions.rs.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicUsize};
 
 macro_rules! operations {
-    ($($op:ident $name:ident),* $(,)?) => {
-        /// The functions we intercept, in the order of `ENTRIES`.
+    ($($name:ident: $symbols:tt $unit:literal $length:tt $kind:ident::$large:ident $original:tt;)*) => {
+        /// The functions we intercept, by their names in the table.
+        #[allow(non_camel_case_types)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(usize)]
-        pub enum Op { $($op),* }
+        pub enum Op { $($name),* }
 
         impl Op {
-            pub const ALL: [Op; [$(Op::$op),*].len()] = [$(Op::$op),*];
+            pub const ALL: [Op; [$(Op::$name),*].len()] = [$(Op::$name),*];
 
             pub const fn name(self) -> &'static str {
-                match self {
-                    $(Op::$op => stringify!($name)),*
-                }
+                match self { $(Op::$name => stringify!($name)),* }
+            }
+
+            /// Returns the bytes per counted unit.
+            pub const fn unit(self) -> usize {
+                match self { $(Op::$name => $unit),* }
+            }
+
+            /// Returns whether the kernel copies, so that `KERNEL_CALLS_FROM` applies.
+            pub const fn is_kernel_call(self) -> bool {
+                match self { $(Op::$name => is_kernel_call!($kind)),* }
             }
         }
     };
 }
 
-operations! {
-    Memcpy memcpy, Memmove memmove, Mempcpy mempcpy, Bcopy bcopy,
-    Wmemcpy wmemcpy, Wmemmove wmemmove,
-    MemcpyChk memcpy_chk, MemmoveChk memmove_chk, MempcpyChk mempcpy_chk,
-    ProcessVmReadv process_vm_readv, ProcessVmWritev process_vm_writev,
-    Memset memset, MemsetChk memset_chk, Bzero bzero, Wmemset wmemset,
-    Memcmp memcmp, Bcmp bcmp, Wmemcmp wmemcmp,
-    Read read, Pread pread, Readv readv, Preadv preadv, Preadv2 preadv2,
-    ReadChk read_chk, PreadChk pread_chk,
-    Fread fread, FreadUnlocked fread_unlocked,
-    FreadChk fread_chk, FreadUnlockedChk fread_unlocked_chk,
+macro_rules! is_kernel_call {
+    (memory) => {
+        false
+    };
+    (compare) => {
+        false
+    };
+    (file) => {
+        true
+    };
+    (transfer) => {
+        true
+    };
 }
 
-impl Op {
-    /// Returns whether the kernel copies, so that `KERNEL_CALLS_FROM` applies.
-    pub const fn is_kernel_call(self) -> bool {
-        matches!(self, Op::ProcessVmReadv | Op::ProcessVmWritev)
-            || self as usize >= Op::Read as usize
-    }
-
-    /// Returns the bytes per counted unit.
-    pub const fn unit(self) -> usize {
-        match self {
-            Op::Wmemcpy | Op::Wmemmove | Op::Wmemset | Op::Wmemcmp => size_of::<libc::wchar_t>(),
-            _ => 1,
-        }
-    }
-}
+adma_shared::intercepted_functions! { operations }
 
 /// Size from which system calls are shared where sizes are learned: each costs a microsecond and more
 /// before the first byte moves.

@@ -44,13 +44,14 @@ pub enum Value<'a> {
     Auto,
     Word(&'a str),
     /// One bit for each word of a list.
-    Words(u32),
+    Words(u64),
     Number(usize),
     Share(f32),
     Text(&'a str),
 }
 
 const SWITCH: Form = Form::Word(&["0", "1"]);
+pub use crate::functions::OPS;
 pub use crate::live::MOST_CHANNELS;
 const LONGEST_PATH: usize = 2048;
 
@@ -104,19 +105,6 @@ knobs! {
 }
 
 pub const FORMATS: [&str; 2] = ["text", "json"];
-
-macro_rules! names {
-    ($($name:ident)*) => { [$(stringify!($name)),*] };
-}
-
-/// The functions that are intercepted, in the order of `functions::Op`.
-pub const OPS: [&str; 29] = names! {
-    memcpy memmove mempcpy bcopy wmemcpy wmemmove memcpy_chk memmove_chk mempcpy_chk
-    process_vm_readv process_vm_writev
-    memset memset_chk bzero wmemset memcmp bcmp wmemcmp
-    read pread readv preadv preadv2 read_chk pread_chk
-    fread fread_unlocked fread_chk fread_unlocked_chk
-};
 
 /// Returns the knob of this name.
 pub fn knob(name: &[u8]) -> Option<&'static Knob> {

@@ -7,7 +7,7 @@
 //!             messages: between processes
 //! worth       what the run would have taken without adma, and what was not helped
 //! tables      the text report; units: bytes and times
-//! knobs       every setting in one table
+//! knobs       every setting in one table; functions: every intercepted function in one
 //! abi         the kernel interface of /dev/adma, which the header of the helper has in C
 //! ```
 //!
@@ -18,6 +18,7 @@
 extern crate std;
 
 pub mod abi;
+pub mod functions;
 pub mod histogram;
 pub mod knobs;
 pub mod live;

@@ -16,8 +16,9 @@ use core::cmp::Reverse;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"adma-liv");
-/// Changes with the layout; the command reads files of its own version only.
-pub const VERSION: u32 = 4;
+/// Changes with the layout and with the table of functions, which are counted by position; the
+/// command reads files of its own version only.
+pub const VERSION: u32 = 5 ^ crate::functions::fingerprint();
 
 /// A name is the process number, a dash, and what makes it unique when the process executes
 /// another program: `4711-1f0a33b2c4`.
@@ -26,7 +27,7 @@ pub const LONGEST_NAME: usize = 40;
 pub const MOST_CHANNELS: usize = 64;
 /// Room for more reasons and functions than there are; the last is for reasons of other versions.
 pub const REASONS: usize = 16;
-pub const FUNCTIONS: usize = 32;
+pub const FUNCTIONS: usize = 64;
 pub const LONGEST_EXE: usize = 256;
 pub const LONGEST_COMMAND: usize = 256;
 

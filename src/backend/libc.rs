@@ -10,137 +10,99 @@ use core::arch::{asm, naked_asm};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
-macro_rules! entries {
-    ($($bootstrap:ident),* $(,)?) => {
-        [$(EntryPoint { min: AtomicUsize::new(0), next: pointer_to($bootstrap as *const ()) }),*]
-    };
-}
+macro_rules! originals {
+    ($($name:ident: ($symbol:ident $($alias:ident)*) $unit:literal $length:tt $kind:ident::$large:ident
+        ($($original:tt)*);)*) => {
+        /// Thresholds and originals that the exported functions read. Until start-up every call goes to
+        /// the slow path: the resolver of an IFUNC may copy before the loader has filled in `next`.
+        pub static ENTRIES: [EntryPoint; Op::ALL.len()] = [$(EntryPoint {
+            min: AtomicUsize::new(0),
+            next: pointer_to(at_first::$name as *const ()),
+        }),*];
 
-const fn pointer_to(function: *const ()) -> AtomicPtr<c_void> {
-    AtomicPtr::new(function.cast_mut().cast())
-}
+        /// How originals are found, in the order of `Op`.
+        static ORIGINALS: [Original; Op::ALL.len()] =
+            [$(Original { symbol: Function::$symbol, way: way!($($original)*) }),*];
 
-/// Thresholds and originals that the exported functions read. Until start-up every call goes to the
-/// slow path: the resolver of an IFUNC may copy before the loader has filled in `next`.
-pub static ENTRIES: [EntryPoint; Op::ALL.len()] = entries! {
-    bootstrap_memmove, bootstrap_memmove, bootstrap_mempcpy, bcopy_by_memmove,
-    wmemmove_by_memmove, wmemmove_by_memmove,
-    memmove_chk_by_memmove, memmove_chk_by_memmove, mempcpy_chk_by_mempcpy,
-    bootstrap_process_vm_readv, bootstrap_process_vm_writev,
-    bootstrap_memset, memset_chk_by_memset, bzero_by_memset, bootstrap_wmemset,
-    bootstrap_memcmp, bootstrap_memcmp, bootstrap_wmemcmp,
-    bootstrap_read, bootstrap_pread, bootstrap_readv, bootstrap_preadv, bootstrap_preadv2,
-    read_chk_by_read, pread_chk_by_pread,
-    early_fread, early_fread_unlocked, fread_chk_by_fread, fread_unlocked_chk_by_fread_unlocked,
-};
-
-/// libc's own memmove, for all copies of ours. A further interposer between us and libc may
-/// use thread-local storage, which workers do not have, or call memcpy, that is, us. Until it
-/// is known, `rep movsb`.
-static LIBC_MEMMOVE: AtomicPtr<c_void> = pointer_to(bootstrap_memmove as *const ());
-
-/// libc's own memset, for the reasons of `LIBC_MEMMOVE`. With another interposer in front of it,
-/// `rep stosb`.
-static LIBC_MEMSET: AtomicPtr<c_void> = pointer_to(bootstrap_memset as *const ());
-
-type Memmove = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
-
-/// Functions that libc does not derive from others; start-up pays for each.
-const OPS: [(Op, Function); 6] = [
-    (Op::Memmove, Function::memmove),
-    (Op::Mempcpy, Function::mempcpy),
-    (Op::Memset, Function::memset),
-    (Op::Wmemset, Function::wmemset),
-    (Op::Memcmp, Function::memcmp),
-    (Op::Wmemcmp, Function::wmemcmp),
-];
-
-const READS: [(Op, Function); 7] = [
-    (Op::Read, Function::read),
-    (Op::Pread, Function::pread64), // pread is the same function, as for the next ones
-    (Op::Readv, Function::readv),
-    (Op::Preadv, Function::preadv64),
-    (Op::Preadv2, Function::preadv64v2),
-    (Op::Fread, Function::fread),
-    (Op::FreadUnlocked, Function::fread_unlocked),
-];
-
-/// Functions that are derived from those above, as in libc, unless another library has defined one
-/// of all.
-const OTHERS: [(Op, Function); 16] = [
-    (Op::Memcpy, Function::memcpy),
-    (Op::Bcopy, Function::bcopy),
-    (Op::Wmemcpy, Function::wmemcpy),
-    (Op::Wmemmove, Function::wmemmove),
-    (Op::MemcpyChk, Function::__memcpy_chk),
-    (Op::MemmoveChk, Function::__memmove_chk),
-    (Op::MempcpyChk, Function::__mempcpy_chk),
-    (Op::MemsetChk, Function::__memset_chk),
-    (Op::Bzero, Function::bzero),
-    (Op::Bcmp, Function::bcmp),
-    (Op::ProcessVmReadv, Function::process_vm_readv),
-    (Op::ProcessVmWritev, Function::process_vm_writev),
-    (Op::ReadChk, Function::__read_chk),
-    (Op::PreadChk, Function::__pread64_chk),
-    (Op::FreadChk, Function::__fread_chk),
-    (Op::FreadUnlockedChk, Function::__fread_unlocked_chk),
-];
-
-/// Type of reads: as many words as the longest of them takes.
-pub type ReadFn = unsafe extern "C" fn(usize, usize, usize, usize, usize) -> isize;
-
-/// Result of `reads_are_libcs`.
-#[unsafe(link_section = ".data")] // a page that start-up touches anyhow
-static READS_ARE_LIBCS: AtomicBool = AtomicBool::new(false);
-
-/// Finds the originals, at start-up.
-pub fn resolve() {
-    let libc = lookup::resolve();
-    let is_libcs = |op: Op| libc.contains(&(next(op) as usize));
-    let take = |(op, function): (Op, Function)| set_next(op, lookup::found_at_start(function));
-    OPS.into_iter().chain(READS).for_each(take);
-    let reads_are_libcs = READS.into_iter().all(|(op, _)| is_libcs(op));
-    READS_ARE_LIBCS.store(reads_are_libcs, Ordering::Release);
-    if lookup::is_alone() && OPS.into_iter().all(|(op, _)| is_libcs(op)) {
-        // memcpy of GLIBC_2.2.5 is memmove, and later versions share its code on nearly every CPU:
-        // memmove for both keeps overlapping copies right. Other functions keep their own original,
-        // transfers between processes and checked reads for good.
-        set_next(Op::Memcpy, next(Op::Memmove));
-        set_next(Op::Bcmp, next(Op::Memcmp));
-    } else {
-        // Another library's function may call one of ours by name: that must not recurse.
-        OTHERS.into_iter().for_each(take);
-    }
-    // From here until the engine is open, our own copies go to libc.
-    Op::ALL.into_iter().for_each(|op| set_min(op, NEVER));
-    if is_libcs(Op::Memset) {
-        LIBC_MEMSET.store(next(Op::Memset), Ordering::Release);
-    }
-    let memmove = match is_libcs(Op::Memmove) {
-        true => next(Op::Memmove),
-        false => lookup::in_libc(Function::memmove),
-    };
-    if !memmove.is_null() {
-        LIBC_MEMMOVE.store(memmove, Ordering::Release);
-        // A memcpy that is libc's own is called as memmove, see above.
-        if is_libcs(Op::Memcpy) {
-            set_next(Op::Memcpy, memmove);
+        /// What serves as original until start-up, and afterwards where nothing is looked up.
+        mod at_first {
+            use super::{ENTRIES, Op, naked_asm, next_offset};
+            $( at_first! { $name $($original)* } )*
         }
-    }
+    };
 }
 
-/// Checks for the checked variants: rcx is the room at the destination. An overflow ends the
-/// program. Another C library has no such function, and its programs do not call these variants.
-macro_rules! check_room {
-    () => {
+struct Original {
+    symbol: Function,
+    way: Way,
+}
+
+/// Ways to the original of a function; see the table.
+enum Way {
+    /// Looked up at start-up.
+    Found,
+    /// Another function's original, which does the same.
+    As(Op),
+    /// The function of `at_first`, for good.
+    Kept,
+}
+
+macro_rules! way {
+    (found $bootstrap:ident) => {
+        Way::Found
+    };
+    (as $other:ident) => {
+        Way::As(Op::$other)
+    };
+    (from $other:ident $how:ident) => {
+        Way::Kept
+    };
+    (kept $bootstrap:ident) => {
+        Way::Kept
+    };
+}
+
+macro_rules! at_first {
+    ($name:ident found $bootstrap:ident) => { pub(super) use super::$bootstrap as $name; };
+    ($name:ident kept $bootstrap:ident) => { pub(super) use super::$bootstrap as $name; };
+    ($name:ident as $other:ident) => { pub(super) use self::$other as $name; };
+    ($name:ident from $other:ident $how:ident) => {
+        #[unsafe(naked)]
+        pub(super) unsafe extern "C" fn $name() {
+            naked_asm!(
+                ".cfi_startproc",
+                change_arguments!($how),
+                "jmp qword ptr [rip + {entries} + {next}]",
+                ".cfi_endproc",
+                entries = sym ENTRIES,
+                next = const next_offset(Op::$other),
+            )
+        }
+    };
+}
+
+/// Changes the arguments of one function into those of another.
+macro_rules! change_arguments {
+    (swapped) => {
+        "xchg rdi, rsi"
+    };
+    (wide) => {
+        "shl rdx, 2"
+    };
+    (zeros) => {
+        "mov rdx, rsi\nxor esi, esi"
+    };
+    // rcx is the room at the destination. An overflow ends the program. Another C library has no
+    // such function, and its programs do not call the checked variants.
+    (checked) => {
         ".weak __chk_fail\ncmp rcx, rdx\njae 3f\njmp [rip + __chk_fail@GOTPCREL]\n3:"
     };
-}
-
-/// Checks for the checked variants of fread, which take the room at the destination as their second
-/// argument: rdx and rcx are size and number of the items.
-macro_rules! check_items {
-    () => {
+    (checked_fifth) => {
+        concat!("xchg rcx, r8\n", change_arguments!(checked), "\nmov rcx, r8")
+    };
+    // The checked variants of fread take the room at the destination as their second argument: rdx
+    // and rcx are size and number of the items.
+    (checked_items) => {
         ".weak __chk_fail
         mov r9, rdx
         mov rax, rdx
@@ -155,34 +117,68 @@ macro_rules! check_items {
     };
 }
 
-/// Functions that reorder their arguments and jump to the original of another.
-macro_rules! derived {
-    ($($name:ident: $($before:expr),* => $op:ident;)*) => { $(
-        #[unsafe(naked)]
-        unsafe extern "C" fn $name() {
-            naked_asm!(
-                ".cfi_startproc",
-                $($before,)*
-                "jmp qword ptr [rip + {entries} + {next}]",
-                ".cfi_endproc",
-                entries = sym ENTRIES,
-                next = const next_offset(Op::$op),
-            )
-        }
-    )* };
+adma_shared::intercepted_functions! { originals }
+
+const fn pointer_to(function: *const ()) -> AtomicPtr<c_void> {
+    AtomicPtr::new(function.cast_mut().cast())
 }
 
-derived! {
-    bcopy_by_memmove: "xchg rdi, rsi" => Memmove;
-    wmemmove_by_memmove: "shl rdx, 2" => Memmove;
-    bzero_by_memset: "mov rdx, rsi", "xor esi, esi" => Memset;
-    memmove_chk_by_memmove: check_room!() => Memmove;
-    mempcpy_chk_by_mempcpy: check_room!() => Mempcpy;
-    memset_chk_by_memset: check_room!() => Memset;
-    read_chk_by_read: check_room!() => Read;
-    pread_chk_by_pread: "xchg rcx, r8", check_room!(), "mov rcx, r8" => Pread;
-    fread_chk_by_fread: check_items!() => Fread;
-    fread_unlocked_chk_by_fread_unlocked: check_items!() => FreadUnlocked;
+/// libc's own memmove, for all copies of ours. A further interposer between us and libc may
+/// use thread-local storage, which workers do not have, or call memcpy, that is, us. Until it
+/// is known, `rep movsb`.
+static LIBC_MEMMOVE: AtomicPtr<c_void> = pointer_to(bootstrap_memmove as *const ());
+
+/// libc's own memset, for the reasons of `LIBC_MEMMOVE`. With another interposer in front of it,
+/// `rep stosb`.
+static LIBC_MEMSET: AtomicPtr<c_void> = pointer_to(bootstrap_memset as *const ());
+
+type Memmove = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
+
+/// Type of reads: as many words as the longest of them takes.
+pub type ReadFn = unsafe extern "C" fn(usize, usize, usize, usize, usize) -> isize;
+
+/// Result of `reads_are_libcs`.
+#[unsafe(link_section = ".data")] // a page that start-up touches anyhow
+static READS_ARE_LIBCS: AtomicBool = AtomicBool::new(false);
+
+/// Finds the originals, at start-up.
+pub fn resolve() {
+    let libc = lookup::resolve();
+    let is_libcs = |op: Op| libc.contains(&(next(op) as usize));
+    let take = |op: Op| set_next(op, lookup::found_at_start(ORIGINALS[op as usize].symbol));
+    let is_found = |op: &Op| matches!(ORIGINALS[*op as usize].way, Way::Found);
+    let found = || Op::ALL.into_iter().filter(is_found); // start-up pays for each
+    found().for_each(take);
+    let reads_are_libcs = found().filter(|op| op.is_kernel_call()).all(is_libcs);
+    READS_ARE_LIBCS.store(reads_are_libcs, Ordering::Release);
+    if lookup::is_alone() && found().filter(|op| !op.is_kernel_call()).all(is_libcs) {
+        // memcpy of GLIBC_2.2.5 is memmove, and later versions share its code on nearly every CPU:
+        // memmove for both keeps overlapping copies right.
+        for op in Op::ALL {
+            if let Way::As(other) = ORIGINALS[op as usize].way {
+                set_next(op, next(other));
+            }
+        }
+    } else {
+        // Another library's function may call one of ours by name: that must not recurse.
+        Op::ALL.into_iter().filter(|op| !is_found(op)).for_each(take);
+    }
+    // From here until the engine is open, our own copies go to libc.
+    Op::ALL.into_iter().for_each(|op| set_min(op, NEVER));
+    if is_libcs(Op::memset) {
+        LIBC_MEMSET.store(next(Op::memset), Ordering::Release);
+    }
+    let memmove = match is_libcs(Op::memmove) {
+        true => next(Op::memmove),
+        false => lookup::in_libc(Function::memmove),
+    };
+    if !memmove.is_null() {
+        LIBC_MEMMOVE.store(memmove, Ordering::Release);
+        // A memcpy that is libc's own is called as memmove, see above.
+        if is_libcs(Op::memcpy) {
+            set_next(Op::memcpy, memmove);
+        }
+    }
 }
 
 fn set_next(op: Op, found: *mut c_void) {
@@ -346,12 +342,12 @@ bootstrap! {
 
 unsafe extern "C" fn bootstrap_memcmp(a: usize, b: usize, len: usize) -> i32 {
     // SAFETY: the program's own call.
-    unsafe { compare_before_start(Op::Memcmp, a, b, len) as i32 }
+    unsafe { compare_before_start(Op::memcmp, a, b, len) as i32 }
 }
 
 unsafe extern "C" fn bootstrap_wmemcmp(a: usize, b: usize, count: usize) -> i32 {
     // SAFETY: the program's own call.
-    unsafe { compare_before_start(Op::Wmemcmp, a, b, count * Op::Wmemcmp.unit()) as i32 }
+    unsafe { compare_before_start(Op::wmemcmp, a, b, count * Op::wmemcmp.unit()) as i32 }
 }
 
 /// Passes a call of the program on to the kernel, as libc does: answers -1 and sets errno.
@@ -415,7 +411,7 @@ mod tests {
     fn bootstrap_comparisons_answer_as_libc() {
         resolve();
         let base: Vec<u8> = (0..600).map(|i| (i * 7) as u8).collect();
-        for op in [Op::Memcmp, Op::Bcmp, Op::Wmemcmp] {
+        for op in [Op::memcmp, Op::bcmp, Op::wmemcmp] {
             for len in [0, 4, 64, 252] {
                 for at in 0..=len {
                     for change in [1, 0x80, 0xff] {

@@ -178,7 +178,7 @@ impl Dispatcher {
         let counters = self.recorder.counters();
         counters.verified.fetch_add(1, Ordering::Relaxed);
         // SAFETY: both ranges have just been copied from and to.
-        if unsafe { original::compare(Op::Memcmp, dst, src, len) } != 0 {
+        if unsafe { original::compare(Op::memcmp, dst, src, len) } != 0 {
             // SAFETY: as above.
             unsafe { original::copy(dst, src, len) };
             counters.mismatched.fetch_add(1, Ordering::Relaxed);

@@ -12,12 +12,18 @@ use core::ffi::c_void;
 /// so that debuggers and unwinders find the caller, whose return address is the fifth argument, for
 /// the table of call sites.
 pub mod aligned {
-    use crate::backend::libc::ENTRIES;
-    use crate::functions::{Op, min_offset, next_offset};
+    use super::large;
     use core::arch::naked_asm;
 
-    macro_rules! aligned {
-        ($($name:ident),* $(,)?) => { $(
+    macro_rules! frames {
+        ($($name:ident: $symbols:tt $unit:literal $length:tt $kind:ident::$large:ident
+            $original:tt;)*) => { $( frame! { $kind $name } )* };
+    }
+
+    macro_rules! frame {
+        (file $name:ident) => {};
+        (transfer $name:ident) => {};
+        ($memory:ident $name:ident) => {
             #[unsafe(naked)]
             #[unsafe(link_section = ".text.fork")]
             pub unsafe extern "C" fn $name() {
@@ -30,27 +36,36 @@ pub mod aligned {
                     "mov rbp, rsp",
                     ".cfi_def_cfa_register rbp",
                     "and rsp, -16",
-                    "call {slow}",
+                    "call {large}",
                     "leave",
                     ".cfi_def_cfa rsp, 8",
                     "ret",
                     ".cfi_endproc",
-                    slow = sym super::$name,
+                    large = sym large::$name,
                 )
             }
-        )* };
+        };
     }
 
-    aligned! {
-        memcpy, memmove, mempcpy, bcopy, wmemcpy, wmemmove, memcpy_chk, memmove_chk, mempcpy_chk,
-        memset, memset_chk, bzero, wmemset, memcmp, bcmp, wmemcmp,
+    adma_shared::intercepted_functions! { frames }
+}
+
+/// Compares the first bytes, which end most comparisons, before there is even a frame. If they
+/// differ, the call goes to libc untimed and uncounted. Touches only the pages where the two
+/// sides begin.
+pub mod looking {
+    use super::aligned;
+    use crate::backend::libc::ENTRIES;
+    use crate::functions::{Op, min_offset, next_offset};
+    use core::arch::naked_asm;
+
+    macro_rules! looks {
+        ($($name:ident: $symbols:tt $unit:literal $length:tt $kind:ident::$large:ident
+            $original:tt;)*) => { $( look! { $kind $name } )* };
     }
 
-    /// Compares the first bytes, which end most comparisons, before there is even a frame. If they
-    /// differ, the call goes to libc untimed and uncounted. Touches only the pages where the two
-    /// sides begin.
-    macro_rules! looking {
-        ($($name:ident: $op:ident to $slow:ident),* $(,)?) => { $(
+    macro_rules! look {
+        (compare $name:ident) => {
             #[unsafe(naked)]
             pub unsafe extern "C" fn $name() {
                 naked_asm!(
@@ -95,53 +110,90 @@ pub mod aligned {
                     "jmp qword ptr [rip + {entries} + {next}]",
                     ".cfi_endproc",
                     entries = sym ENTRIES,
-                    min = const min_offset(Op::$op),
-                    next = const next_offset(Op::$op),
-                    slow = sym $slow,
+                    min = const min_offset(Op::$name),
+                    next = const next_offset(Op::$name),
+                    slow = sym aligned::$name,
                 )
             }
-        )* };
+        };
+        ($other:ident $name:ident) => {};
     }
 
-    looking! {
-        looking_memcmp: Memcmp to memcmp,
-        looking_bcmp: Bcmp to bcmp,
-        looking_wmemcmp: Wmemcmp to wmemcmp,
+    adma_shared::intercepted_functions! { looks }
+}
+
+/// Rust entry points of large calls, with the call site behind the arguments.
+mod large {
+    use crate::functions::Op;
+
+    macro_rules! large_calls {
+        ($($name:ident: $symbols:tt $unit:literal $length:tt $kind:ident::$large:ident
+            $original:tt;)*) => { $( large_call! { $kind $name $large } )* };
     }
+
+    macro_rules! large_call {
+        (file $name:ident $large:ident) => {};
+        (transfer $name:ident $large:ident) => {};
+        ($memory:ident $name:ident $large:ident) => {
+            #[unsafe(link_section = ".text.fork")] // see `entry`
+            pub unsafe extern "C" fn $name(
+                a: usize,
+                b: usize,
+                c: usize,
+                d: usize,
+                site: usize,
+            ) -> usize {
+                // SAFETY: the program's own call of this function.
+                unsafe { super::$large(Op::$name, [a, b, c, d], site) }
+            }
+        };
+    }
+
+    adma_shared::intercepted_functions! { large_calls }
 }
 
-/// Rust entry points of large calls, with their results.
-macro_rules! slow {
-    ($($name:ident($a:ident, $b:ident, $c:ident, $d:ident, $site:ident) $answer:expr;)*) => { $(
-        #[unsafe(link_section = ".text.fork")] // see `entry`
-        unsafe extern "C" fn $name(
-            $a: usize, $b: usize, $c: usize, $d: usize, $site: usize,
-        ) -> usize {
-            // SAFETY: the program's own call.
-            unsafe { $answer }
-        }
-    )* };
+type Arguments = [usize; 4];
+
+unsafe fn copy(op: Op, [dst, src, count, _]: Arguments, site: usize) -> usize {
+    // SAFETY: the program's own call, as for all of these.
+    unsafe { copy_into(op, dst, src, count, ANY, site) }
 }
 
-slow! {
-    memcpy(dst, src, len, _d, site) copy(Op::Memcpy, dst, src, len, ANY, site);
-    memmove(dst, src, len, _d, site) copy(Op::Memmove, dst, src, len, ANY, site);
-    mempcpy(dst, src, len, _d, site)
-        copy(Op::Mempcpy, dst, src, len, ANY, site).wrapping_add(len);
-    bcopy(src, dst, len, _d, site) copy(Op::Bcopy, dst, src, len, ANY, site);
-    wmemcpy(dst, src, count, _d, site) copy(Op::Wmemcpy, dst, src, count, ANY, site);
-    wmemmove(dst, src, count, _d, site) copy(Op::Wmemmove, dst, src, count, ANY, site);
-    memcpy_chk(dst, src, len, room, site) copy(Op::MemcpyChk, dst, src, len, room, site);
-    memmove_chk(dst, src, len, room, site) copy(Op::MemmoveChk, dst, src, len, room, site);
-    mempcpy_chk(dst, src, len, room, site)
-        copy(Op::MempcpyChk, dst, src, len, room, site).wrapping_add(len);
-    memset(dst, value, len, _d, site) fill(Op::Memset, dst, value, len, ANY, site);
-    memset_chk(dst, value, len, room, site) fill(Op::MemsetChk, dst, value, len, room, site);
-    bzero(dst, len, _c, _d, site) fill(Op::Bzero, dst, 0, len, ANY, site);
-    wmemset(dst, value, count, _d, site) fill(Op::Wmemset, dst, value, count, ANY, site);
-    memcmp(a, b, count, _d, site) compare(Op::Memcmp, a, b, count, site);
-    bcmp(a, b, count, _d, site) compare(Op::Bcmp, a, b, count, site);
-    wmemcmp(a, b, count, _d, site) compare(Op::Wmemcmp, a, b, count, site);
+unsafe fn copy_to_end(op: Op, [dst, src, count, _]: Arguments, site: usize) -> usize {
+    // SAFETY: see `copy`.
+    let dst = unsafe { copy_into(op, dst, src, count, ANY, site) };
+    dst.wrapping_add(count.wrapping_mul(op.unit()))
+}
+
+unsafe fn copy_backwards(op: Op, [src, dst, count, _]: Arguments, site: usize) -> usize {
+    // SAFETY: see `copy`.
+    unsafe { copy_into(op, dst, src, count, ANY, site) }
+}
+
+unsafe fn copy_checked(op: Op, [dst, src, count, room]: Arguments, site: usize) -> usize {
+    // SAFETY: see `copy`.
+    unsafe { copy_into(op, dst, src, count, room, site) }
+}
+
+unsafe fn copy_to_end_checked(op: Op, [dst, src, count, room]: Arguments, site: usize) -> usize {
+    // SAFETY: see `copy`.
+    let dst = unsafe { copy_into(op, dst, src, count, room, site) };
+    dst.wrapping_add(count.wrapping_mul(op.unit()))
+}
+
+unsafe fn fill(op: Op, [dst, value, count, _]: Arguments, site: usize) -> usize {
+    // SAFETY: see `copy`.
+    unsafe { fill_into(op, dst, value, count, ANY, site) }
+}
+
+unsafe fn fill_checked(op: Op, [dst, value, count, room]: Arguments, site: usize) -> usize {
+    // SAFETY: see `copy`.
+    unsafe { fill_into(op, dst, value, count, room, site) }
+}
+
+unsafe fn clear(op: Op, [dst, count, ..]: Arguments, site: usize) -> usize {
+    // SAFETY: see `copy`.
+    unsafe { fill_into(op, dst, 0, count, ANY, site) }
 }
 
 /// Room at the destination for functions that do not check it.
@@ -153,7 +205,14 @@ fn bytes(op: Op, count: usize, room: usize) -> Option<usize> {
     count.checked_mul(op.unit()).filter(|&len| len <= room)
 }
 
-unsafe fn copy(op: Op, dst: usize, src: usize, count: usize, room: usize, site: usize) -> usize {
+unsafe fn copy_into(
+    op: Op,
+    dst: usize,
+    src: usize,
+    count: usize,
+    room: usize,
+    site: usize,
+) -> usize {
     // SAFETY: the program's promise.
     unsafe {
         let Some(len) = bytes(op, count, room) else {
@@ -165,7 +224,14 @@ unsafe fn copy(op: Op, dst: usize, src: usize, count: usize, room: usize, site: 
 }
 
 /// Fills. Wide characters of four equal bytes, such as 0, are filled as bytes.
-unsafe fn fill(op: Op, dst: usize, value: usize, count: usize, room: usize, site: usize) -> usize {
+unsafe fn fill_into(
+    op: Op,
+    dst: usize,
+    value: usize,
+    count: usize,
+    room: usize,
+    site: usize,
+) -> usize {
     let byte = value as u8;
     let is_byte = op.unit() == 1 || value as u32 == u32::from_ne_bytes([byte; 4]);
     // SAFETY: the program's promise.
@@ -178,7 +244,7 @@ unsafe fn fill(op: Op, dst: usize, value: usize, count: usize, room: usize, site
     dst
 }
 
-unsafe fn compare(op: Op, a: usize, b: usize, count: usize, site: usize) -> usize {
+unsafe fn compare(op: Op, [a, b, count, _]: Arguments, site: usize) -> usize {
     // SAFETY: the program's promise.
     unsafe {
         let Some(len) = bytes(op, count, ANY) else { return pass_on(op, a, b, count, ANY) };

@@ -41,7 +41,10 @@ impl<const N: usize> Names<N> {
     }
 }
 
+/// What is looked for: the first symbol of each row of the table of intercepted functions, and others.
 macro_rules! functions {
+    ([$($name:ident)*] $($row:ident: ($symbol:ident $($alias:ident)*) $unit:literal $length:tt
+        $kind:ident::$large:ident $original:tt;)*) => { functions! { $($symbol)* $($name)* } };
     ($($name:ident)*) => {
         #[allow(non_camel_case_types, dead_code)]
         #[derive(Clone, Copy, Debug)]
@@ -52,12 +55,7 @@ macro_rules! functions {
     };
 }
 
-functions! {
-    memmove mempcpy memset wmemset memcmp wmemcmp
-    memcpy bcopy wmemcpy wmemmove __memcpy_chk __memmove_chk __mempcpy_chk __memset_chk bzero bcmp
-    process_vm_readv process_vm_writev
-    read pread64 readv preadv64 preadv64v2 fread fread_unlocked
-    __read_chk __pread64_chk __fread_chk __fread_unlocked_chk
+adma_shared::intercepted_functions! { functions [
     flockfile funlockfile fileno fwide feof_unlocked ferror_unlocked __freading __fwriting
     __fbufsize ftello64 fseeko64 pthread_setcancelstate pthread_testcancel
     sigaction abort
@@ -69,7 +67,7 @@ functions! {
     dlopen dlsym __cxa_atexit __cxa_at_quick_exit on_exit sysconf getgrgid_r
     cuMemHostRegister cuMemHostRegister_v2 cuMemHostUnregister
     _dl_find_object program_invocation_name
-}
+] }
 
 /// Results so far.
 static FOUND: [AtomicPtr<c_void>; COUNT] = [const { AtomicPtr::new(null_mut()) }; COUNT];

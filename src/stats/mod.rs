@@ -12,6 +12,3 @@ mod text;
 pub use adma_shared::{live, messages, samples, sites, tables, units, worth};
 pub use file::Statistics;
 pub use live::{Fallback, Flow, Path, Recorder};
-
-// The layout of live files has room for them.
-const _: () = assert!(crate::functions::Op::ALL.len() <= live::FUNCTIONS);

@@ -133,7 +133,7 @@ fn fetch(list: SegmentList, room: &mut ListRoom) -> Option<&[Segment]> {
         NoFilter::look()?;
         FETCHES_LEFT.store(left - 1, Ordering::Relaxed); // a lost update costs nothing
         // SAFETY: there is room.
-        if !unsafe { segments::fetch(Op::ProcessVmReadv, [list], [to]) } {
+        if !unsafe { segments::fetch(Op::process_vm_readv, [list], [to]) } {
             return None;
         }
     }
@@ -249,7 +249,7 @@ impl<'a> FileRead<'a> {
         self.read_by(from, len, |list, at| {
             // SAFETY: libc's preadv; a part of what the program has asked for.
             unsafe {
-                let next = original::next(Op::Preadv);
+                let next = original::next(Op::preadv);
                 let preadv = core::mem::transmute::<*mut c_void, original::ReadFn>(next);
                 preadv(self.fd, list.as_ptr() as usize, list.len(), at, 0)
             }

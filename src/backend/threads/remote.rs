@@ -137,7 +137,7 @@ impl<'a> Transfer<'a> {
     /// Returns whether the result does not depend on the order: no byte is written twice, or is
     /// read here and written there.
     pub fn is_in_any_order(&self) -> bool {
-        let written = if self.op == Op::ProcessVmWritev { self.remote } else { self.local };
+        let written = if self.op == Op::process_vm_writev { self.remote } else { self.local };
         are_apart(written) && (!self.may_alias() || is_other_process(self.pid))
     }
 

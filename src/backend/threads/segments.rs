@@ -75,7 +75,7 @@ pub unsafe fn transfer(
     remote: &[Segment],
 ) -> sys::SysResult {
     let number = match op {
-        Op::ProcessVmWritev => libc::SYS_process_vm_writev,
+        Op::process_vm_writev => libc::SYS_process_vm_writev,
         _ => libc::SYS_process_vm_readv,
     };
     let [local_at, remote_at] = [local, remote].map(|list| list.as_ptr() as usize);
@@ -93,7 +93,7 @@ pub unsafe fn fetch<const N: usize>(op: Op, lists: [SegmentList; N], rooms: [usi
         core::array::from_fn::<_, N, _>(|i| Segment { base: rooms[i], len: lists[i].bytes() });
     let theirs = lists.map(|list| Segment { base: list.at, len: list.bytes() });
     let (local, remote) = match op {
-        Op::ProcessVmWritev => (&theirs, &ours),
+        Op::process_vm_writev => (&theirs, &ours),
         _ => (&ours, &theirs),
     };
     let wanted: usize = ours.iter().map(|segment| segment.len).sum();

@@ -97,7 +97,7 @@ impl Locked {
     unsafe fn new(call: &StreamCall) -> Self {
         const DISABLE: usize = 1;
         let mut cancel_state = 0i32;
-        let locks = matches!(call.op, Op::Fread | Op::FreadChk);
+        let locks = matches!(call.op, Op::fread | Op::fread_chk);
         // SAFETY: the program's stream; the old state is written where there is room.
         unsafe {
             ask(Function::pthread_setcancelstate, DISABLE, &raw mut cancel_state as usize, 0);
@@ -146,8 +146,8 @@ impl StreamCall {
     /// The program's own call.
     pub unsafe fn pass_on(&self) -> usize {
         let op = match self.op {
-            Op::Fread | Op::FreadChk => Op::Fread,
-            _ => Op::FreadUnlocked,
+            Op::fread | Op::fread_chk => Op::fread,
+            _ => Op::fread_unlocked,
         };
         // SAFETY: libc's function of these arguments.
         unsafe { fread(op, self.to, self.size, self.count, self.stream) }
@@ -193,7 +193,7 @@ impl StreamCall {
     ) -> Option<usize> {
         // SAFETY: the program's buffer, as far as it has asked for, and its stream.
         let by_libc = |from: usize, len: usize| unsafe {
-            fread(Op::FreadUnlocked, self.to + from, 1, len, self.stream)
+            fread(Op::fread_unlocked, self.to + from, 1, len, self.stream)
         };
         // SAFETY: the address of this thread's errno; the program's stream.
         let (fd, position, buffered) = unsafe {
@@ -306,7 +306,7 @@ impl<'a> StreamRead<'a> {
     /// Reads all of it by libc. Returns how many bytes.
     pub fn by_libc(&self) -> usize {
         // SAFETY: the program's buffer and stream.
-        let done = unsafe { fread(Op::FreadUnlocked, self.to, 1, self.read.len(), self.stream) };
+        let done = unsafe { fread(Op::fread_unlocked, self.to, 1, self.read.len(), self.stream) };
         self.ended.store(done < self.read.len(), Ordering::Relaxed);
         done
     }

@@ -42,7 +42,7 @@ impl Work {
     pub fn of(mode: Mode) -> Self {
         match mode & (Mode::FILL | Mode::COMPARE) {
             Mode::FILL => Work::Fill,
-            Mode::COMPARE => Work::Compare(Op::Memcmp),
+            Mode::COMPARE => Work::Compare(Op::memcmp),
             _ => Work::Copy,
         }
     }
