@@ -162,7 +162,7 @@ impl Dispatcher {
     /// Sets the size from which calls come here, for the functions that are chosen.
     #[unsafe(link_section = ".text.start")] // see `intercept::entry`
     fn set_min(&self, config: &Config) {
-        for op in Op::ALL.into_iter().filter(|&op| config.ops >> op as u32 & 1 == 1) {
+        for op in Op::all().filter(|&op| config.ops >> op as u32 & 1 == 1) {
             let learned = if op.is_kernel_call() { KERNEL_CALLS_FROM } else { FLOOR };
             let min = match config.backend {
                 _ if config.profile => 0,
@@ -181,7 +181,7 @@ impl Dispatcher {
     /// Makes every entry jump to libc. Copies that have arrived are carried to their end.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        Op::ALL.into_iter().for_each(|op| original::set_min(op, NEVER));
+        Op::all().for_each(|op| original::set_min(op, NEVER));
     }
 
     /// Resets the child of a fork, which has neither the workers nor the helper's open file. Pages

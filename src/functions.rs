@@ -9,11 +9,16 @@ macro_rules! operations {
         /// The functions we intercept, by their names in the table.
         #[allow(non_camel_case_types)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[repr(usize)]
+        #[repr(u8)]
         pub enum Op { $($name),* }
 
         impl Op {
             pub const ALL: [Op; [$(Op::$name),*].len()] = [$(Op::$name),*];
+
+            /// Iterates without moving the array, which compilers do by memcpy, that is, by us.
+            pub fn all() -> impl Iterator<Item = Op> {
+                const { &Self::ALL }.iter().copied()
+            }
 
             pub const fn name(self) -> &'static str {
                 match self { $(Op::$name => stringify!($name)),* }

@@ -147,24 +147,24 @@ pub fn resolve() {
     let is_libcs = |op: Op| libc.contains(&(next(op) as usize));
     let take = |op: Op| set_next(op, lookup::found_at_start(ORIGINALS[op as usize].symbol));
     let is_found = |op: &Op| matches!(ORIGINALS[*op as usize].way, Way::Found);
-    let found = || Op::ALL.into_iter().filter(is_found); // start-up pays for each
+    let found = || Op::all().filter(is_found); // start-up pays for each
     found().for_each(take);
     let reads_are_libcs = found().filter(|op| op.is_kernel_call()).all(is_libcs);
     READS_ARE_LIBCS.store(reads_are_libcs, Ordering::Release);
     if lookup::is_alone() && found().filter(|op| !op.is_kernel_call()).all(is_libcs) {
         // memcpy of GLIBC_2.2.5 is memmove, and later versions share its code on nearly every CPU:
         // memmove for both keeps overlapping copies right.
-        for op in Op::ALL {
+        for op in Op::all() {
             if let Way::As(other) = ORIGINALS[op as usize].way {
                 set_next(op, next(other));
             }
         }
     } else {
         // Another library's function may call one of ours by name: that must not recurse.
-        Op::ALL.into_iter().filter(|op| !is_found(op)).for_each(take);
+        Op::all().filter(|op| !is_found(op)).for_each(take);
     }
     // From here until the engine is open, our own copies go to libc.
-    Op::ALL.into_iter().for_each(|op| set_min(op, NEVER));
+    Op::all().for_each(|op| set_min(op, NEVER));
     if is_libcs(Op::memset) {
         LIBC_MEMSET.store(next(Op::memset), Ordering::Release);
     }
