@@ -12,7 +12,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
 /// Functions that copy.
-const COPIES: &str = "memcpy memmove mempcpy __mempcpy bcopy wmemcpy wmemmove \
+const COPIES: &str = "memcpy memmove mempcpy __mempcpy bcopy wmemcpy wmemmove wmempcpy \
     __memcpy_chk __memmove_chk __mempcpy_chk";
 
 /// Functions that fill or compare; see tests/oracle.rs.

@@ -28,6 +28,7 @@ macro_rules! intercepted_functions {
         memcpy: (memcpy) 1 (rdx) memory::copy (as memmove);
         memmove: (memmove) 1 (rdx) memory::copy (found bootstrap_memmove);
         mempcpy: (mempcpy __mempcpy) 1 (rdx) memory::copy_to_end (found bootstrap_mempcpy);
+        wmempcpy: (wmempcpy) 4 (rdx) memory::copy_to_end (from mempcpy wide);
         bcopy: (bcopy) 1 (rdx) memory::copy_backwards (from memmove swapped);
         wmemcpy: (wmemcpy) 4 (rdx) memory::copy (from memmove wide);
         wmemmove: (wmemmove) 4 (rdx) memory::copy (from memmove wide);

@@ -131,6 +131,7 @@ OPERATION(__mempcpy, (char *)dst + n, __mempcpy(dst, src, n))
 OPERATION(bcopy, dst, (bcopy(src, dst, n), dst))
 OPERATION(wmemcpy, dst, wmemcpy(dst, src, n / sizeof(wchar_t)))
 OPERATION(wmemmove, dst, wmemmove(dst, src, n / sizeof(wchar_t)))
+OPERATION(wmempcpy, (char *)dst + n, wmempcpy(dst, src, n / sizeof(wchar_t)))
 OPERATION(__memcpy_chk, dst, __memcpy_chk(dst, src, n, n))
 OPERATION(__memmove_chk, dst, __memmove_chk(dst, src, n, n))
 OPERATION(__mempcpy_chk, (char *)dst + n, __mempcpy_chk(dst, src, n, n))
@@ -144,6 +145,7 @@ static const struct operation operations[] = {
     { "bcopy", 1, call_bcopy },
     { "wmemcpy", sizeof(wchar_t), call_wmemcpy },
     { "wmemmove", sizeof(wchar_t), call_wmemmove },
+    { "wmempcpy", sizeof(wchar_t), call_wmempcpy },
     { "__memcpy_chk", 1, call___memcpy_chk },
     { "__memmove_chk", 1, call___memmove_chk },
     { "__mempcpy_chk", 1, call___mempcpy_chk },
