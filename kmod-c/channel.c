@@ -163,6 +163,7 @@ static_assert(ADMA_SLOTS * ADMA_WORD_STRIDE <= PAGE_SIZE / 2);
  * the probe's.
  */
 #define ADMA_QUEUE_SIZE		16
+#define ADMA_QUEUE_ROOM		(ADMA_QUEUE_SIZE - 2)
 #define ADMA_QUEUE_WAIT_MS	200
 
 unsigned long adma_depth = 16UL << 20;
@@ -217,6 +218,36 @@ static bool adma_in_flight(struct adma_channel *ch, const struct adma_flight *wh
 	return found;
 }
 
+/* Returns whether such a transfer is in flight on any channel. */
+bool adma_flight_any(const struct adma_flight *what)
+{
+	unsigned int i;
+
+	/* Pairs with adma_chan_req_send(), as in adma_wait_for_flight(). */
+	smp_mb();
+	for (i = 0; i < adma_nr_channels; i++) {
+		if (adma_in_flight(&adma_channels[i], what))
+			return true;
+	}
+	return false;
+}
+
+/* Returns whether such transfers are in flight, all on channels known to be silent. */
+bool adma_flight_silent(const struct adma_flight *what)
+{
+	unsigned int i;
+	bool found = false;
+
+	for (i = 0; i < adma_nr_channels; i++) {
+		if (!adma_in_flight(&adma_channels[i], what))
+			continue;
+		if (!READ_ONCE(adma_channels[i].silent))
+			return false;
+		found = true;
+	}
+	return found;
+}
+
 /*
  * Waits until no such transfer is in flight; the caller lets none begin; with a
  * @timeout of 0 only looks. Returns the jiffies left, 0 or -ERESTARTSYS.
@@ -260,6 +291,12 @@ void adma_job_put(struct adma_job *job)
 		job->end(job);
 }
 
+static void adma_dequeue(struct adma_channel *ch, u32 units)
+{
+	/* Below zero: a completion was counted for another channel or turn. */
+	WARN_ON_ONCE(atomic_long_sub_return(units, &ch->queued) < 0);
+}
+
 /* Forgets what is in flight: dequeues it and ignores late completions. */
 void adma_chan_req_next_turn(struct adma_chan_req *cr)
 {
@@ -267,7 +304,7 @@ void adma_chan_req_next_turn(struct adma_chan_req *cr)
 	u32 done = atomic64_xchg(&cr->done, next);
 
 	lockdep_assert_held(&cr->ch->lock);
-	atomic_long_sub(cr->sent - done, &cr->ch->queued);
+	adma_dequeue(cr->ch, cr->sent - done);
 	memset_after(cr, 0, done);
 }
 
@@ -314,6 +351,7 @@ void adma_channel_stopped(struct adma_channel *ch)
 	}
 	spin_unlock_irqrestore(&ch->lock, irq);
 	wake_up_all(&ch->wait);
+	adma_watch_soon(ch);
 }
 
 static void adma_chan_req_advance(struct adma_chan_req *cr, u32 turn, u32 units)
@@ -324,10 +362,24 @@ static void adma_chan_req_advance(struct adma_chan_req *cr, u32 turn, u32 units)
 		if ((u64)done >> 32 != turn)
 			return;	/* it was over long ago */
 	} while (!atomic64_try_cmpxchg(&cr->done, &done, done + units));
-	atomic_long_sub(units, &cr->ch->queued);
+	adma_dequeue(cr->ch, units);
 	/* The cmpxchg is a full barrier; pairs with prepare_to_wait_event(). */
 	if (waitqueue_active(&cr->ch->wait))
 		wake_up_all(&cr->ch->wait);
+}
+
+/*
+ * A transfer on a channel without order has completed, in whatever turn. The watch
+ * may let go of the module when it was the last one: see adma_channels_release().
+ */
+static void adma_queue_leave(struct adma_channel *ch)
+{
+	int left = atomic_dec_return(&ch->entries);
+
+	WARN_ON_ONCE(left < 0);
+	if (!left && READ_ONCE(ch->held))
+		adma_watch_soon(ch);
+	wake_up_all(&ch->wait);
 }
 
 static void adma_chan_req_complete(void *ptr, const struct dmaengine_result *res)
@@ -339,8 +391,6 @@ static void adma_chan_req_complete(void *ptr, const struct dmaengine_result *res
 	unsigned long irq;
 
 	WRITE_ONCE(ch->moved, jiffies);
-	if (!ch->ordered)
-		atomic_dec(&ch->entries);
 	if (good && ch->ordered && !param.last) {
 		/* In order and without an error: the usual case. */
 		adma_chan_req_advance(cr, param.turn, param.units);
@@ -366,6 +416,8 @@ static void adma_chan_req_complete(void *ptr, const struct dmaengine_result *res
 	adma_chan_req_end(cr, false);
 out_unlock:
 	spin_unlock_irqrestore(&ch->lock, irq);
+	if (!ch->ordered)
+		adma_queue_leave(ch);
 }
 
 /*
@@ -384,15 +436,33 @@ static int adma_channel_retry(struct adma_channel *ch, int tries)
 	return 0;
 }
 
+/* Takes an entry of the queue unless it has that many. */
+static bool adma_queue_try_enter(struct adma_channel *ch, int most)
+{
+	int entries = atomic_read(&ch->entries);
+
+	do {
+		if (entries >= most)
+			return false;
+	} while (!atomic_try_cmpxchg(&ch->entries, &entries, entries + 1));
+	return true;
+}
+
 /* Takes an entry of the queue. Returns false if there was none for too long. */
 static bool adma_queue_enter(struct adma_chan_req *cr)
 {
 	struct adma_channel *ch = cr->ch;
-	int most = ADMA_QUEUE_SIZE - (cr == adma_probe_of(ch) ? 0 : 2);
+	int most = cr == adma_probe_of(ch) ? ADMA_QUEUE_SIZE : ADMA_QUEUE_ROOM;
 
-	return wait_event_timeout(ch->wait,
-				  atomic_add_unless(&ch->entries, 1, most),
+	return wait_event_timeout(ch->wait, adma_queue_try_enter(ch, most),
 				  msecs_to_jiffies(ADMA_QUEUE_WAIT_MS));
+}
+
+/* Returns whether a channel has no room for requests. */
+bool adma_channel_full(struct adma_channel *ch)
+{
+	return atomic_long_read(&ch->queued) * ADMA_UNIT >= (long)READ_ONCE(adma_depth) ||
+	       (!ch->ordered && atomic_read(&ch->entries) >= ADMA_QUEUE_ROOM);
 }
 
 /*
@@ -438,7 +508,7 @@ dma_cookie_t adma_chan_req_transfer(struct adma_chan_req *cr, dma_addr_t dst,
 
 err_leave_queue:
 	if (!ch->ordered)
-		atomic_dec(&ch->entries);
+		adma_queue_leave(ch);
 	return ret;
 }
 
@@ -504,7 +574,7 @@ int adma_chan_req_send(struct adma_chan_req *cr, dma_addr_t dst, dma_addr_t src,
 	int ret, tries = 0;
 
 	/* Bounds how long others wait for what is queued ahead of them. */
-	while (atomic_long_read(&ch->queued) * ADMA_UNIT >= READ_ONCE(adma_depth)) {
+	while (atomic_long_read(&ch->queued) * ADMA_UNIT >= (long)READ_ONCE(adma_depth)) {
 		ret = adma_channel_retry(ch, tries++);
 		if (ret)
 			goto err_distrust;

@@ -3,9 +3,10 @@
  * DMA channels, the part of a request on each (chan_req), their health, and
  * counters. Nothing here knows of files or pages.
  *
- * ch->lock (interrupts off) is the innermost lock. A driver is called inside a
- * read side of adma_srcu, after ch->chan was seen there: a channel is given back
- * once it is NULL and all read sides are over.
+ * Inside ch->lock (interrupts off) only the kernel's own locks are taken: those of
+ * wait queues and workqueues. A driver is called inside a read side of adma_srcu,
+ * after ch->chan was seen there: a channel is given back once it is NULL and all
+ * read sides are over.
  */
 #ifndef ADMA_CHANNEL_H
 #define ADMA_CHANNEL_H
@@ -66,7 +67,11 @@ struct adma_channel {
 	unsigned long asked;	/* jiffies: driver last asked for completions */
 	unsigned long moved;	/* jiffies: last completion, or end of a pause */
 	atomic_long_t queued;	/* units in flight */
-	atomic_t entries;	/* transfers in flight; without order only */
+	/*
+	 * Without order: transfers whose completion has not come, also those that
+	 * were given up. While there are any, the driver may call us.
+	 */
+	atomic_t entries;
 	struct adma_chan_req *req;	/* all of them, by number; 0 is the probe */
 
 	spinlock_t lock;	/* protects what follows, and the end of chan_reqs */
@@ -80,6 +85,8 @@ struct adma_channel {
 	enum adma_health health;
 	unsigned int errors;	/* without enough good chan_reqs between them */
 	unsigned int good_seen;	/* when it was last examined */
+	bool silent;		/* its last probe has not completed */
+	bool held;		/* the module, for what a probe has in flight */
 	void *probe_page;
 	dma_addr_t probe_dma;
 };
@@ -186,6 +193,9 @@ int adma_order_of(struct dma_device *device);
 void adma_channel_issue(struct adma_channel *ch, bool poll);
 void adma_channels_poll(void);
 int adma_channel_pick(u32 wanted, u64 addr, u64 first);
+bool adma_channel_full(struct adma_channel *ch);
+bool adma_flight_any(const struct adma_flight *what);
+bool adma_flight_silent(const struct adma_flight *what);
 long adma_wait_for_flight(const struct adma_flight *what, long timeout,
 			  bool interruptible);
 struct adma_chan_req *adma_chan_req_begin(struct adma_channel *ch,

@@ -3,7 +3,6 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/anon_inodes.h>
-#include <linux/delay.h>
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
@@ -181,6 +180,7 @@ static int adma_mmap(struct file *filp, struct vm_area_struct *vma)
 {
 	struct adma_file *file = filp->private_data;
 	unsigned long channel = vma->vm_pgoff;
+	int ret;
 
 	if (current->mm != file->mem.mm)
 		return -EPERM;
@@ -195,7 +195,8 @@ static int adma_mmap(struct file *filp, struct vm_area_struct *vma)
 	vm_flags_mod(vma, VM_DONTCOPY | VM_DONTEXPAND,
 		     VM_MAYWRITE | VM_MAYEXEC);
 	vma->vm_pgoff = 0;
-	return vm_insert_page(vma, vma->vm_start, file->words[channel].page);
+	ret = adma_words_get(&file->mem, channel);
+	return ret ?: vm_insert_page(vma, vma->vm_start, file->words[channel].page);
 }
 
 /* POLLIN: nothing is in flight. POLLERR: a failed request was not asked for yet. */
@@ -283,10 +284,11 @@ err_destroy_workqueue:
 static void __exit adma_exit(void)
 {
 	misc_deregister(&adma_device);
-	/* No file is open, but a page of one may be locked: see adma_range_reap(). */
+	/*
+	 * Nothing is pinned: adma_file_free() lets go of the module last. The works
+	 * that called it may not have returned yet.
+	 */
 	flush_workqueue(adma_workqueue);
-	while (!list_empty(&adma_mems))
-		msleep(ADMA_WATCH_MS);
 	flush_workqueue(adma_reapers);
 	adma_kept_exit();
 	adma_channels_release();

@@ -9,7 +9,10 @@
 
 #include "file.h"
 
-/* How long a close waits for transfers in flight before it detaches from them. */
+/*
+ * How long a process that closes its file, or all of them as it ends, waits for
+ * transfers in flight before it detaches from them.
+ */
 #define ADMA_DRAIN_MS	10000
 
 static void adma_file_free(struct kref *kref)
@@ -33,11 +36,13 @@ static void adma_file_free(struct kref *kref)
 	xa_destroy(&file->exports);
 	put_pid(file->owner);
 	kfree(file);
+	/* Works that put the last reference are flushed before the module goes. */
+	module_put(THIS_MODULE);
 }
 
 /*
- * Drops one count of what is active: the open file, and each request. The last one
- * releases the module; the memory stays, because ports may refer to it.
+ * Drops one count of what is active: the open file, and each request. The memory
+ * stays, because ports may refer to it and pages may have to be unpinned yet.
  */
 void adma_file_leave(struct adma_file *file)
 {
@@ -46,7 +51,35 @@ void adma_file_leave(struct adma_file *file)
 	mutex_lock(&adma_mems_lock);
 	adma_words_unmap(&file->mem, ADMA_EVERY_DEVICE);
 	mutex_unlock(&adma_mems_lock);
-	module_put(THIS_MODULE);
+}
+
+static bool adma_file_idle(struct adma_file *file, const struct adma_flight *what)
+{
+	return refcount_read(&file->active) == 1 && !adma_flight_any(what);
+}
+
+/*
+ * Waits for the end of what is in flight, but not for a channel that is known to be
+ * silent. Where the memory map went first, as in exit, the time counts from there: it
+ * is the same for all files of the process. Returns the jiffies left.
+ */
+static long adma_file_drain(struct adma_file *file)
+{
+	struct adma_mem *mem = &file->mem;
+	const struct adma_flight what = { .owner = mem, .begun_by = jiffies };
+	unsigned long end = READ_ONCE(mem->unmapped) ?: jiffies;
+
+	end += msecs_to_jiffies(ADMA_DRAIN_MS);
+	adma_channels_poll();
+	while (!adma_file_idle(file, &what)) {
+		if (time_after_eq(jiffies, end) || adma_flight_silent(&what)) {
+			pr_warn_once("adma: a channel is silent, its pages stay pinned\n");
+			break;
+		}
+		wait_event_timeout(mem->wait, adma_file_idle(file, &what),
+				   msecs_to_jiffies(ADMA_WATCH_MS));
+	}
+	return max_t(long, end - jiffies, 0);
 }
 
 /*
@@ -60,18 +93,12 @@ int adma_file_release(struct inode *inode, struct file *filp)
 {
 	struct adma_file *file = filp->private_data;
 	struct adma_mem *mem = &file->mem;
-	struct adma_flight what = { .owner = mem, .begun_by = jiffies };
-	long left = msecs_to_jiffies(ADMA_DRAIN_MS);
+	long left;
 
 	adma_exports_close(file, NULL);
 	adma_ranges_retire(mem);
 	if (task_tgid(current) == file->owner) {
-		left = wait_event_timeout(mem->wait,
-					  refcount_read(&file->active) == 1, left);
-		if (left)
-			left = adma_wait_for_flight(&what, left, false);
-		if (!left)
-			pr_warn_once("adma: a channel is silent, its pages stay pinned\n");
+		left = adma_file_drain(file);
 		adma_mem_reap(mem);
 		wait_event_timeout(mem->wait, !atomic_read(&mem->leaving), left);
 	}
@@ -84,8 +111,10 @@ int adma_file_open(struct inode *inode, struct file *filp)
 {
 	struct adma_file *file;
 	struct adma_mem *mem;
-	unsigned int i;
 
+	/* A kernel thread has no memory to copy. */
+	if (!current->mm)
+		return -EINVAL;
 	file = kzalloc(struct_size(file, words, adma_nr_channels),
 		       GFP_KERNEL_ACCOUNT);
 	if (!file)
@@ -111,16 +140,8 @@ int adma_file_open(struct inode *inode, struct file *filp)
 	refcount_set(&file->active, 1);
 	file->owner = get_pid(task_tgid(current));
 	xa_init_flags(&file->exports, XA_FLAGS_ACCOUNT);
-	for (i = 0; i < adma_nr_channels; i++) {
-		file->words[i].page = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
-		if (!file->words[i].page) {
-			adma_mem_put(mem);
-			return -ENOMEM;
-		}
-	}
 	mutex_lock(&adma_mems_lock);
 	list_add_tail(&mem->all, &adma_mems);
-	adma_words_map(mem);
 	mutex_unlock(&adma_mems_lock);
 	__module_get(THIS_MODULE);
 	filp->private_data = file;

@@ -14,6 +14,12 @@
  *
  * A queue is no failure: a channel is silent when nothing on it has completed
  * for timeout_ms, however long something has waited for its turn.
+ *
+ * Completions may come late: after the probe, or the request, was given up. ioatdma
+ * makes none once a channel is given back. idxd makes them whenever the device
+ * answers, until the queue is disabled: so a probe holds the module until nothing
+ * that was submitted is unanswered (ch->entries), as a request does until its own
+ * end, and a channel's place in adma_channels is not used again before that.
  */
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
@@ -54,6 +60,24 @@ static unsigned long adma_timeout(void)
 /* Repetitions of a probe that failed. */
 #define ADMA_PROBES		3
 
+/* By the watch, and before it runs. */
+static void adma_hold(struct adma_channel *ch)
+{
+	if (ch->ordered || ch->held)
+		return;
+	__module_get(THIS_MODULE);
+	WRITE_ONCE(ch->held, true);
+}
+
+/* Lets go of the module when no completion can come any more. */
+static void adma_unhold(struct adma_channel *ch)
+{
+	if (!ch->held || (atomic_read(&ch->entries) && !READ_ONCE(ch->stopped)))
+		return;
+	WRITE_ONCE(ch->held, false);
+	module_put(THIS_MODULE);
+}
+
 static struct adma_chan_req *adma_probe_begin(struct adma_channel *ch, s32 units)
 {
 	struct adma_chan_req *cr = adma_probe_of(ch);
@@ -78,6 +102,7 @@ static int adma_probe(struct adma_channel *ch)
 	unsigned int sent = 0;
 	u32 came;
 
+	adma_hold(ch);
 	while (sent < 2) {
 		dma_addr_t dst = ch->probe_dma + (sent + 1) * ADMA_PROBE_LEN;
 		dma_cookie_t cookie;
@@ -153,6 +178,9 @@ static bool adma_in_trouble(struct adma_channel *ch)
 		adma_chan_req_end(cr, false);
 		trouble |= adma_chan_req_silent(cr);
 	}
+	/* Whatever fills it: requests are refused, and none of them may be listed. */
+	trouble |= adma_channel_full(ch) &&
+		   time_after(jiffies, READ_ONCE(ch->moved) + adma_timeout());
 	/* One that is still being submitted may have lost a transfer. */
 	list_for_each_entry(cr, &ch->reqs, list)
 		cr->failed |= trouble && ch->ordered && !cr->closed;
@@ -198,6 +226,8 @@ static unsigned int adma_examine(struct adma_channel *ch, bool trouble)
 	 */
 	for (i = 0; ret == -EIO && i < ADMA_PROBES; i++)
 		ret = adma_probe(ch);
+	/* ioatdma ends what is silent by a reset, which is worth waiting for. */
+	WRITE_ONCE(ch->silent, ret == -ETIMEDOUT && !ch->ordered);
 	/*
 	 * While nothing is known, pages stay pinned and callers wait: it may still
 	 * write. With no request waiting it is given up soon; after some errors
@@ -247,6 +277,7 @@ void adma_watch(struct work_struct *work)
 				   msecs_to_jiffies(pause));
 out_unlock:
 	srcu_read_unlock(&adma_srcu, idx);
+	adma_unhold(ch);
 }
 
 /*
@@ -292,6 +323,15 @@ int adma_health_init(struct adma_channel *ch)
 	do {
 		ret = adma_probe(ch);
 	} while (ret && adma_selftests && tries++ < ADMA_PROBES);
+	if (ret && !ch->ordered && atomic_read(&ch->entries)) {
+		dev_warn(ch->dev, "adma: %s does not answer its test, aside until it does\n",
+			 dma_chan_name(ch->chan));
+		ch->health = ADMA_QUARANTINED;
+		ch->silent = true;
+		adma_watch_soon(ch);
+		return 0;
+	}
+	adma_unhold(ch);
 	if (ret) {
 		dev_warn(ch->dev, "adma: %s fails its test, not used\n",
 			 dma_chan_name(ch->chan));

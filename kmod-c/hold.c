@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Taking channels from their drivers, and giving them back. */
+#include <linux/delay.h>
 #include <linux/device.h>
 #include <linux/dma-mapping.h>
 #include <linux/module.h>
@@ -242,11 +243,30 @@ int adma_channels_request(void)
 	return adma_nr_channels ? 0 : -ENODEV;
 }
 
+/*
+ * Waits until no driver calls us any more. Outside of init the module is held until
+ * nothing is in flight, and the callbacks have said so; but one may not have
+ * returned yet: idxd's run in a thread, which can lose the CPU in them.
+ */
+static void adma_callbacks_end(void)
+{
+	unsigned int i;
+
+	for (i = 0; i < adma_nr_channels; i++) {
+		struct adma_channel *ch = &adma_channels[i];
+
+		while (atomic_read(&ch->entries) && !READ_ONCE(ch->stopped))
+			msleep(ADMA_WATCH_MS);
+	}
+	synchronize_rcu_tasks();
+}
+
 void adma_channels_release(void)
 {
 	struct adma_device *device;
 	unsigned int i;
 
+	adma_callbacks_end();
 	/* First: no notifier may give back channels that we release here. */
 	for (i = 0; i < adma_nr_devices; i++) {
 		device = &adma_devices[i];

@@ -177,17 +177,32 @@ void adma_words_unmap(struct adma_mem *mem, unsigned int device)
 	}
 }
 
-/* Maps the words of a file; without them only ADMA_IOC_WAIT tells of the end. */
-void adma_words_map(struct adma_mem *mem)
+/*
+ * Allocates a channel's page of words, at its first use: an open file alone takes
+ * none. Where it cannot be mapped only ADMA_IOC_WAIT tells of the end.
+ */
+int adma_words_get(struct adma_mem *mem, unsigned int channel)
 {
-	unsigned int i;
+	const struct adma_channel *ch = &adma_channels[channel];
+	struct adma_words *words = &mem->words[channel];
+	struct page *page;
 
-	lockdep_assert_held(&adma_mems_lock);
-	for (i = 0; i < adma_nr_channels; i++) {
-		const struct adma_channel *ch = &adma_channels[i];
-		struct adma_words *words = &mem->words[i];
-
+	/* Pairs with the release below: it is mapped by then. */
+	if (smp_load_acquire(&words->page))
+		return 0;
+	page = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
+	if (!page)
+		return -ENOMEM;
+	mutex_lock(&adma_mems_lock);
+	if (!words->page) {
 		words->mapped = !READ_ONCE(adma_devices[ch->device].gone) &&
-				adma_map(ch->dev, words->page, 1, true, &words->dma);
+				adma_map(ch->dev, page, 1, true, &words->dma);
+		/* Pairs with the acquire above. */
+		smp_store_release(&words->page, page);
+		page = NULL;
 	}
+	mutex_unlock(&adma_mems_lock);
+	if (page)
+		put_page(page);
+	return 0;
 }

@@ -242,9 +242,9 @@ static void adma_range_free(struct rcu_head *rcu)
 }
 
 /*
- * Unmaps, unpins and frees it. Returns false if a dirtied page of a file is locked:
- * a network or FUSE file system may keep it so without limit. Pages without a file
- * need no lock to be marked dirty.
+ * Unmaps, unpins and frees it. Returns false if a dirtied page of a file, or of the
+ * swap cache, is locked: a network or FUSE file system may keep it so without limit.
+ * Other pages need no lock to be marked dirty.
  */
 static bool adma_range_reap(struct adma_range *range)
 {
@@ -263,7 +263,7 @@ static bool adma_range_reap(struct adma_range *range)
 	}
 	for_each_set_bit(i, range->pinned, ADMA_RANGE_PAGES) {
 		struct page *page = range->pages[i];
-		bool locked = range->write && !PageAnon(page);
+		bool locked = range->write && (!PageAnon(page) || PageSwapCache(page));
 
 		if (locked && !trylock_page(page))
 			return false;
@@ -373,6 +373,8 @@ static bool adma_range_invalidate(struct mmu_interval_notifier *notifier,
 	};
 	bool hit;
 
+	if (change->event == MMU_NOTIFY_RELEASE && !READ_ONCE(range->mem->unmapped))
+		WRITE_ONCE(range->mem->unmapped, jiffies ?: 1);
 	spin_lock(&range->lock);
 	/* A thread that is pinning its pages starts over. */
 	mmu_interval_set_seq(notifier, seq);

@@ -56,6 +56,7 @@ struct adma_mem {
 	atomic_t ending;	/* finished requests whose work is pending */
 	atomic_t leaving;	/* ranges to be reaped */
 	unsigned long keep_pages;	/* high-water mark of the table */
+	unsigned long unmapped;	/* jiffies, not 0: the memory map is gone */
 	atomic64_t counts[ADMA_STATS];	/* of ranges */
 
 	spinlock_t lock;	/* protects the lists */
@@ -161,7 +162,7 @@ void adma_channels_release(void);
 int adma_charge(struct adma_mem *mem, struct page **pages, unsigned int nr);
 void adma_uncharge(struct adma_mem *mem, struct page **pages, unsigned int nr);
 unsigned long adma_page_limit(void);
-void adma_words_map(struct adma_mem *mem);
+int adma_words_get(struct adma_mem *mem, unsigned int channel);
 void adma_words_unmap(struct adma_mem *mem, unsigned int device);
 bool adma_map(struct device *dev, struct page *page, unsigned int pages, bool write,
 	      dma_addr_t *addr);

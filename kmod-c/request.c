@@ -301,8 +301,8 @@ static int adma_piece_pin(struct adma_request *req, unsigned int nr, u8 *channel
 		return ret;
 	*channel = ret;
 	device = adma_channels[ret].device;
-	ret = 0;
-	if (!push)
+	ret = adma_words_get(mem, *channel);
+	if (!ret && !push)
 		ret = adma_ranges_get(mem, piece->dst, piece->len, true, device,
 				      req->range, &req->nr_ranges, &req->pinned);
 	if (!ret && !(req->flags & ADMA_SUBMIT_PULL))

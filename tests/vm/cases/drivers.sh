@@ -28,7 +28,7 @@ refused() {
 	engine 4 name="$driver" "$@"
 	before=$(lines "$driver")
 	if insmod "$GUEST_MODULE" 2>/dev/null; then
-		rmmod adma
+		unload_module
 		echo "$driver $*: was taken"
 		exit 1
 	fi
@@ -50,4 +50,4 @@ insmod "$GUEST_MODULE"
 	echo 'ioatdma: not all channels'
 	exit 1
 }
-rmmod adma
+unload_module

@@ -58,4 +58,4 @@ if command -v udevadm >/dev/null; then
 	}
 	echo "udev: /dev/adma is $found"
 fi
-rmmod adma
+unload_module

@@ -3,7 +3,8 @@
 //! Like `ioat` it knows no PCI and no QEMU. A descriptor comes as eight stores to the portal of its
 //! queue, and the last of them submits it. Queues are dedicated; addresses are physical (no PASID).
 //! A queue carries descriptors out in turn unless `Overtaken` was ordered, then every second one
-//! comes late: the two engines of a group may do so at any time.
+//! comes late: the two engines of a group may do so at any time. With `Late` all of them do, as on a
+//! DSA whose engines are shared with queues that block on page faults.
 
 use crate::channel::{Channel, Channels, Engine, Next, Raise};
 use crate::faults::{Counters, Fate, Fault, READ_ERROR, WRITE_ERROR};
@@ -226,7 +227,8 @@ impl Dsa {
         match fate {
             Fate::Run => {
                 queue.turn = !queue.turn;
-                let delay = if queue.turn { queue.faults.on_unfenced() } else { None };
+                let overtaken = if queue.turn { queue.faults.on_unfenced() } else { None };
+                let delay = queue.faults.on_late().or(overtaken);
                 match delay {
                     Some(delay) => queue.late.push_back((now + delay, descriptor)),
                     None => return self.carry_out(index, queue, &descriptor),
@@ -447,6 +449,7 @@ mod tests {
         for (kind, value, record, copied, vectors) in [
             (Kind::Slow, 1, 1, all, vec![0, 1, 2, 3]),
             (Kind::Overtaken, 5, 1, all, vec![0, 2, 3, 1]),
+            (Kind::Late, 5, 1, all, vec![0, 2, 3, 1]),
             (Kind::Read, 0, 0x1a, nothing, vec![0, 1, 2, 3]),
             (Kind::Write, 0, 0x1a | 0x80 << 32, [0x100, 0x80, 0x100, 0x100], vec![0, 1, 2, 3]),
             (Kind::Other, 0x13, 0x13, nothing, vec![0, 1, 2, 3]),
@@ -470,5 +473,24 @@ mod tests {
         assert_eq!(memory.load::<1>(RECORDS).unwrap(), [0]);
         assert_eq!(device.read(WQCFG as u32 + 24, 4) >> 30, 0);
         assert_eq!(device.counters(0).unwrap().resets, 1);
+    }
+
+    #[test]
+    fn late_queue_answers_after_its_delay_unless_it_is_reset() {
+        let (device, memory, raised) = device();
+        let record = |at: u64| memory.load::<1>(RECORDS + 32 * at).unwrap()[0];
+        device.arm(1, Some(Fault { kind: Kind::Late, after: 1, times: 0, value: 500 }));
+        let now = Instant::now();
+        (0..3).for_each(|number| submit(&device, number));
+        run(&device, now);
+        run(&device, now + Duration::from_millis(499));
+        assert_eq!([0, 1, 2].map(record), [1, 0, 0]);
+        run(&device, now + Duration::from_millis(500));
+        assert_eq!(([0, 1, 2].map(record), &*raised.lock()), ([1, 1, 1], &vec![0, 1, 2]));
+        submit(&device, 3);
+        run(&device, now + Duration::from_millis(600));
+        device.command(10 << 20 | 1);
+        run(&device, now + Duration::from_secs(9));
+        assert_eq!(record(3), 0);
     }
 }

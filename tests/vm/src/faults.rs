@@ -37,7 +37,7 @@ impl Fault {
 
     fn delay(&self) -> Duration {
         match self.kind {
-            Kind::Stall | Kind::Overtaken => Duration::from_millis(self.value.into()),
+            Kind::Stall | Kind::Overtaken | Kind::Late => Duration::from_millis(self.value.into()),
             Kind::Slow => Duration::from_micros(self.value.into()),
             _ => Duration::ZERO,
         }
@@ -77,13 +77,14 @@ impl Faults {
                 fault.after -= 1;
                 continue;
             }
-            if matches!(fault.kind, Kind::Lost | Kind::Overtaken) || fate != Fate::Run {
+            if matches!(fault.kind, Kind::Lost | Kind::Overtaken | Kind::Late) || fate != Fate::Run
+            {
                 continue;
             }
             delay += fault.delay();
             fate = match fault.kind {
                 Kind::Hang => Fate::Hang,
-                Kind::Stall | Kind::Slow | Kind::Lost | Kind::Overtaken => Fate::Run,
+                Kind::Stall | Kind::Slow | Kind::Lost | Kind::Overtaken | Kind::Late => Fate::Run,
                 Kind::Read | Kind::Write | Kind::Other | Kind::Dead => Fate::Fail(fault.error()),
             };
             self.fire(index);
@@ -111,7 +112,16 @@ impl Faults {
 
     /// Returns the delay of a descriptor that may be overtaken, if it is.
     pub fn on_unfenced(&mut self) -> Option<Duration> {
-        let index = self.ready(Kind::Overtaken)?;
+        self.delayed(Kind::Overtaken)
+    }
+
+    /// Returns the delay of a descriptor of a queue that is late.
+    pub fn on_late(&mut self) -> Option<Duration> {
+        self.delayed(Kind::Late)
+    }
+
+    fn delayed(&mut self, kind: Kind) -> Option<Duration> {
+        let index = self.ready(kind)?;
         let delay = self.armed[index].delay();
         self.fire(index);
         self.armed.retain(|fault| fault.times != SPENT);

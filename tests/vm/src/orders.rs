@@ -22,11 +22,14 @@ pub enum Kind {
     Dead = 8,
     /// Descriptors without a fence are overtaken by small ones, by VALUE milliseconds.
     Overtaken = 9,
+    /// Each descriptor of a DSA's queue is carried out and answered VALUE milliseconds after its turn;
+    /// others do not wait for it. A reset, disable or abort drops what is held.
+    Late = 10,
 }
 
 impl Kind {
     /// Kinds by name.
-    pub const ALL: [(Kind, &str); 9] = [
+    pub const ALL: [(Kind, &str); 10] = [
         (Kind::Read, "read"),
         (Kind::Write, "write"),
         (Kind::Other, "other"),
@@ -36,6 +39,7 @@ impl Kind {
         (Kind::Lost, "lost"),
         (Kind::Dead, "dead"),
         (Kind::Overtaken, "overtaken"),
+        (Kind::Late, "late"),
     ];
 }
 

@@ -52,6 +52,7 @@ mod exports_ends;
 mod fuzz;
 mod interface;
 mod kept;
+mod late;
 mod limits;
 mod messages;
 mod moments;
@@ -76,7 +77,7 @@ mod yama;
 /// subject may has several names. A checker of mappings
 /// gives up for good when its own allocations fail, and Yama stays at 3 for good: z, last.
 const SUBJECTS: &str = "
-    bounce api api_end channel copy count fuzz interface kept limit message message_end
+    bounce api api_end channel copy count fuzz interface kept late limit message message_end
     message_killed moment oracle oracle_one page page_fault export export_end program provider refusal
     ring statistics trap visible wreck wreck_dead wreck_end wreck_export wreck_unbind z_allocation
     z_yama";
@@ -101,7 +102,7 @@ pub fn named(name: &str) -> Vec<&'static Test> {
 
 /// Returns whether the module may count errors meanwhile.
 pub fn wrecks(test: &Test) -> bool {
-    ["wreck_", "provider_error_"].iter().any(|prefix| test.name.starts_with(prefix))
+    ["wreck_", "provider_error_", "late_"].iter().any(|prefix| test.name.starts_with(prefix))
         || test.name.contains("_takes_nothing_")
         // Swapping keeps the processor from the driver for longer than its timer.
         || test.name.contains("_control_group_smaller_")
