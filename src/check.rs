@@ -71,6 +71,7 @@ fn describe(config: &Config, ioat: &ioat::Engine, out: &mut dyn Write) -> core::
         pieces: threads::Pieces::All(CopyLoop::Ordinary),
         share: None,
         fresh: false,
+        huge: None,
     };
     // SAFETY: as above.
     gain(out, "worker threads", |dst, src, len| unsafe {

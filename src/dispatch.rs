@@ -20,7 +20,7 @@ use crate::config::{Backend, Config};
 use crate::functions::{KERNEL_CALLS_FROM, NEVER, Op};
 use crate::learn::{FLOOR, Learner};
 use crate::os::mapped::{Zeroed, zeroed};
-use crate::os::{cpus, huge_pages, process, sys};
+use crate::os::{brief_file, cpus, huge_pages, mappings, process, sys};
 use crate::stats::{Fallback, Path, Statistics};
 use callers::Callers;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -195,8 +195,10 @@ impl Dispatcher {
             threads::forget_after_fork();
             self.ioat.forget_after_fork();
             cpus::forget_after_fork();
-            huge_pages::forget_after_fork();
         }
+        brief_file::forget_after_fork();
+        mappings::forget_after_fork();
+        huge_pages::forget_after_fork();
         if self.has_engine() {
             self.engine.store(life::COLD, Ordering::Relaxed);
         }

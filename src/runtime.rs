@@ -15,7 +15,7 @@ use crate::os::once::Once;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::standard_error::StandardError;
 use crate::os::text::say;
-use crate::os::{process, sys};
+use crate::os::{brief_file, process, sys};
 use crate::stats::live::ended;
 use crate::stats::report::BUFFERS;
 use crate::{check, config, ipc};
@@ -314,7 +314,7 @@ fn command_line() -> Vec<u8> {
     let mut room = [0; 4096];
     let allowed = sys::NoNewFilter::look();
     let line =
-        allowed.and_then(|allowed| sys::read_file(c"/proc/self/cmdline", &mut room, allowed));
+        allowed.and_then(|allowed| brief_file::read(c"/proc/self/cmdline", &mut room, allowed));
     line.unwrap_or_default().to_vec()
 }
 

@@ -7,6 +7,7 @@ use crate::backend::threads::remote::{self, Transfer, TransferCall};
 use crate::backend::threads::streams::StreamRead;
 use crate::backend::threads::task::{Task, Work};
 use crate::backend::threads::{self, Seen};
+use crate::os::huge_pages::Region;
 use crate::plan::{self, PAGE};
 use crate::stats::Fallback;
 
@@ -89,11 +90,11 @@ pub trait Operation {
     /// See `Operation`.
     unsafe fn share(&self, from: usize, how: &threads::Options) -> Result<(isize, Seen), Refused>;
 
-    /// Does the rest by libc.
+    /// Does the rest by libc, into fresh memory perhaps, and that with huge pages perhaps.
     ///
     /// # Safety
     /// See `Operation`.
-    unsafe fn by_libc(&self, from: usize, fresh: bool) -> isize;
+    unsafe fn by_libc(&self, from: usize, fresh: bool, huge: Option<Region>) -> isize;
 
     /// Returns whether this answer means that all bytes were done: only then is its time a
     /// measurement.
@@ -148,14 +149,14 @@ impl Operation for Task {
         unsafe { threads::share(&self.part(from, self.len - from), how) }
     }
 
-    unsafe fn by_libc(&self, from: usize, fresh: bool) -> isize {
+    unsafe fn by_libc(&self, from: usize, fresh: bool, huge: Option<Region>) -> isize {
         let rest = self.part(from, self.len - from);
         // SAFETY: part of the caller's ranges.
         unsafe {
             if !fresh {
                 return rest.call_libc();
             }
-            rest.alone_into_fresh();
+            rest.alone_into_fresh(huge);
         }
         0
     }
@@ -192,7 +193,7 @@ impl Operation for (&TransferCall, Transfer<'_>) {
         Ok((done as isize, seen))
     }
 
-    unsafe fn by_libc(&self, _from: usize, _fresh: bool) -> isize {
+    unsafe fn by_libc(&self, _: usize, _: bool, _: Option<Region>) -> isize {
         // SAFETY: the program's own call.
         unsafe { remote::pass_on(self.0) }
     }
@@ -256,7 +257,10 @@ impl Operation for Read<'_, '_> {
         }
     }
 
-    unsafe fn by_libc(&self, _from: usize, _fresh: bool) -> isize {
+    unsafe fn by_libc(&self, from: usize, _: bool, huge: Option<Region>) -> isize {
+        if let Some((region, to)) = huge.zip(self.written()) {
+            region.make_pages(to + from, self.len() - from);
+        }
         match self {
             // SAFETY: the program's own call.
             Self::Call(call, _) => unsafe { call.pass_on() },

@@ -9,7 +9,8 @@ use crate::backend::threads::{self, Pieces, Seen, workers};
 use crate::backend::{Refused, alone, gpu};
 use crate::config::Goal;
 use crate::learn::Copier;
-use crate::os::{huge_pages, sys};
+use crate::os::huge_pages::Region;
+use crate::os::sys;
 use crate::stats::{Fallback, Path};
 
 /// Result of a call.
@@ -60,30 +61,31 @@ impl Dispatcher {
                 .filter(|before| preemptions() == Some(before.preemptions))
                 .map(|_| first[1].wrapping_sub(begun));
         }
-        let mark = |dst: usize| {
-            let allowed = sys::NoFilter::look()?;
-            huge_pages::mark(dst + from, operation.len() - from, allowed)
-        };
+        let region =
+            |dst: usize| Region::new(dst + from, operation.len() - from, sys::NoFilter::look()?);
         // Marking locks all mappings, which many threads that make pages wait for.
         let may_mark = fresh && config.huge_pages && decision.by != Err(Fallback::Busy);
         let written = operation.written().filter(|_| may_mark);
         let wanted = written.map(|dst| (dst, decision.learner.marks(operation.len()).are_wanted()));
-        let marks = wanted.filter(|&(_, wanted)| wanted).and_then(|(dst, _)| mark(dst));
+        let region = wanted.filter(|&(_, wanted)| wanted).and_then(|(dst, _)| region(dst));
         // Unknown if they were wanted and refused.
-        let huge = wanted.map(|(_, wanted)| wanted).filter(|&wanted| wanted == marks.is_some());
+        let huge = wanted.map(|(_, wanted)| wanted).filter(|&wanted| wanted == region.is_some());
         let rest = operation.as_copy().map(|(dst, src)| (dst + from, src + from));
         let (share, len) = (config.cpu_share, operation.len() - from);
         // SAFETY: the rest of the caller's ranges.
         let carried = by.and_then(|engine| unsafe {
             match (engine, rest) {
                 (EngineKind::Threads(workers), _) => {
-                    operation.share(from, &threads::Options { workers, pieces, share, fresh })
+                    let huge = region;
+                    operation.share(from, &threads::Options { workers, pieces, share, fresh, huge })
                 }
                 (EngineKind::Ioat, Some((dst, src))) => {
+                    region.inspect(|region| region.make_pages(dst, len));
                     let copied = self.ioat.copy(dst, src, len, &self.how_ioat(config));
                     copied.map(|()| (0, Seen::default()))
                 }
                 (EngineKind::Gpu, Some((dst, src))) => {
+                    region.inspect(|region| region.make_pages(dst, len));
                     let spare_cpus = config.goal == Goal::Cpu;
                     let how = gpu::Options { share, spins: config.spins(), spare_cpus };
                     gpu::GPU.copy(dst, src, len, &how).map(|()| (0, Seen::default()))
@@ -98,7 +100,8 @@ impl Dispatcher {
             }
             Err(why) => {
                 // SAFETY: the caller's promise; after a refusal nothing is under way.
-                let (streamed, answer, seen) = unsafe { self.by_caller(decision, operation, from) };
+                let (streamed, answer, seen) =
+                    unsafe { self.by_caller(decision, operation, from, region) };
                 let path = if streamed { Path::Engine } else { Path::Libc(why) };
                 Completion { path, refused: Some(why), answer, first, sample, huge, seen }
             }
@@ -112,12 +115,14 @@ impl Dispatcher {
         decision: &Decision,
         operation: &impl Operation,
         from: usize,
+        huge: Option<Region>,
     ) -> (bool, isize, Seen) {
         let ordinary = Pieces::All(CopyLoop::Ordinary);
         let streams = decision.copier == Some(Copier::Alone) && decision.pieces != ordinary;
         match operation.as_copy().filter(|_| streams) {
             Some((dst, src)) => {
                 let len = operation.len() - from;
+                huge.inspect(|region| region.make_pages(dst + from, len));
                 // SAFETY: the rest of the caller's ranges, which do not overlap.
                 let seen = unsafe { alone::copy(dst + from, src + from, len, decision.pieces) };
                 threads::note_caller_bytes(len);
@@ -125,7 +130,7 @@ impl Dispatcher {
             }
             None => {
                 // SAFETY: the rest of the caller's ranges.
-                let answer = unsafe { operation.by_libc(from, decision.fresh.is_some()) };
+                let answer = unsafe { operation.by_libc(from, decision.fresh.is_some(), huge) };
                 (false, answer, Seen::default())
             }
         }

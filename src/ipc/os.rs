@@ -9,6 +9,7 @@ pub use memory::*;
 pub use sockets::*;
 
 use crate::ipc::claims::Role;
+use crate::os::brief_file;
 use crate::os::mapped::{Mapped, Zeroed};
 use crate::os::sys::{self, syscall};
 use crate::plan::PAGE;
@@ -338,7 +339,7 @@ pub fn let_trace(pid: i32) -> bool {
 pub fn yama_scope() -> u8 {
     let mut room = [0; 8];
     let (path, allowed) = (c"/proc/sys/kernel/yama/ptrace_scope", sys::NoFilter::assumed());
-    let text = sys::read_file(path, &mut room, allowed.into());
+    let text = brief_file::read(path, &mut room, allowed.into());
     text.and_then(|text| text.first()).map_or(0, |digit| digit.wrapping_sub(b'0'))
 }
 

@@ -1,6 +1,8 @@
 //! CPUs that this process may use, by affinity and quota, and features of the CPU.
 
+use crate::os::brief_file;
 use crate::os::lock::TryLock;
+use crate::os::signal_mask::SignalsHeld;
 use crate::os::sys::{self, NoFilter, NoNewFilter, syscall};
 use bitflags::bitflags;
 use core::arch::{asm, x86_64::__cpuid_count};
@@ -102,7 +104,8 @@ pub struct Limits {
 impl Limits {
     /// Reads the limits. `None` while another thread does: the hook does not wait.
     pub fn try_now(allowed: NoNewFilter) -> Option<Self> {
-        let mut buffers = BUFFERS.try_take()?;
+        let held = SignalsHeld::all()?;
+        let mut buffers = BUFFERS.try_take(&held)?;
         let CpuBuffers { mask, groups, path, .. } = &mut *buffers;
         let (affinity, which) = by_affinity(mask);
         Some(Self { affinity, quota: by_quota(groups, path, allowed), which })
@@ -196,8 +199,9 @@ impl Class {
     /// Reads it from a file, with calls that the filter of the start allows; `None` while another
     /// thread does, `Some(None)` if there is no such file.
     pub fn in_file(path: &CStr, allowed: NoNewFilter) -> Option<Option<Self>> {
-        let mut buffers = BUFFERS.try_take()?;
-        Some(sys::read_file(path, &mut buffers.groups, allowed).and_then(Self::in_stat))
+        let held = SignalsHeld::all()?;
+        let mut buffers = BUFFERS.try_take(&held)?;
+        Some(brief_file::read(path, &mut buffers.groups, allowed).and_then(Self::in_stat))
     }
 
     fn in_stat(stat: &[u8]) -> Option<Self> {
@@ -237,7 +241,8 @@ pub fn may_make_workers() -> bool {
 
 /// Returns whether this thread may use every CPU that the main thread may use.
 fn has_all_cpus() -> bool {
-    let Some(mut buffers) = BUFFERS.try_take() else { return false };
+    let Some(held) = SignalsHeld::all() else { return false };
+    let Some(mut buffers) = BUFFERS.try_take(&held) else { return false };
     let CpuBuffers { mask, own, .. } = &mut *buffers;
     let size = affinity_of(sys::getpid(), mask);
     if size == 0 || affinity_of(0, own) != size {
@@ -273,7 +278,7 @@ fn affinity_of(tid: i32, mask: *mut Mask) -> usize {
 /// Returns the smallest quota of all control groups of this process. The first large copy waits for
 /// this, so no useless file is opened.
 fn by_quota(groups: &mut [u8], path: &mut [u8], allowed: NoNewFilter) -> Option<f64> {
-    let groups = sys::read_file(c"/proc/self/cgroup", groups, allowed)?;
+    let groups = brief_file::read(c"/proc/self/cgroup", groups, allowed)?;
     let mut least: Option<f64> = None;
     for line in groups.split(|&byte| byte == b'\n') {
         let Some((version, group)) = cpu_group(line) else { continue };
@@ -348,7 +353,7 @@ fn quota_at(
             unsafe { (&raw mut *path.get_mut(at)?).write_volatile(byte) };
         }
         let path = CStr::from_bytes_until_nul(path).ok()?;
-        used += sys::read_file(path, &mut text[used..], allowed)?.len();
+        used += brief_file::read(path, &mut text[used..], allowed)?.len();
     }
     Some(cpus_of(&text[..used]))
 }

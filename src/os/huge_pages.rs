@@ -3,23 +3,37 @@
 //! A page fault for each 4 KiB costs more than the bytes. A 2 MiB page inside the range takes one
 //! fault, and no more memory, because all of it is written.
 //!
-//! The kernel makes such pages where a mapping is marked so (madvise). That has two costs, which
-//! are avoided by marking the whole mapping MADV_NOHUGEPAGE once the bytes are written:
-//! - A mark on a part splits the mapping, and mremap of a split one fails. realloc then copies what
-//!   it would have moved: a bytearray that grows took nine times as long.
+//! The kernel makes such pages where memory is marked so (MADV_HUGEPAGE). A mark can be replaced by its
+//! opposite (MADV_NOHUGEPAGE) but not removed, and it splits the mapping:
+//! - mremap of a split mapping fails. realloc then copies what it would have moved: a bytearray that
+//!   grows took nine times as long.
 //! - Memory that an allocator gives back (MADV_DONTNEED) and touches again here and there would
 //!   become huge where the mark has stayed.
 //!
+//! So a call takes these steps:
+//!
+//! ```text
+//! once      the whole mapping gets MADV_NOHUGEPAGE         Region::new
+//! by parts  the part gets MADV_HUGEPAGE                    Region::mark
+//!           its pages are made; signals are held meanwhile
+//!           the part gets MADV_NOHUGEPAGE: the mapping is whole again
+//! ```
+//!
+//! Parts lie in the memory that is written: whatever other threads map and unmap meanwhile, that stays
+//! what it is. No handler jumps out while a part is marked, and the child of a fork takes the marks off
+//! that the other threads of its parent had (`MARKED`).
+//!
 //! Where huge pages are made on request, MADV_NOHUGEPAGE is equivalent to no mark, except for
 //! MADV_COLLAPSE (`collapse`). Parts merge again if they share an anon_vma, which the first page
-//! fault makes: it comes before the mark.
+//! fault makes: it comes before the first mark.
 
+use super::brief_file;
 use super::lock::TryLock;
-use super::process;
+use super::mappings::{self, Around};
+use super::signal_mask::SignalsHeld;
 use super::sys::{self, NoFilter, NoNewFilter, syscall};
-use core::mem::{MaybeUninit, zeroed};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 
 const PAGE: usize = 4096;
 /// Bytes of a huge page.
@@ -28,8 +42,12 @@ const HUGE: usize = 2 << 20;
 /// Smallest range: below, the gain is less than system calls that lock all mappings cost.
 const FROM: usize = 4 << 20;
 
-/// Least range where the kernel (before 6.11) has to list all mappings to show one: 0.1 ms.
+/// Smallest range where the kernel has to list all mappings to show one.
 const FROM_WITH_LIST: usize = 32 << 20;
+
+/// Bytes whose pages `Region::make_pages` makes at a time: signals are held for about a millisecond, and
+/// the bytes are still in the cache when they are written.
+pub const STEP: usize = 8 << 20;
 
 /// Most mappings of a process in which a request is made: the kernel allows 65,530 by default.
 const MOST_MAPPINGS: u32 = 16 << 10;
@@ -50,74 +68,35 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 static REQUESTS: AtomicU32 = AtomicU32::new(0);
 
 /// Set when a mapping has got a mark: that it had one stays.
-static MARKED: AtomicBool = AtomicBool::new(false);
-
-/// Set if the kernel shows a mapping only in a list of all.
-static SHOWS_LIST: AtomicBool = AtomicBool::new(false);
+static EVER: AtomicBool = AtomicBool::new(false);
 
 /// Requests that may be made, or skipped, before mappings are counted again.
 static BUDGET: TryLock<Budget> = TryLock::new(Budget { left: 0, allowed: false });
 
-/// The list of our mappings, and which file that is, in a program of several threads. A number that each
-/// copy takes and gives back may be one that another thread has just closed and counts on; and when that
-/// closes all numbers and opens a file, giving ours back would close it. So this one stays open.
-static LIST: List = List {
-    fd: AtomicI32::new(0),
-    file: [const { AtomicU64::new(0) }; 2],
-    opening: TryLock::new(()),
-};
-
-struct List {
-    /// 0: not open.
-    fd: AtomicI32,
-    /// Device and inode.
-    file: [AtomicU64; 2],
-    opening: TryLock<()>,
-}
-
-impl List {
-    /// Returns the descriptor, unless the program has closed it.
-    fn still_open(&self) -> Option<i32> {
-        let fd = Some(self.fd.load(Acquire)).filter(|&fd| fd > 0)?;
-        let [device, inode] = [0, 1].map(|i| self.file[i].load(Relaxed));
-        (sys::file_of(fd) == Some((device, inode))).then_some(fd)
-    }
-
-    /// `None`: it cannot be opened, or another thread is just at it.
-    fn get(&self) -> Option<i32> {
-        if !process::is_ours() {
-            return None;
-        }
-        if let Some(fd) = self.still_open() {
-            return Some(fd);
-        }
-        let _opening = self.opening.try_take()?;
-        let high = sys::move_up(open_list()?) as i32;
-        let Some((device, inode)) = sys::file_of(high) else {
-            ON_REQUEST.store(NO, Relaxed); // the limit is lower: not again with every copy
-            return None;
-        };
-        self.file[0].store(device, Relaxed);
-        self.file[1].store(inode, Relaxed);
-        self.fd.store(high, Release);
-        Some(high)
-    }
-
-    /// Closes the list in the child of a fork, where it is the parent's.
-    fn forget_after_fork(&self) {
-        self.opening.forget_after_fork();
-        if let Some(fd) = self.still_open() {
-            sys::close(fd);
-        }
-        if self.fd.load(Relaxed) != 0 {
-            self.fd.store(0, Relaxed);
-        }
-    }
-}
-
 struct Budget {
     left: u32,
     allowed: bool,
+}
+
+/// Memory that is marked for huge pages by calls that run now: more than can share at the same time.
+static MARKED: [Entry; 64] = [const { Entry::new() }; 64];
+
+struct Entry {
+    /// 0: free.
+    start: AtomicUsize,
+    /// 0: not marked yet.
+    end: AtomicUsize,
+}
+
+impl Entry {
+    const fn new() -> Self {
+        Self { start: AtomicUsize::new(0), end: AtomicUsize::new(0) }
+    }
+
+    fn free(&self) {
+        self.end.store(0, Relaxed);
+        self.start.store(0, Release);
+    }
 }
 
 /// Notes that the program has called madvise with MADV_NOHUGEPAGE, or prctl with PR_SET_THP_DISABLE.
@@ -130,30 +109,51 @@ pub fn note_request() {
     REQUESTS.fetch_add(1, Relaxed);
 }
 
-/// Releases budget and list in the child of a fork: the thread that counted is not here, and the
-/// list is the parent's.
+/// Takes off the marks of other threads of the parent, in the child of a fork, and releases the budget.
 pub fn forget_after_fork() {
-    if ON_REQUEST.load(Relaxed) == UNKNOWN {
+    if !EVER.load(Relaxed) {
         return;
     }
     BUDGET.forget_after_fork();
-    LIST.forget_after_fork();
+    for entry in MARKED.iter().filter(|entry| entry.start.load(Relaxed) != 0) {
+        let (start, end) = (entry.start.load(Relaxed), entry.end.load(Relaxed));
+        // The filter of the thread that forks may be younger than the mark.
+        if end > start && NoNewFilter::look().is_some() {
+            advise(start, end, libc::MADV_NOHUGEPAGE);
+        }
+        entry.free();
+    }
 }
 
-/// A mapping of which a part is marked until this is dropped.
-pub struct Marked {
-    mapping: (usize, usize),
-    part: (usize, usize),
-    /// Value of `REQUESTS` at that time.
-    requests: u32,
+/// Memory that is marked until this is dropped. It belongs to a running call, which writes to it.
+pub struct Marked<'a> {
+    entry: &'static Entry,
+    _held: &'a SignalsHeld,
 }
 
-impl Drop for Marked {
+impl<'a> Marked<'a> {
+    /// `None`: there is no free entry, or the kernel refuses.
+    fn new(start: usize, end: usize, held: &'a SignalsHeld) -> Option<Self> {
+        let take =
+            |entry: &&Entry| entry.start.compare_exchange(0, start, Acquire, Relaxed).is_ok();
+        let entry = MARKED.iter().find(take)?;
+        entry.end.store(end, Release);
+        let marked = Self { entry, _held: held };
+        advise(start, end, libc::MADV_HUGEPAGE).then_some(marked)
+    }
+
+    /// Leaves the mark where it is.
+    fn leave(self) {
+        self.entry.free();
+        core::mem::forget(self);
+    }
+}
+
+impl Drop for Marked<'_> {
     fn drop(&mut self) {
-        // If the program has marked another part meanwhile, the mapping stays split.
-        let is_ours = REQUESTS.load(Relaxed) == self.requests;
-        let (start, end) = if is_ours { self.mapping } else { self.part };
+        let [start, end] = [&self.entry.start, &self.entry.end].map(|at| at.load(Relaxed));
         advise(start, end, libc::MADV_NOHUGEPAGE);
+        self.entry.free();
     }
 }
 
@@ -163,10 +163,13 @@ pub fn collapse(start: usize, len: usize, call: impl Fn() -> i32) -> i32 {
     // SAFETY: the address of this thread's errno.
     let errno = unsafe { &mut *libc::__errno_location() };
     let (before, mut answer, end) = (*errno, call(), start.saturating_add(len));
-    let is_ours = MARKED.load(Relaxed) && !REFUSED.load(Relaxed) && REQUESTS.load(Relaxed) == 0;
-    if answer != 0 && is_ours && advise(start, end, libc::MADV_HUGEPAGE) {
+    let is_ours = EVER.load(Relaxed) && !REFUSED.load(Relaxed) && REQUESTS.load(Relaxed) == 0;
+    if answer != 0
+        && is_ours
+        && let Some(held) = SignalsHeld::all()
+        && let Some(_marked) = Marked::new(start, end, &held)
+    {
         answer = call();
-        advise(start, end, libc::MADV_NOHUGEPAGE);
         if answer == 0 {
             *errno = before;
         }
@@ -175,15 +178,15 @@ pub fn collapse(start: usize, len: usize, call: impl Fn() -> i32) -> i32 {
 }
 
 /// Makes the program's call of mremap, which wants one mapping. Where it gets several, it is made once
-/// more when all have the mark that our copies leave: a handler may have jumped out of a copy, another
-/// thread may still copy, or memory was mapped beside what has that mark.
+/// more when all have the mark that our copies leave: another thread may still copy, or memory was
+/// mapped beside what has that mark.
 pub fn remap(start: usize, len: usize, call: impl Fn() -> isize) -> isize {
     // SAFETY: the address of this thread's errno.
     let errno = unsafe { &mut *libc::__errno_location() };
     let (before, mut answer, end) = (*errno, call(), start.saturating_add(len));
     if answer == -1
         && *errno == libc::EFAULT
-        && MARKED.load(Relaxed)
+        && EVER.load(Relaxed)
         && REQUESTS.load(Relaxed) == 0
         && NoFilter::look().is_some()
         && advise(start, end, libc::MADV_NOHUGEPAGE)
@@ -201,29 +204,86 @@ fn advise(start: usize, end: usize, advice: i32) -> bool {
     unsafe { syscall!(SYS_madvise, start, end - start, advice) == 0 }
 }
 
-/// Makes the kernel use huge pages for what lies entirely in the range, while the result lives.
-/// `None`: page sizes remain the program's choice.
-pub fn mark(start: usize, len: usize, allowed: NoFilter) -> Option<Marked> {
-    let (from, to) = (start.next_multiple_of(HUGE), (start + len) / HUGE * HUGE);
-    let least = if SHOWS_LIST.load(Relaxed) { FROM_WITH_LIST } else { FROM };
-    if from >= to || len < least || !is_wanted(allowed) || !takes_budget() {
-        return None;
+/// Memory that one call is about to write, whose parts can be marked.
+#[derive(Clone, Copy, Debug)]
+pub struct Region {
+    /// What lies entirely in huge pages.
+    from: usize,
+    to: usize,
+    /// Value of `REQUESTS` at that time.
+    requests: u32,
+}
+
+impl Region {
+    /// `None`: page sizes remain the program's choice.
+    pub fn new(start: usize, len: usize, allowed: NoFilter) -> Option<Self> {
+        let (from, to) = (start.next_multiple_of(HUGE), (start + len) / HUGE * HUGE);
+        let least = if mappings::takes_list() { FROM_WITH_LIST } else { FROM };
+        if from >= to || to - from <= HUGE || len < least {
+            return None;
+        }
+        let held = SignalsHeld::all()?;
+        if !is_wanted(allowed) || !takes_budget(&held) {
+            return None;
+        }
+        let requests = REQUESTS.load(Relaxed);
+        let before = Around::look(from, &held).filter(|around| to <= around.this.1)?;
+        // A page that lies in no huge page, if there is one.
+        let first = if start < from { start } else { start + len - 1 } & !(PAGE - 1);
+        if !advise(first, first + PAGE, libc::MADV_POPULATE_WRITE) {
+            return None;
+        }
+        EVER.store(true, Relaxed);
+        let trial = Marked::new(from, from + HUGE, &held)?;
+        if Around::look(from, &held).is_none_or(|around| around.this == before.this) {
+            trial.leave(); // not split: it has the program's own mark
+            return None;
+        }
+        let whole = before.this;
+        advise(whole.0, whole.1, libc::MADV_NOHUGEPAGE);
+        drop(trial);
+        if !sys::has_one_thread() {
+            mend(&before, &held);
+        }
+        Some(Self { from, to, requests })
     }
-    let requests = REQUESTS.load(Relaxed);
-    let mapping = mapping_around(from)?;
-    // A page that lies in no huge page, if there is one.
-    let first = if start < from { start } else { start + len - 1 } & !(PAGE - 1);
-    let is_split = to <= mapping.1
-        && to - from > HUGE
-        && advise(first, first + PAGE, libc::MADV_POPULATE_WRITE)
-        && advise(from, from + HUGE, libc::MADV_HUGEPAGE)
-        && mapping_around(from) != Some(mapping);
-    // An unsplit mapping was marked before, by the program: its mark stays.
-    is_split.then(|| {
-        MARKED.store(true, Relaxed);
-        advise(from + HUGE, to, libc::MADV_HUGEPAGE);
-        Marked { mapping, part: (from, to), requests }
-    })
+
+    /// Marks a part of the range, and with it the huge pages at its ends.
+    pub fn mark<'a>(&self, start: usize, len: usize, held: &'a SignalsHeld) -> Option<Marked<'a>> {
+        let from = (start / HUGE * HUGE).max(self.from);
+        let to = (start + len).next_multiple_of(HUGE).min(self.to);
+        // What the program has marked meanwhile keeps its mark.
+        let is_ours = || REQUESTS.load(Relaxed) == self.requests && !REFUSED.load(Relaxed);
+        if from < to && is_ours() { Marked::new(from, to, held) } else { None }
+    }
+
+    /// Makes the pages of a part of the range, in steps of about `STEP`.
+    pub fn make_pages(&self, start: usize, len: usize) {
+        let (mut at, end) = (start.max(self.from), (start + len).min(self.to));
+        while at < end {
+            let next = (at + STEP).next_multiple_of(HUGE).min(end);
+            let allowed = NoFilter::look();
+            let Some((held, allowed)) = SignalsHeld::all().zip(allowed) else { return };
+            let Some(_marked) = self.mark(at, next - at, &held) else { return };
+            sys::make_pages(at / PAGE * PAGE, next - at / PAGE * PAGE, allowed);
+            at = next;
+        }
+    }
+}
+
+/// Repairs what other threads have mapped across an end of the mapping between the look at it and its
+/// mark, which has split that: the other part gets the mark as well.
+fn mend(before: &Around, held: &SignalsHeld) {
+    let (start, end) = before.this;
+    let below =
+        Around::look(start, held).filter(|now| now.this.0 == start).and_then(|now| now.below);
+    let above =
+        Around::look(end - 1, held).filter(|now| now.this.1 == end).and_then(|now| now.above);
+    for (now, before) in [(below, before.below), (above, before.above)] {
+        if let Some((start, end)) = now.filter(|_| now != before) {
+            advise(start, end, libc::MADV_NOHUGEPAGE);
+        }
+    }
 }
 
 fn is_wanted(_: NoFilter) -> bool {
@@ -240,107 +300,10 @@ fn is_wanted(_: NoFilter) -> bool {
     ON_REQUEST.load(Relaxed) == YES && !disabled()
 }
 
-/// Returns start and end of the private anonymous mapping around an address; `None`: it is of
-/// another kind, or unknown.
-fn mapping_around(address: usize) -> Option<(usize, usize)> {
-    if !sys::has_one_thread() {
-        return mapping_in(LIST.get()?, address);
-    }
-    let fd = open_list()?;
-    let found = mapping_in(fd, address);
-    sys::close(fd);
-    found
-}
-
-fn open_list() -> Option<i32> {
-    let allowed = NoNewFilter::look()?;
-    i32::try_from(sys::open(c"/proc/self/maps", allowed)).ok().filter(|&fd| fd >= 0)
-}
-
-fn mapping_in(fd: i32, address: usize) -> Option<(usize, usize)> {
-    let shown = if SHOWS_LIST.load(Relaxed) { Err(libc::ENOTTY) } else { query(fd, address) };
-    match shown {
-        Err(libc::ENOTTY) => {
-            SHOWS_LIST.store(true, Relaxed);
-            find_in_list(fd, address)
-        }
-        shown => shown.ok().flatten(),
-    }
-}
-
-/// Queries one mapping (PROCMAP_QUERY of linux/fs.h); an error is an errno.
-fn query(fd: i32, address: usize) -> Result<Option<(usize, usize)>, i32> {
-    const PROCMAP_QUERY: usize = 0xc068_6611;
-    const SHARED: u64 = 8;
-    #[repr(C)]
-    struct Query {
-        size: u64,
-        query_flags: u64,
-        address: u64,
-        start: u64,
-        end: u64,
-        flags: u64,
-        page_size: u64,
-        offset: u64,
-        inode: u64,
-        rest: [u64; 4],
-    }
-    // SAFETY: numbers.
-    let mut asked = unsafe { Query { size: 104, address: address as u64, ..zeroed() } };
-    const _: () = assert!(size_of::<Query>() == 104);
-    // SAFETY: the kernel fills `asked`.
-    match unsafe { syscall!(SYS_ioctl, fd, PROCMAP_QUERY, &raw mut asked) } {
-        0 => {
-            let suits = asked.inode == 0 && asked.flags & SHARED == 0;
-            Ok(suits.then_some((asked.start as usize, asked.end as usize)))
-        }
-        error => Err(-(error as i32)),
-    }
-}
-
-/// Searches the list in small parts: callers may have a stack of 8 KiB.
-fn find_in_list(fd: i32, address: usize) -> Option<(usize, usize)> {
-    // Long enough for what comes before the path.
-    let (mut line, mut filled, mut at) = ([0; 96], 0, 0);
-    let mut room = MaybeUninit::<[u8; 512]>::uninit();
-    let (to, size) = (room.as_mut_ptr(), size_of_val(&room));
-    // SAFETY: the kernel writes inside `room`, and what it has filled is looked at.
-    while let got @ 1.. = unsafe { syscall!(SYS_pread64, fd, to, size, at) } {
-        at += got;
-        // SAFETY: as above.
-        let text = unsafe { core::slice::from_raw_parts(room.as_ptr().cast(), got as usize) };
-        for &byte in text {
-            if byte != b'\n' {
-                if let Some(place) = line.get_mut(filled) {
-                    *place = byte;
-                    filled += 1;
-                }
-                continue;
-            }
-            let shown = parse_line(&line[..filled]);
-            filled = 0;
-            if let Some((start, end, suits)) = shown.filter(|&(_, end, _)| address < end) {
-                return (suits && start <= address).then_some((start, end));
-            }
-        }
-    }
-    None
-}
-
-/// Parses start, end, and whether it is private and anonymous.
-fn parse_line(line: &[u8]) -> Option<(usize, usize, bool)> {
-    let hex = |text: &[u8]| usize::from_str_radix(core::str::from_utf8(text).ok()?, 16).ok();
-    let mut words = line.split(|&byte| byte == b' ');
-    let mut ends = words.next()?.split(|&byte| byte == b'-');
-    let (start, end) = (hex(ends.next()?)?, hex(ends.next()?)?);
-    let (rights, inode) = (words.next()?, words.nth(2)?);
-    Some((start, end, rights.ends_with(b"p") && inode == b"0"))
-}
-
 /// `None`: the file is there, but cannot be opened now; the program may have no free descriptor.
 fn is_on_request() -> Option<bool> {
     let (path, mut text) = (c"/sys/kernel/mm/transparent_hugepage/enabled", [0; 64]);
-    match sys::read_file(path, &mut text, NoNewFilter::look()?) {
+    match brief_file::read(path, &mut text, NoNewFilter::look()?) {
         Some(text) => Some(text.windows(9).any(|word| word == b"[madvise]")),
         None => (sys::may_read(path) != 0).then_some(false),
     }
@@ -348,12 +311,11 @@ fn is_on_request() -> Option<bool> {
 
 /// Takes one request from the budget; false: there are too many mappings. A mark keeps a mapping
 /// from merging with two neighbours, so mappings are counted again after half of what is left.
-fn takes_budget() -> bool {
-    let Some(mut budget) = BUDGET.try_take() else { return false };
+fn takes_budget(held: &SignalsHeld) -> bool {
+    let Some(mut budget) = BUDGET.try_take(held) else { return false };
     if budget.left == 0 {
-        let counted =
-            NoNewFilter::look().and_then(|allowed| sys::count_lines(c"/proc/self/maps", allowed));
-        let Some(count) = counted else { return false };
+        let count = |allowed| brief_file::count_lines(mappings::LIST, allowed);
+        let Some(count) = NoNewFilter::look().and_then(count) else { return false };
         budget.allowed = count < MOST_MAPPINGS;
         budget.left = match budget.allowed {
             true => (MOST_MAPPINGS - count).div_ceil(2),
@@ -362,33 +324,4 @@ fn takes_budget() -> bool {
     }
     budget.left -= 1;
     budget.allowed
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn list_and_query_show_the_same_mappings() {
-        process::claim_memory();
-        let len = 3 * HUGE + 4096;
-        let map = |flags| {
-            let rights = libc::PROT_READ | libc::PROT_WRITE;
-            // SAFETY: new memory.
-            let at = unsafe { libc::mmap(core::ptr::null_mut(), len, rights, flags, -1, 0) };
-            at as usize
-        };
-        let private = map(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        let shared = map(libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        let code = mapping_around as *const () as usize;
-        for (address, is_private) in [(private + HUGE, true), (shared, false), (code, false)] {
-            let found = mapping_around(address);
-            assert_eq!(found.is_some(), is_private);
-            assert!(found.is_none_or(|(start, end)| start <= private && private + len <= end));
-            let was_list = SHOWS_LIST.swap(true, Relaxed);
-            assert_eq!(mapping_around(address), found);
-            SHOWS_LIST.store(was_list, Relaxed);
-        }
-        assert_eq!(mapping_around(1), None);
-    }
 }

@@ -1,6 +1,7 @@
 //! A lock that leaves errno alone and costs one atomic step when it is free; and a try-lock, which
 //! is the only kind for the hook.
 
+use super::signal_mask::SignalsHeld;
 use super::sys;
 use core::sync::atomic::{AtomicU32, Ordering};
 use lock_api::{GuardSend, Mutex, MutexGuard, RawMutex};
@@ -120,7 +121,13 @@ impl<T> TryLock<T> {
         Self(Mutex::new(value))
     }
 
-    pub fn try_take(&self) -> Option<Held<'_, T>> {
+    /// Signals are held while it is taken: a handler that jumped out would leave it so.
+    pub fn try_take<'a>(&'a self, _: &'a SignalsHeld) -> Option<Held<'a, T>> {
+        self.0.try_lock()
+    }
+
+    /// Takes it for the rest of the process.
+    pub fn try_take_at_exit(&self) -> Option<Held<'_, T>> {
         self.0.try_lock()
     }
 

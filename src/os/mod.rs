@@ -1,6 +1,7 @@
 //! Operating system and processor without the C library's wrappers, which may allocate, set errno
 //! or use thread-local storage.
 
+pub mod brief_file;
 pub mod cpus;
 pub mod deferred;
 pub mod file;
@@ -10,6 +11,7 @@ pub mod huge_pages;
 pub mod lock;
 pub mod lookup;
 pub mod mapped;
+pub mod mappings;
 pub mod memory_policy;
 pub mod once;
 pub mod process;

@@ -1,6 +1,7 @@
 //! Ownership of our memory. A child of vfork runs in its parent's memory, and the child of a fork
 //! in a copy of it without the other threads; neither may use what belongs to the parent.
 
+use super::brief_file;
 use super::sync::fetch_to_change;
 use super::sys::{self, NoFilter, NoNewFilter};
 use core::mem::MaybeUninit;
@@ -95,7 +96,7 @@ pub fn status_of_main() -> usize {
         room.assume_init_mut()
     };
     let allowed = NoNewFilter::look().filter(|_| sys::has_one_thread());
-    let stat = allowed.and_then(|allowed| sys::read_file(c"/proc/self/stat", room, allowed));
+    let stat = allowed.and_then(|allowed| brief_file::read(c"/proc/self/stat", room, allowed));
     let code = stat.and_then(|stat| sys::word_of_stat(stat, 52));
     code.map_or(0, |code| code as usize >> 8 & 0xff)
 }

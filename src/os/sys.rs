@@ -7,7 +7,7 @@ use core::arch::asm;
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
-use memchr::{Memchr, memrchr};
+use memchr::memrchr;
 
 /// Result of a system call: a value, or the negated errno.
 pub type SysResult = isize;
@@ -500,37 +500,6 @@ pub fn raise_event(fd: i32) {
     let one = 1u64;
     // SAFETY: reads 8 bytes of ours.
     unsafe { syscall!(SYS_write, fd, &raw const one, 8) };
-}
-
-/// Reads a small file whole; `None` when it cannot be opened.
-pub fn read_file<'a>(path: &CStr, buffer: &'a mut [u8], allowed: NoNewFilter) -> Option<&'a [u8]> {
-    let fd = i32::try_from(open(path, allowed)).ok().filter(|&fd| fd >= 0)?;
-    let mut filled = 0;
-    while filled < buffer.len() {
-        let rest = &mut buffer[filled..];
-        // SAFETY: the kernel writes inside `rest`.
-        match unsafe { syscall!(SYS_read, fd, rest.as_mut_ptr(), rest.len()) } {
-            got @ 1.. => filled += got as usize,
-            _ => break,
-        }
-    }
-    close(fd);
-    Some(&buffer[..filled])
-}
-
-/// Counts the lines of a file.
-pub fn count_lines(path: &CStr, allowed: NoNewFilter) -> Option<u32> {
-    let fd = i32::try_from(open(path, allowed)).ok().filter(|&fd| fd >= 0)?;
-    let (mut room, mut lines) = (MaybeUninit::<[u8; 512]>::uninit(), 0); // may be a small stack
-    // SAFETY: the kernel writes inside `room`, and what it has filled is looked at.
-    unsafe {
-        while let got @ 1.. = syscall!(SYS_read, fd, room.as_mut_ptr(), size_of_val(&room)) {
-            let filled = core::slice::from_raw_parts(room.as_ptr().cast(), got as usize);
-            lines += Memchr::new(b'\n', filled).count() as u32;
-        }
-    }
-    close(fd);
-    Some(lines)
 }
 
 /// Reads where a symbolic link leads.

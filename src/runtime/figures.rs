@@ -107,7 +107,9 @@ pub(super) fn report(process: &Process, stderr: Option<i32>) {
     let ticks = sys::ticks().wrapping_sub(process.ticks).max(1);
     let nanoseconds_per_tick = passed as f64 / ticks as f64;
     // Taken only while another thread reports: then there is nothing left to report.
-    let Some(mut buffers) = BUFFERS.get_or_map().and_then(TryLock::try_take) else { return };
+    let Some(mut buffers) = BUFFERS.get_or_map().and_then(TryLock::try_take_at_exit) else {
+        return;
+    };
     let (exe, space) = buffers.parts();
     // By this thread's link: the main thread may have exited, and with it /proc/self/exe.
     let exe = name_of_program(exe);

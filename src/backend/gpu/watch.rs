@@ -28,7 +28,7 @@
 //! protection: mprotect is interposed.
 
 use super::registrations::Registrations;
-use crate::os::sys;
+use crate::os::{brief_file, sys};
 use crate::plan::PAGE;
 use alloc::vec;
 use core::ops::Range;
@@ -198,7 +198,7 @@ impl Watch {
 pub fn anonymous(address: usize) -> Option<Range<usize>> {
     let mut maps = vec![0; 64 << 10];
     let len = loop {
-        let len = sys::read_file(c"/proc/self/maps", &mut maps, sys::NoNewFilter::look()?)?.len();
+        let len = brief_file::read(c"/proc/self/maps", &mut maps, sys::NoNewFilter::look()?)?.len();
         if len < maps.len() {
             break len;
         }

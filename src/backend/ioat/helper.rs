@@ -5,7 +5,7 @@
 //! any other.
 
 use super::abi;
-use crate::os::sys;
+use crate::os::{brief_file, sys};
 use crate::plan::PAGE;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
@@ -24,7 +24,7 @@ pub fn counted(allowed: sys::NoNewFilter) -> Option<[(&'static str, u64); COUNTE
     let mut found = COUNTED.map(|(name, _)| (name, 0));
     for ((_, value), (_, path)) in found.iter_mut().zip(COUNTED) {
         let mut buffer = [0; 32];
-        let text = core::str::from_utf8(sys::read_file(path, &mut buffer, allowed)?).ok()?;
+        let text = core::str::from_utf8(brief_file::read(path, &mut buffer, allowed)?).ok()?;
         *value = text.trim().parse().ok()?;
     }
     Some(found)

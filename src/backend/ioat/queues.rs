@@ -2,7 +2,7 @@
 //!
 //! For reports and `adma check`, never in the hook: it reads files.
 
-use crate::os::sys;
+use crate::os::{brief_file, sys};
 use alloc::ffi::CString;
 use alloc::format;
 use alloc::string::String;
@@ -20,7 +20,7 @@ pub const ROOM: usize = 2048;
 
 /// Reads the lines of the helper; empty where it tells nothing.
 pub fn held(room: &mut [u8; ROOM], allowed: sys::NoNewFilter) -> &str {
-    let found = sys::read_file(HELD, room, allowed).unwrap_or_default();
+    let found = brief_file::read(HELD, room, allowed).unwrap_or_default();
     core::str::from_utf8(found).unwrap_or_default()
 }
 
@@ -92,7 +92,7 @@ fn why_not(name: &str) -> Option<&'static str> {
 fn read(name: &str) -> Option<String> {
     let path = CString::new(format!("{DSA}/{name}")).ok()?;
     let mut room = [0; 32];
-    let found = sys::read_file(&path, &mut room, sys::NoNewFilter::look()?)?;
+    let found = brief_file::read(&path, &mut room, sys::NoNewFilter::look()?)?;
     let text = core::str::from_utf8(found).ok()?;
     Some(text.trim().into())
 }

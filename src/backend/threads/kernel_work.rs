@@ -14,6 +14,7 @@ use super::workers::{self, QUEUE};
 use crate::backend::Refused;
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::mode::Mode;
+use crate::os::huge_pages::Region;
 use crate::os::signal_mask::SignalsHeld;
 use crate::plan::{Cut, Piece};
 use core::mem::MaybeUninit;
@@ -30,7 +31,7 @@ pub enum Claims {
 
 /// Shares the pieces of a cut with up to `helpers` of the `workers` there are. `part` does one piece, and answers whether it
 /// did all of it; workers call it too, so it keeps to the law of `worker`. `before` is called when
-/// nothing can be refused any more, before the first piece. Returns where the first piece begins
+/// nothing can be refused any more, before the first piece. `huge`: what is marked for huge pages meanwhile. Returns where the first piece begins
 /// that was not done, and what was measured. After a refusal nothing was done.
 pub fn share(
     cut: Cut,
@@ -38,14 +39,16 @@ pub fn share(
     helpers: usize,
     claims: Claims,
     before: impl FnOnce(),
+    huge: Option<(Region, usize, usize)>,
     part: &(dyn Fn(Piece) -> bool + Sync),
 ) -> Result<(Option<usize>, Seen), Refused> {
     workers::may_post()?;
     // A handler that jumped out would leave workers with our stack.
-    let _held = SignalsHeld::handled().ok_or(Refused::System)?;
+    let held = SignalsHeld::handled().ok_or(Refused::System)?;
     let mode = Mode::for_new_pages(CopyLoop::Ordinary)?;
     let shared = take_slot(workers)?;
     before();
+    let marked = huge.and_then(|(region, start, len)| region.mark(start, len, &held));
     let in_order = claims == Claims::InOrder;
     let order = if in_order { Mode::IN_ORDER } else { Mode::empty() };
     let piece = |index: usize| if in_order { cut.piece(index) } else { cut.spread(index) };
@@ -68,6 +71,7 @@ pub fn share(
     let mut room: UndoneBits = [const { MaybeUninit::uninit() }; _];
     let short = shared.undone(&mut room).map(|index| piece(index).offset).min();
     QUEUE.release(shared);
+    drop(marked);
     note_caller_bytes(own);
     Ok((short, seen))
 }

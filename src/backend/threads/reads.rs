@@ -323,8 +323,10 @@ impl<'a> FileRead<'a> {
                     self.claim_position();
                 }
             };
+            let huge = how.huge.map(|region| (region, place, len));
             let part = |piece: Piece| self.read_piece(at + piece.offset, piece.len, how.fresh);
-            match kernel_work::share(cut, how.workers, how.workers, Claims::InOrder, claim, &part) {
+            let (workers, order) = (how.workers, Claims::InOrder);
+            match kernel_work::share(cut, workers, workers, order, claim, huge, &part) {
                 Ok((short, measured)) => {
                     seen.add(&measured);
                     if !self.is_still_here() {

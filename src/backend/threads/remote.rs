@@ -94,7 +94,7 @@ pub fn understand<R>(call: &TransferCall, then: impl FnOnce(Option<Transfer<'_>>
     }
     // No handler jumps out with the lock taken, and no child of vfork is killed with it.
     let held = if process::is_ours() { SignalsHeld::handled() } else { None };
-    let mut lists = held.as_ref().and_then(|_| LONG.get_or_map()?.try_take());
+    let mut lists = held.as_ref().and_then(|held| LONG.get_or_map()?.try_take(held));
     then(lists.as_mut().and_then(|lists| Transfer::new(call, lists)))
 }
 
@@ -186,7 +186,7 @@ impl<'a> Transfer<'a> {
         let cut = Cut::for_tables(self.remote_place(from), self.total - from, helpers + 1);
         let part = |piece: Piece| self.move_bytes(from + piece.offset, piece.len) == piece.len;
         let (short, seen) =
-            kernel_work::share(cut, workers, helpers, Claims::Spread, || (), &part)?;
+            kernel_work::share(cut, workers, helpers, Claims::Spread, || (), None, &part)?;
         let Some(offset) = short else {
             THREADS.note(seen.ordinary);
             return Ok((self.total, seen));

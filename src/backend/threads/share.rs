@@ -9,6 +9,7 @@ use super::workers::{self, NAP_NANOS, QUEUE, SPIN_TICKS};
 use crate::backend::copy_loop::{Copied, CopyLoop};
 use crate::backend::mode::Mode;
 use crate::backend::{Refused, signals};
+use crate::os::huge_pages::Region;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::sync::{Ordering, pause};
 use crate::os::sys;
@@ -27,6 +28,8 @@ pub struct Options {
     pub share: Option<f32>,
     /// Set if the destination was never written.
     pub fresh: bool,
+    /// Where huge pages are made, if at all.
+    pub huge: Option<Region>,
 }
 
 /// Which loops copy the pieces.
@@ -168,6 +171,7 @@ unsafe fn share_chunk(
     };
     let mode = Mode::for_new_pages(copy_loop)? | alternate | task.work.mode();
     let shared = take_slot(how.workers)?;
+    let marked = how.huge.and_then(|region| region.mark(task.dst, task.len, &held));
 
     let alone = how.share.map_or(0, |share| (task.len as f64 * f64::from(share)) as usize);
     let own = task.part(0, alone.min(task.len));
@@ -214,6 +218,7 @@ unsafe fn share_chunk(
         FAULTS.fetch_add(1, Ordering::Relaxed);
     }
 
+    drop(marked);
     // No thread writes any more, and signals arrive again: what could not be copied faults now, in
     // the program's thread, as it would have without us.
     drop(held);

@@ -10,6 +10,7 @@ use crate::backend::copy_loop::{Copied, CopyLoop, TakeBack, compare_until_taken_
 use crate::backend::libc as original;
 use crate::backend::mode::Mode;
 use crate::functions::Op;
+use crate::os::huge_pages::{self, Region};
 use crate::os::sys;
 use crate::plan::{Cut, PAGE};
 
@@ -118,7 +119,11 @@ impl Task {
     ///
     /// # Safety
     /// The program's promise.
-    pub unsafe fn alone_into_fresh(&self) {
+    pub unsafe fn alone_into_fresh(&self, huge: Option<Region>) {
+        if let Some(region) = huge {
+            // SAFETY: the caller's promise.
+            return unsafe { self.alone_into_huge(&region) };
+        }
         const HUGE: usize = Cut::TABLE;
         let (mut at, mut is_known) = (0, false);
         while at < self.len {
@@ -138,6 +143,16 @@ impl Task {
                     return;
                 }
             }
+        }
+    }
+
+    /// Does the task by libc's function, into huge pages that are made step by step.
+    unsafe fn alone_into_huge(&self, region: &Region) {
+        for at in (0..self.len).step_by(huge_pages::STEP) {
+            let part = self.part(at, huge_pages::STEP.min(self.len - at));
+            region.make_pages(part.dst, part.len);
+            // SAFETY: part of the caller's ranges.
+            unsafe { part.call_libc() };
         }
     }
 

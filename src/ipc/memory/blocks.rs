@@ -9,6 +9,7 @@
 //! that cannot be mapped is not an error: the message is copied another way.
 
 use crate::ipc::os::{self, Fd};
+use crate::os::brief_file;
 use crate::os::lock::Lock;
 use crate::os::sys;
 use crate::plan::PAGE;
@@ -69,7 +70,7 @@ pub fn allocate(len: usize, owner: u64) -> os::Result<*mut c_void> {
 /// Returns MemAvailable; `None`: the system does not say.
 fn available_bytes() -> Option<usize> {
     let mut room = [0; 256];
-    let text = sys::read_file(c"/proc/meminfo", &mut room, sys::NoFilter::assumed().into())?;
+    let text = brief_file::read(c"/proc/meminfo", &mut room, sys::NoFilter::assumed().into())?;
     let text = core::str::from_utf8(text).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: usize = line.split_whitespace().next()?.parse().ok()?;

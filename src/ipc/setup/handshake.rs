@@ -33,6 +33,7 @@ use crate::ipc::memory::region::{self, MappedRegion};
 use crate::ipc::os::blocking;
 use crate::ipc::os::{self, Beside, Credentials, Fd, Result, SwitchedOn};
 use crate::ipc::settings::{Engines, Settings};
+use crate::os::brief_file;
 use crate::os::lock::Lock;
 use crate::os::sys;
 use alloc::boxed::Box;
@@ -142,7 +143,7 @@ const OVERFLOW_UID: u32 = 65534;
 fn is_own_user(uid: u32) -> bool {
     let first_words = |path: &CStr| {
         let (mut room, allowed) = ([0; 64], sys::NoFilter::assumed());
-        let text = core::str::from_utf8(sys::read_file(path, &mut room, allowed.into())?).ok()?;
+        let text = core::str::from_utf8(brief_file::read(path, &mut room, allowed.into())?).ok()?;
         let mut words = text.split_whitespace().map_while(|word| word.parse::<u32>().ok());
         Some([words.next(), words.next(), words.next()])
     };

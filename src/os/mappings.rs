@@ -1,0 +1,235 @@
+//! Mappings of this process, as the kernel shows them in /proc/self/maps: by a query since Linux 6.11,
+//! before that in a list of all.
+
+use super::brief_file::BriefFile;
+use super::lock::TryLock;
+use super::process;
+use super::signal_mask::SignalsHeld;
+use super::sys::{self, NoNewFilter, syscall};
+use core::ffi::CStr;
+use core::mem::{MaybeUninit, zeroed};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
+
+/// Start and end of a mapping.
+pub type Range = (usize, usize);
+
+pub const LIST: &CStr = c"/proc/self/maps";
+
+/// Set if the kernel shows a mapping only in a list of all.
+static SHOWS_LIST: AtomicBool = AtomicBool::new(false);
+
+/// The list of our mappings, and which file that is, in a program of several threads. A number that each
+/// copy takes and gives back may be one that another thread has just closed and counts on; and when that
+/// closes all numbers and opens a file, giving ours back would close it. So this one stays open.
+static KEPT: Kept = Kept {
+    fd: AtomicI32::new(0),
+    file: [const { AtomicU64::new(0) }; 2],
+    opening: TryLock::new(()),
+};
+
+/// Set where the limit of descriptors is lower: it is not opened with every copy.
+const NEVER: i32 = -1;
+
+struct Kept {
+    /// 0: not open. `NEVER`: no number is free so far up.
+    fd: AtomicI32,
+    /// Device and inode.
+    file: [AtomicU64; 2],
+    opening: TryLock<()>,
+}
+
+impl Kept {
+    /// Returns the descriptor, unless the program has closed it.
+    fn still_open(&self) -> Option<i32> {
+        let fd = Some(self.fd.load(Acquire)).filter(|&fd| fd > 0)?;
+        let [device, inode] = [0, 1].map(|i| self.file[i].load(Relaxed));
+        (sys::file_of(fd) == Some((device, inode))).then_some(fd)
+    }
+
+    /// `None`: it cannot be opened, or another thread is just at it.
+    fn get(&self, held: &SignalsHeld) -> Option<i32> {
+        if self.fd.load(Relaxed) == NEVER || !process::is_ours() {
+            return None;
+        }
+        if let Some(fd) = self.still_open() {
+            return Some(fd);
+        }
+        let _opening = self.opening.try_take(held)?;
+        let low = BriefFile::open(LIST, NoNewFilter::look()?, held)?;
+        let high = sys::duplicate(low.fd(), sys::LEAST_KEPT) as i32;
+        let Some((device, inode)) = sys::file_of(high) else {
+            self.fd.store(NEVER, Relaxed);
+            return None;
+        };
+        self.file[0].store(device, Relaxed);
+        self.file[1].store(inode, Relaxed);
+        self.fd.store(high, Release);
+        Some(high)
+    }
+}
+
+/// Closes the list in the child of a fork, where it is the parent's.
+pub fn forget_after_fork() {
+    KEPT.opening.forget_after_fork();
+    if KEPT.fd.load(Relaxed) != 0 {
+        KEPT.still_open().map(sys::close);
+        KEPT.fd.store(0, Relaxed);
+    }
+}
+
+/// Returns whether it takes a list of all mappings to show one, as far as that is known: 0.1 ms.
+pub fn takes_list() -> bool {
+    SHOWS_LIST.load(Relaxed)
+}
+
+/// A private anonymous mapping, and those of that kind that begin and end where it ends and begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Around {
+    pub below: Option<Range>,
+    pub this: Range,
+    pub above: Option<Range>,
+}
+
+impl Around {
+    /// Looks at the mapping around an address; `None`: it is of another kind, or unknown.
+    pub fn look(address: usize, held: &SignalsHeld) -> Option<Self> {
+        if !sys::has_one_thread() {
+            return Self::in_file(KEPT.get(held)?, address);
+        }
+        let file = BriefFile::open(LIST, NoNewFilter::look()?, held)?;
+        Self::in_file(file.fd(), address)
+    }
+
+    fn in_file(fd: i32, address: usize) -> Option<Self> {
+        if !takes_list() {
+            match query(fd, address) {
+                Err(libc::ENOTTY) => SHOWS_LIST.store(true, Relaxed),
+                found => {
+                    let this = found.ok()??;
+                    let at = |address: usize| query(fd, address).ok().flatten();
+                    let below = at(this.0.wrapping_sub(1)).filter(|below| below.1 == this.0);
+                    let above = at(this.1).filter(|above| above.0 == this.1);
+                    return Some(Self { below, this, above });
+                }
+            }
+        }
+        in_list(fd, address)
+    }
+}
+
+/// Queries one mapping (PROCMAP_QUERY of linux/fs.h); an error is an errno.
+fn query(fd: i32, address: usize) -> Result<Option<Range>, i32> {
+    const PROCMAP_QUERY: usize = 0xc068_6611;
+    const SHARED: u64 = 8;
+    #[repr(C)]
+    struct Query {
+        size: u64,
+        query_flags: u64,
+        address: u64,
+        start: u64,
+        end: u64,
+        flags: u64,
+        page_size: u64,
+        offset: u64,
+        inode: u64,
+        rest: [u64; 4],
+    }
+    // SAFETY: numbers.
+    let mut asked = unsafe { Query { size: 104, address: address as u64, ..zeroed() } };
+    const _: () = assert!(size_of::<Query>() == 104);
+    // SAFETY: the kernel fills `asked`.
+    match unsafe { syscall!(SYS_ioctl, fd, PROCMAP_QUERY, &raw mut asked) } {
+        0 => {
+            let suits = asked.inode == 0 && asked.flags & SHARED == 0;
+            Ok(suits.then_some((asked.start as usize, asked.end as usize)))
+        }
+        error => Err(-(error as i32)),
+    }
+}
+
+/// Searches the list in small parts: callers may have a stack of 8 KiB.
+fn in_list(fd: i32, address: usize) -> Option<Around> {
+    // Long enough for what comes before the path.
+    let (mut line, mut filled, mut at) = ([0; 96], 0, 0);
+    let mut room = MaybeUninit::<[u8; 512]>::uninit();
+    let (to, size) = (room.as_mut_ptr(), size_of_val(&room));
+    let (mut last, mut found): (Option<Range>, Option<Around>) = (None, None);
+    // SAFETY: the kernel writes inside `room`, and what it has filled is looked at.
+    while let got @ 1.. = unsafe { syscall!(SYS_pread64, fd, to, size, at) } {
+        at += got;
+        // SAFETY: as above.
+        let text = unsafe { core::slice::from_raw_parts(room.as_ptr().cast(), got as usize) };
+        for &byte in text {
+            if byte != b'\n' {
+                if let Some(place) = line.get_mut(filled) {
+                    *place = byte;
+                    filled += 1;
+                }
+                continue;
+            }
+            let shown = parse_line(&line[..filled]);
+            filled = 0;
+            let Some((start, end, suits)) = shown else { continue };
+            if let Some(found) = found {
+                let above = Some((start, end)).filter(|above| suits && above.0 == found.this.1);
+                return Some(Around { above, ..found });
+            }
+            if address < end {
+                if !suits || address < start {
+                    return None;
+                }
+                let below = last.filter(|last| last.1 == start);
+                found = Some(Around { below, this: (start, end), above: None });
+            }
+            last = suits.then_some((start, end));
+        }
+    }
+    found
+}
+
+/// Parses start, end, and whether it is private and anonymous.
+fn parse_line(line: &[u8]) -> Option<(usize, usize, bool)> {
+    let hex = |text: &[u8]| usize::from_str_radix(core::str::from_utf8(text).ok()?, 16).ok();
+    let mut words = line.split(|&byte| byte == b' ');
+    let mut ends = words.next()?.split(|&byte| byte == b'-');
+    let (start, end) = (hex(ends.next()?)?, hex(ends.next()?)?);
+    let (rights, inode) = (words.next()?, words.nth(2)?);
+    Some((start, end, rights.ends_with(b"p") && inode == b"0"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn list_and_query_show_the_same_mappings() {
+        process::claim_memory();
+        let len = 6 << 20;
+        let map = |rights, flags, len| {
+            // SAFETY: new memory.
+            let at = unsafe { libc::mmap(core::ptr::null_mut(), len, rights, flags, -1, 0) };
+            at as usize
+        };
+        let held = SignalsHeld::all().unwrap();
+        let (both, anonymous) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_ANONYMOUS);
+        let private = map(libc::PROT_READ, libc::MAP_PRIVATE | anonymous, 3 * len) + len;
+        // SAFETY: memory that was just mapped.
+        unsafe { libc::mprotect(private as *mut _, len, both) };
+        let shared = map(both, libc::MAP_SHARED | anonymous, len);
+        let code = Around::look as *const () as usize;
+        for (address, is_private) in [(private + 4096, true), (shared, false), (code, false)] {
+            let found = Around::look(address, &held);
+            assert_eq!(found.is_some(), is_private);
+            if let Some(found) = found {
+                assert_eq!(found.this, (private, private + len));
+                assert_eq!(found.below.unwrap().1, private);
+                assert_eq!(found.above.unwrap().0, private + len);
+            }
+            let was_list = SHOWS_LIST.swap(true, Relaxed);
+            assert_eq!(Around::look(address, &held), found);
+            SHOWS_LIST.store(was_list, Relaxed);
+        }
+        assert_eq!(Around::look(1, &held), None);
+    }
+}
