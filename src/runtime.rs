@@ -128,6 +128,8 @@ fn start() {
             BUFFERS.get_or_map();
             STACK.get_or_map();
             stderr = StandardError::noted();
+        } else if is_collected {
+            stderr = StandardError::identified();
         }
         PROCESS.set(Process { ticks, nanoseconds, stderr, config });
     }
@@ -261,7 +263,10 @@ mod report_state {
 #[unsafe(link_section = ".text.fork")]
 pub fn before_leaving(how: u32, status: Option<i32>) {
     let Some(process) = PROCESS.get() else { return };
-    let is_wanted = process.config.speaks_at_exit() || DISPATCHER.recorder.live().is_some();
+    let recorder = &DISPATCHER.recorder;
+    let is_wanted = process.config.speaks_at_exit()
+        || recorder.live().is_some()
+        || recorder.not_kept().is_some();
     if !is_wanted || !is_used() || !process::is_ours() {
         return;
     }

@@ -170,7 +170,7 @@ impl Bench<'_> {
             progress(&format!("warm-up {} of {}", round + 1, options.warmup));
             for (at, arm) in result.arms.iter().enumerate() {
                 // The first arm with adma shows what it copies.
-                let tree = if at == 1 && round == 0 { live::make_tree() } else { None };
+                let tree = if at == 1 && round == 0 { live::make_tree().ok() } else { None };
                 let run = self.one(arm, tree.as_deref());
                 if let Some(tree) = tree {
                     result.copies = Some(arm::copies(&tree));

@@ -4,6 +4,7 @@
 //! exactly the right size, in a folder that only this user can write to. A number in them may be any
 //! number. What is left of processes that have gone is removed on the way.
 
+use crate::say;
 use adma_shared::Counters;
 use adma_shared::live::{self, LONGEST_COMMAND, Live, NO_STATUS, ended};
 use adma_shared::messages::Messages;
@@ -59,14 +60,14 @@ impl LiveProcess {
         let line = String::from_utf8_lossy(words).trim_end_matches('\0').replace('\0', " ");
         let (first, rest) = line.split_once(' ').unwrap_or((&line, ""));
         match first.rsplit('/').next().filter(|first| !first.is_empty()) {
-            Some(first) => crate::say::printable(format!("{first} {rest}").trim_end()),
+            Some(first) => say::printable(format!("{first} {rest}").trim_end()),
             None => self.program(),
         }
     }
 
     pub fn path_of_program(&self) -> String {
         let mut room = [0; 256];
-        crate::say::printable(&String::from_utf8_lossy(self.live.head.exe.get(&mut room)))
+        say::printable(&String::from_utf8_lossy(self.live.head.exe.get(&mut room)))
     }
 
     /// Returns its messages to and from other processes; `None`: there were none.
@@ -105,7 +106,7 @@ impl LiveProcess {
 pub fn backend(live: &Live) -> String {
     let word = live.facts.backend.load(Relaxed).to_le_bytes();
     let name = String::from_utf8_lossy(&word);
-    crate::say::printable(name.trim_end_matches('\0'))
+    say::printable(name.trim_end_matches('\0'))
 }
 
 /// Returns bytes by channel, up to the last one in use.
@@ -123,18 +124,66 @@ pub fn places() -> Vec<PathBuf> {
     places
 }
 
-/// Makes a fresh folder for the files of one tree of processes; `None`: not possible.
-pub fn make_tree() -> Option<PathBuf> {
-    places().into_iter().find_map(|place| {
-        let _ = fs::DirBuilder::new().mode(0o700).create(&place); // it may be there already
-        if !is_private(&place) || !is_in_memory(&place) {
-            return None;
+/// Makes a fresh folder for the files of one tree of processes, where there is room for one. Returns
+/// what is wrong with the last place if none will do.
+pub fn make_tree() -> Result<PathBuf, String> {
+    let mut failed = Err("no folder".to_owned());
+    for place in places() {
+        failed = make_tree_in(&place);
+        if failed.is_ok() {
+            break;
         }
-        remove_old_trees(&place);
-        let tree = place.join(format!("tree-{}-{:x}", std::process::id(), ticks()));
-        fs::DirBuilder::new().mode(0o700).create(&tree).ok()?;
-        Some(tree)
+    }
+    failed
+}
+
+fn make_tree_in(place: &Path) -> Result<PathBuf, String> {
+    let why = |error: io::Error| say::about(place, &error);
+    let made = fs::DirBuilder::new().mode(0o700).create(place);
+    made.or_else(|error| if place.is_dir() { Ok(()) } else { Err(why(error)) })?;
+    usable(place)?;
+    remove_old_trees(place);
+    let tree = place.join(format!("{}{}-{:x}", live::TREE, std::process::id(), ticks()));
+    fs::DirBuilder::new().mode(0o700).create(&tree).map_err(why)?;
+    room_for_file(&tree).map(|()| tree.clone()).map_err(|error| {
+        remove_tree(&tree);
+        why(error)
     })
+}
+
+/// Returns what keeps processes from having live files in a folder.
+pub fn usable(folder: &Path) -> Result<(), String> {
+    let about = fs::symlink_metadata(folder).map_err(|error| say::about(folder, &error))?;
+    let why = match about.uid() == user() && is_closed(&about) {
+        true if is_in_memory(folder) => return Ok(()),
+        true => "not a file system in memory (tmpfs)",
+        false => "not a folder of this user with mode 0700",
+    };
+    Err(format!("{}: {why}", say::printable(&folder.to_string_lossy())))
+}
+
+/// Returns what keeps this user from reading live files in a folder; those of others are root's.
+pub fn readable(folder: &Path) -> Result<(), String> {
+    match owner(folder) {
+        Some(owner) if owner != user() && user() == 0 => Ok(()),
+        _ => usable(folder),
+    }
+}
+
+/// Returns an error if there is no room for a live file.
+pub fn room_for_file(folder: &Path) -> io::Result<()> {
+    let path = folder.join("room");
+    let written = fs::write(&path, vec![0; Live::SIZE]);
+    let _ = fs::remove_file(&path); // fails where it could not be made
+    written
+}
+
+/// Returns the number of processes that could not keep what they counted in a folder: of these there
+/// are files with a valid name which are not live files.
+pub fn not_kept(folder: &Path) -> usize {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(MOST);
+    let named = entries.filter(|entry| pid_of(&entry.file_name()).is_some());
+    named.filter(|entry| read(&entry.path(), user()).is_none()).count()
 }
 
 /// Returns every process of this user that keeps a live file. Files of processes that have gone are
@@ -273,7 +322,7 @@ fn trees(place: &Path) -> Vec<(PathBuf, i32)> {
     let entries = fs::read_dir(place).into_iter().flatten().flatten();
     let tree = |entry: fs::DirEntry| {
         let name = entry.file_name();
-        Some((entry.path(), pid_of(OsStr::new(name.to_str()?.strip_prefix("tree-")?))?))
+        Some((entry.path(), pid_of(OsStr::new(name.to_str()?.strip_prefix(live::TREE)?))?))
     };
     entries.filter_map(tree).take(MOST).collect()
 }
@@ -299,7 +348,11 @@ fn is_private(path: &Path) -> bool {
 /// Returns the user of a folder that is closed to others and is no link.
 fn owner(path: &Path) -> Option<u32> {
     let about = fs::symlink_metadata(path).ok()?;
-    (about.is_dir() && about.permissions().mode() & 0o077 == 0).then_some(about.uid())
+    is_closed(&about).then_some(about.uid())
+}
+
+fn is_closed(about: &fs::Metadata) -> bool {
+    about.is_dir() && about.permissions().mode() & 0o077 == 0
 }
 
 /// Returns the folders of live files of other users, which are named after their owner.
@@ -323,7 +376,7 @@ pub fn name_of(user: u32) -> String {
     let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let is_wanted = |line: &&str| line.split(':').nth(2) == Some(&user.to_string());
     let name = users.lines().find(is_wanted).and_then(|line| line.split(':').next());
-    name.map_or(user.to_string(), crate::say::printable)
+    name.map_or(user.to_string(), say::printable)
 }
 
 fn is_in_memory(path: &Path) -> bool {

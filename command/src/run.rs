@@ -6,11 +6,11 @@
 
 use crate::options::{self, Options};
 use crate::say::{self, FAILED, fail};
-use crate::{SUBCOMMANDS, library, obstacle, program, tree};
+use crate::{SUBCOMMANDS, library, live, obstacle, program, tree};
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Report of the library at exit by default.
 const REPORT: &str = "text";
@@ -44,8 +44,13 @@ pub fn run(options: Options) -> ! {
 fn report(options: &Options, program: &Path) {
     let is_set = |knob| std::env::var_os(knob).is_some();
     if options.html.is_some() {
-        tree::run(program, options);
-        fail(FAILED, "--html: no folder for live statistics; see adma(1)");
+        let why = tree::run(program, options);
+        fail(FAILED, format_args!("--html: no folder for live statistics ({why}); see adma(1)"));
+    }
+    if let Some(Err(why)) = folder_of_user().map(|folder| live::usable(&folder))
+        && !options.quiet
+    {
+        say::say(format_args!("warning: no live statistics in {why}"));
     }
     if is_set("ADMA_STATS") || tree::is_inside_another() {
         return;
@@ -54,6 +59,11 @@ fn report(options: &Options, program: &Path) {
         tree::run(program, options);
     }
     options::set("ADMA_STATS", REPORT.as_ref());
+}
+
+/// Returns the folder of ADMA_LIVE, if the user has set one and it exists.
+fn folder_of_user() -> Option<PathBuf> {
+    std::env::var_os("ADMA_LIVE").map(PathBuf::from).filter(|path| path.is_dir())
 }
 
 /// Warns once why a graphics card that was asked for cannot serve any of the processes.

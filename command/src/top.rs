@@ -15,6 +15,7 @@ mod screen;
 mod set;
 
 use crate::live::{self, LiveProcess, State};
+use crate::say::{FAILED, fail};
 use adma_shared::live::Recorder;
 use adma_shared::worth::{self, Interval, Saved};
 use clap::ValueHint;
@@ -71,6 +72,9 @@ fn pid(text: &str) -> Result<i32, &'static str> {
 pub fn command(wish: Wish) -> i32 {
     if let (true, Some(pid)) = (wish.set, wish.pid) {
         return set::command(pid, &wish.what);
+    }
+    if let Some(Err(why)) = wish.folder.as_deref().map(live::readable) {
+        fail(FAILED, format_args!("--folder {why}"));
     }
     let can_draw = std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
     let wants_lines = wish.once || wish.json || wish.metrics;

@@ -20,9 +20,12 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Runs the program, reports, and ends as it has ended. Returns only where no files can be kept,
-/// and nothing has been done.
-pub fn run(program: &Path, options: &Options) {
-    let Some(tree) = live::make_tree() else { return };
+/// with the reason, and nothing has been done.
+pub fn run(program: &Path, options: &Options) -> String {
+    let tree = match live::make_tree() {
+        Ok(tree) => tree,
+        Err(why) => return why,
+    };
     options::set("ADMA_LIVE", tree.as_os_str());
     options::set("ADMA_STATS", "off".as_ref());
     let begun = Instant::now();
@@ -38,16 +41,18 @@ pub fn run(program: &Path, options: &Options) {
     if child < 0 {
         signals.as_found();
         live::remove_tree(&tree);
-        return;
+        return "no process could be made".to_owned();
     }
     let end = signals.wait_for(child);
     let seconds = begun.elapsed().as_secs_f64();
     let mut processes = live::in_folder(&tree, false);
+    let not_kept = not_kept(&tree);
     live::remove_tree(&tree);
     processes.retain(LiveProcess::counted);
     signals.before_writing();
     let words: Vec<_> = options.words.iter().map(|word| word.to_string_lossy()).collect();
-    let run = Run { command: say::printable(&words.join(" ")), seconds, end: end.to_string() };
+    let run =
+        Run { command: say::printable(&words.join(" ")), seconds, end: end.to_string(), not_kept };
     let (mut report, is_empty) = (Report::new(Some(run)), processes.is_empty());
     for process in processes {
         let end = ended(&process, child, end);
@@ -57,10 +62,30 @@ pub fn run(program: &Path, options: &Options) {
     if let Some(Err(why)) = options.html.as_ref().map(|path| report.write_page(path)) {
         say::say(why);
     }
-    let text = if is_empty { nothing() } else { say::in_locale(text::of(&report)) };
+    let mut text = match is_empty {
+        true if report.not_kept().is_some() => String::new(),
+        true => nothing(),
+        false => say::in_locale(text::of(&report)),
+    };
+    if let Some(why) = report.not_kept() {
+        text += &format!("adma: not known in full: {why}; each process reports for itself\n");
+    }
     // One write, so that it does not mix with lines of others. A failure cannot be told anywhere.
     let _ = std::io::stderr().write_all(text.as_bytes());
     signals.end_as(end)
+}
+
+/// Returns why the statistics of processes are missing, if some could not keep theirs.
+fn not_kept(tree: &Path) -> Option<String> {
+    let processes = live::not_kept(tree);
+    let place = tree.parent().unwrap_or(tree);
+    let why = match live::room_for_file(tree) {
+        Err(error) => say::about(place, &error),
+        Ok(()) => format!("{}: no room, or of another version", place.display()),
+    };
+    let plural = if processes == 1 { "" } else { "es" };
+    (processes > 0)
+        .then(|| format!("statistics of {processes} process{plural} could not be kept ({why})"))
 }
 
 /// Returns the line for a terminal when no process made a large copy or sent a message.
@@ -68,7 +93,7 @@ fn nothing() -> String {
     let fixed = std::env::var("ADMA_MIN_BYTES").ok().and_then(|value| knobs::size(&value));
     let floor = Bytes(fixed.map_or(FLOOR, |bytes| bytes as u64));
     match std::io::stderr().is_terminal() {
-        true => format!("adma: no call of {floor} or more, nothing was carried\n"),
+        true => format!("adma: no call of {floor} or more was recorded\n"),
         false => String::new(),
     }
 }

@@ -229,6 +229,9 @@ const _: () = assert!(Fallback::ALL.len() < REASONS);
 pub const FOLDERS: [(&str, &str, &str); 3] =
     [("/run/user", "", "/adma"), ("/dev/shm", "adma-", ""), ("/tmp", "adma-", "")];
 
+/// Beginning of the name of a folder in which `adma program` collects the files of all its processes.
+pub const TREE: &str = "tree-";
+
 /// Lists folders in which a user's live files may be, in order. `runtime`: XDG_RUNTIME_DIR.
 pub fn folders(user: u32, runtime: Option<&str>, mut add: impl FnMut(core::fmt::Arguments<'_>)) {
     if let Some(runtime) = runtime.filter(|path| path.starts_with('/')) {

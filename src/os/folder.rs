@@ -7,6 +7,28 @@ use super::sys::{self, NoFilter, NoNewFilter, syscall};
 use super::text;
 use core::ffi::{CStr, c_void};
 
+/// Why a folder cannot hold such files: an errno, or one of the constants.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Unusable(pub i32);
+
+impl Unusable {
+    pub const NOT_IN_MEMORY: Self = Self(-1);
+    pub const NOT_PRIVATE: Self = Self(-2);
+
+    /// Returns the reason of a system call that has failed with `result`.
+    fn of(result: isize) -> Self {
+        Self(-result as i32)
+    }
+
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::NOT_IN_MEMORY => "not a file system in memory (tmpfs)",
+            Self::NOT_PRIVATE => "not a folder of this user with mode 0700",
+            Self(errno) => text::meaning(errno),
+        }
+    }
+}
+
 /// An open folder.
 pub struct Folder {
     fd: i32,
@@ -19,22 +41,26 @@ impl Drop for Folder {
 }
 
 impl Folder {
-    /// Opens a folder that only this user can look into, and that is no link, made if need be. `None`: that is not possible.
-    pub fn open_or_make(path: &CStr, allowed: NoFilter) -> Option<Self> {
-        let folder = Self::open(path, allowed.into()).or_else(|| {
+    /// Opens a folder that only this user can look into, and that is no link, made if need be.
+    pub fn open_or_make(path: &CStr, allowed: NoFilter) -> Result<Self, Unusable> {
+        let folder = Self::open(path, allowed.into()).or_else(|_| {
             // SAFETY: `path` is terminated.
             unsafe { syscall!(SYS_mkdirat, libc::AT_FDCWD, path.as_ptr(), 0o700) };
             Self::open(path, allowed.into())
         })?;
-        (folder.is_private() && sys::is_in_memory(folder.fd)).then_some(folder)
+        match folder.is_private() {
+            true if sys::is_in_memory(folder.fd) => Ok(folder),
+            true => Err(Unusable::NOT_IN_MEMORY),
+            false => Err(Unusable::NOT_PRIVATE),
+        }
     }
 
     /// Opens a folder that a trusted process has made; under a seccomp filter no more can be asked.
-    pub fn open(path: &CStr, _: NoNewFilter) -> Option<Self> {
+    pub fn open(path: &CStr, _: NoNewFilter) -> Result<Self, Unusable> {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
         // SAFETY: `path` is terminated.
         let fd = unsafe { syscall!(SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) };
-        (fd >= 0).then_some(Self { fd: fd as i32 })
+        if fd < 0 { Err(Unusable::of(fd)) } else { Ok(Self { fd: fd as i32 }) }
     }
 
     pub fn is_private(&self) -> bool {
@@ -46,8 +72,8 @@ impl Folder {
     /// Makes a file of `len` zeros, mapped for reading and writing. All of it is written before it
     /// is mapped, so that lack of room or a file size limit shows now and not by a signal later.
     /// Its mode forbids opening it for writing, even to its user: truncating it by mistake would
-    /// kill processes that map it. `None`: not possible; a file that is left is removed by readers.
-    pub fn map_new_file(&self, name: &CStr, len: usize) -> Option<*mut c_void> {
+    /// kill processes that map it. A file that is left after an error is removed by readers.
+    pub fn map_new_file(&self, name: &CStr, len: usize) -> Result<*mut c_void, Unusable> {
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
         let flags = flags | libc::O_CLOEXEC;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -56,20 +82,30 @@ impl Folder {
         unsafe {
             let fd = syscall!(SYS_openat, self.fd, name.as_ptr(), flags, 0o400);
             if fd < 0 {
-                return None;
+                return Err(Unusable::of(fd));
             }
-            let written = sys::map(len).is_some_and(|zeros| {
+            let errno = sys::map(len).map_or(libc::ENOMEM, |zeros| {
                 let bytes = core::slice::from_raw_parts(zeros.cast::<u8>(), len);
-                let written = text::write_all(fd as i32, bytes) == 0;
+                let errno = text::write_all(fd as i32, bytes);
                 sys::unmap(zeros, len);
-                written
+                errno
             });
-            let mapped = match written {
-                true => syscall!(SYS_mmap, 0, len, protection, libc::MAP_SHARED, fd),
-                false => -1,
+            let mapped = match errno {
+                0 => syscall!(SYS_mmap, 0, len, protection, libc::MAP_SHARED, fd),
+                _ => -errno as isize,
             };
             sys::close(fd as i32);
-            usize::try_from(mapped).ok().map(|at| at as *mut c_void)
+            if mapped < 0 { Err(Unusable::of(mapped)) } else { Ok(mapped as *mut c_void) }
+        }
+    }
+
+    /// Makes an empty file, which takes no room.
+    pub fn make_empty(&self, name: &CStr, _: NoFilter) {
+        let flags = libc::O_RDONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
+        // SAFETY: `name` is terminated.
+        let fd = unsafe { syscall!(SYS_openat, self.fd, name.as_ptr(), flags, 0o400) };
+        if fd >= 0 {
+            sys::close(fd as i32);
         }
     }
 

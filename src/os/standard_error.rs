@@ -24,6 +24,11 @@ impl StandardError {
         Self { identity: Some(identity), duplicate: AtomicI32::new(duplicate as i32) }
     }
 
+    /// Remembers it without a duplicate: it is not found again if the program closes it.
+    pub fn identified() -> Self {
+        Self { identity: sys::file_of(libc::STDERR_FILENO), ..Self::none() }
+    }
+
     pub fn still_open(&self) -> Option<i32> {
         let identity = self.identity?;
         [libc::STDERR_FILENO, self.duplicate.load(Ordering::Relaxed)]

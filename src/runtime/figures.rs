@@ -8,6 +8,7 @@ use crate::backend::threads::workers;
 use crate::backend::{gpu, may_start, threads};
 use crate::config::{Config, Level, LiveFiles};
 use crate::dispatch::operation::Kind;
+use crate::os::folder::Unusable;
 use crate::os::lock::TryLock;
 use crate::os::lookup::rare;
 use crate::os::text::{as_text, meaning, say_to};
@@ -21,7 +22,7 @@ use crate::stats::snapshot::{HelperCounts, Snapshot};
 use alloc::ffi::CString;
 use alloc::fmt::format;
 use alloc::vec::Vec;
-use core::ffi::c_void;
+use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Lets the first large copy make a file with what is counted, for others to read.
@@ -100,7 +101,13 @@ pub(super) fn report(process: &Process, stderr: Option<i32>) {
     formats.text |= config.profile && !formats.any() && !is_collected;
     let recorder: &Recorder = DISPATCHER.recorder.settle();
     let messages = DISPATCHER.recorder.messages(false).told();
-    if !formats.any() || (recorder.is_empty() && messages.is_none()) {
+    let has_counted = !recorder.is_empty() || messages.is_some();
+    if let Some((folder, why)) = DISPATCHER.recorder.not_kept().filter(|_| has_counted) {
+        complain_about_folder(config, folder, why, stderr);
+        // The command that wants to report for this process cannot.
+        formats.text |= is_collected && !formats.any() && is_of_command(folder);
+    }
+    if !formats.any() || !has_counted {
         return;
     }
     let passed = sys::nanoseconds().saturating_sub(process.nanoseconds);
@@ -162,6 +169,22 @@ pub(super) fn report(process: &Process, stderr: Option<i32>) {
         seconds,
     };
     write_all(&snapshot, space, formats, config.stats_file.as_deref(), stderr);
+}
+
+/// Returns whether `adma program` has made a folder, to report for all processes.
+fn is_of_command(folder: &CStr) -> bool {
+    let path = folder.to_bytes();
+    let name = path.iter().rposition(|&byte| byte == b'/').map_or(path, |at| &path[at + 1..]);
+    name.starts_with(live::TREE.as_bytes())
+}
+
+/// Warns that nothing could be kept in the folder of ADMA_LIVE.
+fn complain_about_folder(config: &Config, folder: &CStr, why: Unusable, stderr: Option<i32>) {
+    if let Some(stderr) = stderr.filter(|_| config.log >= Level::Warn) {
+        let folder = folder.to_str().unwrap_or("ADMA_LIVE");
+        let why = why.meaning();
+        say_to(stderr, format_args!("warning: no live statistics in {folder}: {why}"));
+    }
 }
 
 /// Returns the program's file. Where that was replaced meanwhile, the kernel says so in its name.

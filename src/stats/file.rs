@@ -13,7 +13,7 @@ use super::messages::MessageCounts;
 use super::modules;
 use crate::backend::{Refused, may_start};
 use crate::functions::Op;
-use crate::os::folder::{self, Folder};
+use crate::os::folder::{self, Folder, Unusable};
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::{process, sys};
 use adma_shared::Counters;
@@ -22,7 +22,9 @@ use alloc::ffi::CString;
 use alloc::vec::Vec;
 use core::ffi::CStr;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
+};
 use once_cell::race::OnceRef;
 
 /// Ticks of a copy for each channel, about 13 µs, and number of shorter copies, after which facts
@@ -73,6 +75,8 @@ pub struct Statistics {
     folder: AtomicU32,
     name: [AtomicU8; LONGEST_NAME],
     short_ones: AtomicU32,
+    /// Why there is no file although one was wanted, as an `Unusable`; 0: no attempt has failed.
+    failed: AtomicI32,
     /// Start of the process: ticks, CLOCK_MONOTONIC, and nanoseconds since the epoch.
     start: [AtomicU64; 3],
     place: OnceRef<'static, Place>,
@@ -115,6 +119,13 @@ impl Statistics {
         // SAFETY: null, or a mapping that is never taken away, of atomic numbers only.
         let live = unsafe { self.file.load(Ordering::Acquire).as_ref() }?;
         process::shares_our_memory().then_some(live)
+    }
+
+    /// Returns the folder in which no file could be made for whoever collects them, and why.
+    pub fn not_kept(&self) -> Option<(&CStr, Unusable)> {
+        let place = self.place.get().filter(|place| place.is_collected)?;
+        let why = Unusable(self.failed.load(Ordering::Relaxed));
+        (why != Unusable(0)).then(|| (place.folders.first().map_or(c"", |path| path), why))
     }
 
     /// Returns the counters in use.
@@ -226,6 +237,7 @@ impl Statistics {
         if allowed == Err(Refused::NotOurs) || self.tried.swap(true, Ordering::Relaxed) {
             return None;
         }
+        self.failed.store(libc::EPERM, Ordering::Relaxed); // until it is known better
         let allowed = allowed.ok()?;
         // No handler may jump out of this, or copy, while it is half done.
         let _held = SignalsHeld::all()?;
@@ -239,16 +251,22 @@ impl Statistics {
             let folder = match no_filter {
                 Some(allowed) => Folder::open_or_make(path, allowed),
                 None if place.is_collected => Folder::open(path, allowed),
-                None => None,
+                None => Err(Unusable(libc::EPERM)),
             };
-            let Some(folder) = folder else { continue };
-            found = folder.map_new_file(name, Live::SIZE);
+            let made = folder.and_then(|folder| {
+                folder.map_new_file(name, Live::SIZE).inspect_err(|_| {
+                    let Some(allowed) = no_filter else { return };
+                    folder.remove(name, allowed);
+                    if place.is_collected {
+                        folder.make_empty(name, allowed); // tells that counts are missing
+                    }
+                })
+            });
+            self.failed.store(made.err().map_or(0, |why| why.0), Ordering::Relaxed);
+            found = made.ok();
             if found.is_some() {
                 self.folder.store(number as u32, Ordering::Relaxed);
                 break;
-            }
-            if let Some(allowed) = no_filter {
-                folder.remove(name, allowed);
             }
         }
         // SAFETY: a fresh mapping of `Live::SIZE` bytes, page aligned, which stays. All zeros is a
@@ -330,7 +348,7 @@ impl Statistics {
             return; // the next reader removes it
         };
         let path = place.folders.get(self.folder.load(Ordering::Relaxed) as usize);
-        if let Some(folder) = path.and_then(|path| Folder::open(path, allowed.into()))
+        if let Some(folder) = path.and_then(|path| Folder::open(path, allowed.into()).ok())
             && folder.is_private()
         {
             folder.remove(self.name(), allowed);
@@ -353,6 +371,7 @@ impl Statistics {
             unsafe { folder::map_zeros_over(file.cast(), Live::SIZE) };
         }
         self.tried.store(false, Ordering::Relaxed);
+        self.failed.store(0, Ordering::Relaxed);
         self.private.clear_used();
         self.private_messages.clear();
     }

@@ -301,3 +301,95 @@ fn program_that_is_left_out_starts_no_thread_and_copies_rightly() {
     assert_eq!(fs::read_dir(format!("/proc/{pid}/task")).unwrap().count(), 1);
     assert!(victim.end().success());
 }
+
+/// Runs a script in a mount namespace where every place of live files has `room` for them.
+fn with_room(room: &str, script: &str) -> std::process::Output {
+    let mounts = format!(
+        "for place in /dev/shm /run /tmp; do mount -t tmpfs -o size={room} none $place || exit 99; \
+         done; {script}"
+    );
+    let mut command = plain("unshare");
+    carrying(&mut command).env("XDG_RUNTIME_DIR", "/run").args(["-m", "sh", "-c", &mounts]);
+    finish(&mut command)
+}
+
+#[test]
+fn report_where_no_statistics_can_be_kept_is_that_of_each_process() {
+    if !common::is_root() {
+        return skip_this("takes root and unshare(1)");
+    }
+    let (adma, program) = (common::command(), copies(2_000_000, 3));
+    // No room from the beginning; then room that is gone when the program has begun.
+    let fills = "for place in /dev/shm /run /tmp; do cat /dev/zero >$place/full; done 2>/dev/null";
+    let full = with_room("64k", &format!("{} {program}", adma.display()));
+    let filled = format!("{} --html page.html sh -c '{fills}; {program}'", adma.display());
+    let folder = Folder(common::scratch("page")); // not in memory, which is full
+    let filled = with_room("8m", &format!("cd {}; {filled}; cat page.html", folder.display()));
+    for (done, whence) in [(&full, "full"), (&filled, "filled")] {
+        let err = text(&done.stderr);
+        assert!(done.status.success(), "{whence}: {err}");
+        assert!(err.contains("adma: stats_copies (pid "), "{whence}: {err}");
+        assert!(err.contains("  by the engine            3"), "{whence}: {err}");
+        assert!(!err.contains("no call of"), "{whence}: {err}");
+    }
+    let (err, page) = (text(&filled.stderr), text(&filled.stdout));
+    assert!(
+        err.contains("statistics of 1 process could not be kept (/run/adma: No space"),
+        "{err}"
+    );
+    assert!(page.contains("Not known: statistics are missing"), "{page}");
+    assert!(!page.contains("No large copies"), "{page}");
+}
+
+#[test]
+fn process_that_may_not_write_files_reports_for_itself() {
+    if !common::is_root() {
+        return skip_this("takes root and unshare(1)");
+    }
+    let folder = in_memory();
+    let readonly = format!("mount -o remount,ro,bind /dev/shm && {}", copies(2_000_000, 3));
+    let script = format!("mount --bind /dev/shm /dev/shm && {readonly}");
+    let mut command = adma(&folder);
+    command.arg("--html").arg("/dev/stdout").args(["unshare", "-m", "sh", "-c", &script]);
+    let (page, err) = succeed(&mut command);
+    assert!(err.contains("Read-only file system") && err.contains("stats_copies (pid "), "{err}");
+    assert!(page.contains("No large copies were recorded") && !page.contains("nothing to help"));
+}
+
+#[test]
+fn folder_that_cannot_hold_live_files_is_named() {
+    let (folder, on_disk) = (in_memory(), Folder(common::scratch("live-on-disk")));
+    fs::set_permissions(&*on_disk, fs::Permissions::from_mode(0o700)).unwrap();
+    let is_disk = |path: &Path| {
+        let kind = std::process::Command::new("stat").args(["-fc", "%T"]).arg(path).output();
+        kind.is_ok_and(|kind| text(&kind.stdout).trim() != "tmpfs")
+    };
+    for (path, why) in [
+        (Path::new("/no/such/folder"), "No such file or directory"),
+        (&*on_disk, "not a file system in memory"),
+    ] {
+        if path == &*on_disk && !is_disk(path) {
+            skip_this("scratch files are in memory");
+            continue;
+        }
+        let done =
+            finish(&mut top_command(&folder, &["--once", "--folder", path.to_str().unwrap()]));
+        assert_eq!(done.status.code(), Some(125));
+        assert!(text(&done.stderr).contains(why), "{}", text(&done.stderr));
+        let mut command = preloaded(victim("stats_copies"));
+        let command =
+            carrying(&mut command).env("ADMA_LIVE", path).args(["memcpy", "2000000", "3"]);
+        let (_, err) = succeed(command);
+        assert_eq!(
+            err,
+            format!(
+                "adma: warning: no live statistics in {}: {}\n",
+                path.display(),
+                match why {
+                    "not a file system in memory" => "not a file system in memory (tmpfs)",
+                    other => other,
+                }
+            )
+        );
+    }
+}

@@ -12,7 +12,8 @@ const LEAST: u64 = 10; // percent
 pub fn verdict(report: &Report) -> String {
     let Some(TimeSaved { interval, of_seconds }) = &report.saved else {
         return match report.total.live.recorder.total().1 {
-            0 => "No large copies: nothing to help with".to_owned(),
+            0 if report.not_kept().is_some() => "Not known: statistics are missing".to_owned(),
+            0 => "No large copies were recorded".to_owned(),
             _ => "Every copy stayed with libc: no difference".to_owned(),
         };
     };
@@ -32,6 +33,9 @@ pub fn verdict(report: &Report) -> String {
 pub fn advice(report: &Report) -> Vec<String> {
     let total = &report.total;
     let mut advice = Vec::new();
+    if let Some(why) = report.not_kept() {
+        advice.push(format!("This is not everything: {why}."));
+    }
     if let Some(TimeSaved { interval, .. }) = &report.saved {
         match interval {
             Err(why) => advice.push(format!(

@@ -151,6 +151,8 @@ pub struct Run {
     pub seconds: f64,
     /// How the program has ended.
     pub end: String,
+    /// Why figures of some processes are missing; `None`: none are known to be.
+    pub not_kept: Option<String>,
 }
 
 impl Report {
@@ -187,6 +189,11 @@ impl Report {
         let ended = self.processes.iter().map(|process| process.started + process.seconds);
         let passed = ended.fold(0.0, f64::max) - begun.fold(f64::INFINITY, f64::min);
         self.run.as_ref().map_or(passed.max(0.0), |run| run.seconds)
+    }
+
+    /// Returns why figures of some processes are missing; `None`: none are known to be.
+    pub fn not_kept(&self) -> Option<&str> {
+        self.run.as_ref()?.not_kept.as_deref()
     }
 
     /// Writes the page, replacing an old one.
