@@ -8,13 +8,12 @@ use crate::backend::threads::workers;
 use crate::backend::{gpu, may_start, threads};
 use crate::config::{Config, Level, LiveFiles};
 use crate::dispatch::operation::Kind;
-use crate::os::folder::Unusable;
 use crate::os::lock::TryLock;
 use crate::os::lookup::rare;
 use crate::os::text::{as_text, meaning, say_to};
 use crate::os::{process, sys};
 use crate::stats::Recorder;
-use crate::stats::file::Place;
+use crate::stats::file::{NotKept, Place};
 use crate::stats::live::{self, Control, Live, MOST_CHANNELS, word};
 use crate::stats::modules;
 use crate::stats::report::{BUFFERS, write_all};
@@ -46,7 +45,9 @@ pub(super) fn keep_live_file(config: &Config, command: Vec<u8>) {
     let mut room = [0; 4096];
     let exe = sys::NoFilter::look().and_then(|_| sys::read_link(c"/proc/self/exe", &mut room));
     let exe = exe.unwrap_or_default().to_vec();
-    DISPATCHER.recorder.configure(Place { folders, is_collected, exe, command, publish, obey });
+    let is_reported = is_collected && folders.iter().any(|folder| is_of_command(folder));
+    let place = Place { folders, is_collected, is_reported, exe, command, publish, obey };
+    DISPATCHER.recorder.configure(place);
 }
 
 /// Stores into the live file what is counted elsewhere.
@@ -102,10 +103,11 @@ pub(super) fn report(process: &Process, stderr: Option<i32>) {
     let recorder: &Recorder = DISPATCHER.recorder.settle();
     let messages = DISPATCHER.recorder.messages(false).told();
     let has_counted = !recorder.is_empty() || messages.is_some();
-    if let Some((folder, why)) = DISPATCHER.recorder.not_kept().filter(|_| has_counted) {
-        complain_about_folder(config, folder, why, stderr);
-        // The command that wants to report for this process cannot.
-        formats.text |= is_collected && !formats.any() && is_of_command(folder);
+    if let Some(not_kept) = DISPATCHER.recorder.not_kept().filter(|_| has_counted) {
+        if !formats.any() || config.stats_file.is_some() {
+            complain_about_folder(config, &not_kept, stderr);
+        }
+        formats.text |= not_kept.is_reported && !formats.any();
     }
     if !formats.any() || !has_counted {
         return;
@@ -179,10 +181,10 @@ fn is_of_command(folder: &CStr) -> bool {
 }
 
 /// Warns that nothing could be kept in the folder of ADMA_LIVE.
-fn complain_about_folder(config: &Config, folder: &CStr, why: Unusable, stderr: Option<i32>) {
+fn complain_about_folder(config: &Config, not_kept: &NotKept<'_>, stderr: Option<i32>) {
     if let Some(stderr) = stderr.filter(|_| config.log >= Level::Warn) {
-        let folder = folder.to_str().unwrap_or("ADMA_LIVE");
-        let why = why.meaning();
+        let folder = not_kept.folder.to_str().unwrap_or("ADMA_LIVE");
+        let why = not_kept.why.meaning();
         say_to(stderr, format_args!("warning: no live statistics in {folder}: {why}"));
     }
 }

@@ -38,6 +38,8 @@ pub struct Place {
     pub folders: Vec<CString>,
     /// Set if a command collects the files: they stay when the process ends.
     pub is_collected: bool,
+    /// Set if that command reports for the process, so must know that counts are missing.
+    pub is_reported: bool,
     /// Path of the program.
     pub exe: Vec<u8>,
     /// Words of its command line, each terminated by a zero.
@@ -46,6 +48,14 @@ pub struct Place {
     pub publish: fn(&'static Live),
     /// Applies settings that the user has changed.
     pub obey: fn(&Live),
+}
+
+/// A file for a command that could not be made.
+pub struct NotKept<'a> {
+    pub folder: &'a CStr,
+    pub why: Unusable,
+    /// Set if that command wants to report for the process, which it cannot now.
+    pub is_reported: bool,
 }
 
 /// One large call, as it is counted.
@@ -122,10 +132,11 @@ impl Statistics {
     }
 
     /// Returns the folder in which no file could be made for whoever collects them, and why.
-    pub fn not_kept(&self) -> Option<(&CStr, Unusable)> {
+    pub fn not_kept(&self) -> Option<NotKept<'_>> {
         let place = self.place.get().filter(|place| place.is_collected)?;
         let why = Unusable(self.failed.load(Ordering::Relaxed));
-        (why != Unusable(0)).then(|| (place.folders.first().map_or(c"", |path| path), why))
+        let folder = place.folders.first().map_or(c"", |path| path);
+        (why != Unusable(0)).then_some(NotKept { folder, why, is_reported: place.is_reported })
     }
 
     /// Returns the counters in use.
@@ -257,8 +268,8 @@ impl Statistics {
                 folder.map_new_file(name, Live::SIZE).inspect_err(|_| {
                     let Some(allowed) = no_filter else { return };
                     folder.remove(name, allowed);
-                    if place.is_collected {
-                        folder.make_empty(name, allowed); // tells that counts are missing
+                    if place.is_reported {
+                        folder.make_empty(name, allowed);
                     }
                 })
             });

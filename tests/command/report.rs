@@ -196,7 +196,7 @@ fn page_stands_alone_in_a_browser() {
     assert!(dom.contains("&lt;img src=x"), "the name is shown");
     // DOM of the browser: rows with bars, tables with heads, elements to open.
     let count = |what: &str| dom.matches(what).count();
-    let bars = count("<td class=\"bars\" aria-hidden=\"true\"><div><i class=");
+    let bars = count("<tr class=\"bars\" aria-hidden=\"true\">");
     assert!(bars >= 60, "{bars} rows with bars");
     assert_eq!(count("<div class=\"strip\" role=\"img\" aria-label="), 4, "of all and of each");
     assert_eq!(count("<details>"), 3);
@@ -223,4 +223,61 @@ fn page_stands_alone_in_a_browser() {
         fs::read(folder.join("light.png")).unwrap(),
         fs::read(folder.join("dark.png")).unwrap()
     );
+}
+
+/// Reports what is wrong with a page's layout: elements that reach beyond their parents, and bars
+/// whose length is not their share.
+const LAYOUT: &str = r#"<script>
+addEventListener('load', () => {
+  document.querySelectorAll('details').forEach(one => one.open = true);
+  const wrong = [];
+  const name = e => e.tagName + '.' + e.className + ' "' + e.textContent.trim().slice(0, 30) + '"';
+  for (const e of document.body.querySelectorAll(':not(.skip):not(script)')) {
+    const [mine, its] = [e, e.parentElement].map(one => one.getBoundingClientRect());
+    if (mine.right > its.right + 1 || mine.left < its.left - 1) wrong.push('beyond its parent: ' + name(e));
+    if (e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 0) wrong.push('cut off: ' + name(e));
+    const share = parseFloat(e.style.width);
+    if (e.tagName === 'I' && share && mine.width > 4 && Math.abs(100 * mine.width / its.width - share) > 1)
+      wrong.push('bar of ' + share + ' % is ' + 100 * mine.width / its.width);
+  }
+  const all = [innerWidth, document.querySelectorAll('.bars i').length, ...wrong];
+  document.body.innerHTML = '';
+  document.title = 'LAYOUT ' + all.join(' | ');
+});
+</script></body>"#;
+
+#[test]
+fn pages_fit_their_parents_at_every_width() {
+    if browser().is_none() {
+        return skip_this("no chromium is installed");
+    }
+    let (folder, _) = reports();
+    let folder = folder.canonicalize().unwrap();
+    let files: Vec<_> = (0..3).map(|n| folder.join(format!("{n}.json"))).collect();
+    succeed(adma().arg("report").args(&files).arg("--html").arg(folder.join("run.html")));
+    let long = "a-long-word-that-has-no-place-to-be-broken-".repeat(8);
+    let mut bench = adma();
+    bench.args(["bench", "-n", "2", "-w", "0", "--with", "ADMA_CHANNELS=1", "--html"]);
+    succeed(bench.arg(folder.join("bench.html")).args(["sh", "-c", "exit 0", &long]));
+    let mut none = adma();
+    succeed(none.arg("--html").arg(folder.join("none.html")).args(["true", &long]));
+    for (page, fewest_bars) in [("run", 60), ("bench", 3), ("none", 0)] {
+        let made = fs::read_to_string(folder.join(page).with_extension("html")).unwrap();
+        let policy = made.find("<meta http-equiv").unwrap();
+        let behind = policy + made[policy..].find('\n').unwrap();
+        let measured = [&made[..policy], &made[behind..]].concat().replace("</body>", LAYOUT);
+        let copy = folder.join(format!("{page}-measured.html"));
+        fs::write(&copy, measured).unwrap();
+        for width in [390, 1280, 2200] {
+            let size = format!("--window-size={width},900");
+            let dom = browse(&copy, &["--dump-dom", &size]);
+            let told = dom.split("LAYOUT ").nth(1).and_then(|rest| rest.split("</title>").next());
+            let told: Vec<&str> = told.unwrap_or_else(|| panic!("{dom}")).split(" | ").collect();
+            if told[0] != width.to_string() {
+                return skip_this(&format!("this browser makes no window of {width} points"));
+            }
+            assert!(told[1].parse::<u32>().unwrap() >= fewest_bars, "{page}: {told:?}");
+            assert_eq!(told.get(2..), Some(&[][..]), "{page} at {width}");
+        }
+    }
 }

@@ -132,14 +132,14 @@ fn top_drops_columns_where_there_is_no_room_and_prints_lines_on_a_dumb_terminal(
 fn program_without_a_large_copy_costs_a_line_on_a_terminal_only() {
     let folder = in_memory();
     let mut terminal = Terminal::start(adma(&folder).args(["-m", "auto", "echo", "hello"]));
-    let said = terminal.expect("nothing was carried");
+    let said = terminal.expect("was recorded");
     assert!(
         said.starts_with("hello") && said.contains("adma: no call of 256 KiB or more"),
         "{said}"
     );
     assert!(terminal.child.wait().unwrap().success());
     let mut terminal = Terminal::start(adma(&folder).args(["-m", "1M", "true"]));
-    terminal.expect("adma: no call of 1 MiB or more, nothing was carried");
+    terminal.expect("adma: no call of 1 MiB or more was recorded");
     assert!(terminal.child.wait().unwrap().success());
 }
 

@@ -78,18 +78,19 @@ fn notes(result: &Measured) -> Vec<String> {
     notes
 }
 
-const HEAD: [&str; 7] =
-    ["run", "wall, median", "quartiles", "range", "CPU", "peak memory", "verdict"];
+const HEAD: [&str; 6] = ["run", "wall, median", "quartiles", "CPU", "peak memory", "verdict"];
+
+/// Index of the verdict, which on a page stands above the table.
+const VERDICT: usize = HEAD.len() - 1;
 
 /// Returns the cells of an arm, in the order of `HEAD`.
-fn cells(result: &Measured, arm: usize) -> [String; 7] {
-    let Spread { median, quartiles: (low, high), least, most } = result.spread(arm);
+fn cells(result: &Measured, arm: usize) -> [String; 6] {
+    let Spread { median, quartiles: (low, high), .. } = result.spread(arm);
     let (user, system) = result.cpu(arm);
     [
         result.arms[arm].name.clone(),
         time(median),
         format!("{} to {}", time(low), time(high)),
-        format!("{} to {}", time(least), time(most)),
         time(user + system),
         Bytes(result.peak(arm)).to_string(),
         if arm > 0 { words(result, arm) } else { String::new() },
@@ -106,7 +107,7 @@ pub fn text(result: &Measured) -> String {
     };
     row("", ["wall", "quartiles", "CPU", "peak"]);
     let all: Vec<_> = (0..result.arms.len()).map(|arm| cells(result, arm)).collect();
-    for [name, wall, quartiles, _, cpu, peak, _] in &all {
+    for [name, wall, quartiles, cpu, peak, _] in &all {
         row(&cut(name, 26), [wall, quartiles, cpu, peak]);
     }
     for [name, .., verdict] in all.iter().skip(1) {
@@ -170,16 +171,22 @@ pub fn json(result: &Measured) -> String {
 pub fn page(result: &Measured) -> String {
     let rows = (0..result.arms.len()).map(|arm| {
         let way = if arm == 0 { "libc" } else { "engine" };
-        (cells(result, arm).to_vec(), vec![vec![(result.spread(arm).median, way)]])
+        let cells = cells(result, arm)[..VERDICT].to_vec();
+        (cells, vec![vec![(result.spread(arm).median, way)]])
     });
-    let table = Table::new("Wall time, CPU time and memory", &HEAD, rows.collect()).html();
+    let head = &HEAD[..VERDICT];
+    let table = Table::new("Wall time, CPU time and memory", head, rows.collect()).html();
+    let verdicts: String = (2..result.arms.len())
+        .map(|arm| format!("{}: {}", result.arms[arm].name, words(result, arm)))
+        .map(|line| format!("<p class=\"sentence\">{}</p>\n", escaped(&line)))
+        .collect();
     let notes: String =
         notes(result).iter().map(|note| format!("<li>{}</li>\n", escaped(note))).collect();
     let name = result.words.join(" ");
     page::document(
         &name,
         &format!("With adma: {}", words(result, 1)),
-        &format!("<p class=\"faint\">{} · {}</p>\n", escaped(&name), subject(result)),
+        &format!("{verdicts}<p class=\"faint\">{} · {}</p>\n", escaped(&name), subject(result)),
         &format!("<figure>{table}</figure>\n<ul>\n{notes}</ul>\n"),
     )
 }

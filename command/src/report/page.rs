@@ -5,7 +5,7 @@
 
 use super::advice;
 use super::figures::TimeSaved;
-use super::html::{Table, escaped};
+use super::html::{NONE, Table, escaped};
 use super::sections;
 use super::units::{bytes, count, cut, date, percent, seconds};
 use super::{PICTURED, Process, Report, Run};
@@ -16,7 +16,7 @@ pub fn of(report: &Report) -> String {
     let name = match processes.as_slice() {
         [one] => one.program().to_owned(),
         [first, ..] => format!("{} and {} more", first.program(), processes.len() - 1),
-        [] => String::new(),
+        [] => report.run.as_ref().map_or(String::new(), |run| cut(&run.command, 200)),
     };
     let mut out = String::new();
     let several = processes.len() > 1;
@@ -42,6 +42,9 @@ pub fn of(report: &Report) -> String {
     }
     let _ = writeln!(head, "<p class=\"faint\">{}</p>", escaped(&subject(report)));
     head += &cards(report);
+    if total.live.recorder.total().0 > 0 {
+        head += &words();
+    }
     document(&name, &advice::verdict(report), &head, &out)
 }
 
@@ -141,23 +144,34 @@ fn cards(report: &Report) -> String {
     out + "</ul>\n"
 }
 
+/// Returns one line for each word of the tables that is not a usual one.
+fn words() -> String {
+    let words = [
+        ("Engine", "what copies beside the program: worker threads, DMA channels or a card"),
+        ("Channel", "one of its parts, such as a worker thread; the caller copies as well"),
+        ("Carried", "copied by the engine and the caller together; the rest is left to libc"),
+        ("Libc", "the C library's own memcpy and the like, in the calling thread alone"),
+    ];
+    let words = words.map(|(word, means)| format!("<b>{word}</b>: {means}"));
+    format!("<p class=\"words\">{}</p>\n", words.join("<br>\n"))
+}
+
 /// Returns the list of all processes, most bytes first.
 fn list(processes: &[Process]) -> String {
     let rows = processes.iter().map(|process| {
         let cells = vec![
-            cut(process.program(), 40),
-            process.pid.to_string(),
+            format!("{} ({})", cut(process.program(), 40), process.pid),
             seconds(process.seconds),
             count(process.calls),
             bytes(process.bytes),
-            super::text::engine_share(process).replace('-', "–"),
-            super::text::saved(process).unwrap_or("–".to_owned()),
+            super::text::engine_share(process).replace('-', NONE),
+            super::text::saved(process).unwrap_or(NONE.to_owned()),
         ];
         let (engine, all) = (process.engine_bytes, process.bytes);
         (cells, vec![vec![(engine as f64, "engine"), ((all - engine) as f64, "libc")]])
     });
     let rows = rows.collect();
-    let head = ["program", "process", "ran", "copies", "bytes", "engine", "saved"];
+    let head = ["process", "ran", "copies", "bytes", "engine", "saved"];
     let caption = "All processes, those that copied most first";
     let mut table = Table::new(caption, &head, rows);
     table.links = PICTURED;

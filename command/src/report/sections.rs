@@ -2,8 +2,8 @@
 //! which every row has a bar.
 
 use super::figures::{Figures, Named, TimeSaved};
-use super::html::{Rows, Table, bar, escaped};
-use super::units::{bytes, count, nanoseconds, percent, seconds};
+use super::html::{NONE, Rows, Table, bar, escaped};
+use super::units::{bytes, count, nanoseconds, percent, seconds, speed};
 use adma_shared::histogram::Histogram;
 use adma_shared::knobs::OPS;
 use adma_shared::live::Flow;
@@ -48,16 +48,16 @@ sections! {
         program both ways and measures it." {
         "Time with and without adma" ["run" "time"] worth;
     }
-    "Speed", "How fast large copies were, by their size. Libc's are those that were left to it, which \
-        may be others than those that were carried." {
+    "Speed by size", "How fast large copies were. Libc's are those that were left to it, which may be \
+        others than those that were carried." {
         "Speed of large copies by size" ["size" "engine" "libc" "ratio"] speeds;
     }
     "Who copies", "The function that called memcpy or its like. Where a module has no symbols, the \
         place in its file stands instead." {
         "Large calls by where they come from"
-            ["module and function" "calls" "bytes" "time" "GB/s"] sites;
+            ["module and function" "calls" "bytes" "time" "speed"] sites;
     }
-    "When", "Bytes of large copies by when they began, from the first to the last.", strip {
+    "When", "Bytes of large copies by when they began, in time since the first of them.", strip {
         "Large copies by way" ["way" "bytes" "of the time"] timeline;
     }
     "Sizes", "How large the copies were, and which way they went: their number, and their bytes, which \
@@ -147,8 +147,8 @@ fn speeds((figures, _): &Shown<'_>) -> Rows {
         let flows = figures.live.recorder.flows();
         let speeds = flows.map(|flow| Some(flow.speed(class)? / figures.scale));
         let ratio = speeds[0].zip(speeds[1]).map(|(engine, libc)| format!("{:.2}", engine / libc));
-        let told = speeds.map(|speed| speed.map(|speed| format!("{speed:.1} GB/s")));
-        let cells = told.into_iter().chain([ratio]).map(|cell| cell.unwrap_or("–".to_owned()));
+        let told = speeds.map(|one| one.map(speed));
+        let cells = told.into_iter().chain([ratio]).map(|cell| cell.unwrap_or(NONE.to_owned()));
         let bars = speeds.into_iter().zip(WAYS);
         let bars: Vec<_> = bars.filter_map(|(speed, way)| Some(vec![(speed?, way)])).collect();
         let cells = std::iter::once(range(class)).chain(cells).collect();
@@ -161,7 +161,7 @@ fn speeds((figures, _): &Shown<'_>) -> Rows {
 fn sites((figures, _): &Shown<'_>) -> Rows {
     let rows = figures.sites.iter().map(|site| {
         let time = nanoseconds(site.nanoseconds);
-        let speed = format!("{:.1}", site.bytes as f64 / site.nanoseconds.max(1) as f64);
+        let speed = speed(site.bytes as f64 / site.nanoseconds.max(1) as f64);
         let cells = vec![site.name.clone(), count(site.calls), bytes(site.bytes), time, speed];
         (cells, bar(site.bytes, WAYS[0]))
     });
@@ -186,10 +186,10 @@ fn timeline((figures, _): &Shown<'_>) -> Rows {
 
 /// Returns the timeline of copies: a column for each step.
 fn strip(figures: &Figures) -> String {
-    let (line, [engine, libc]) = (&figures.live.recorder.timeline, steps(figures));
-    let ticks = line.end.load(Relaxed).saturating_sub(line.start.load(Relaxed));
-    let length = seconds(ticks as f64 * figures.scale / 1e9);
-    let told = format!("From the first to the last large call {length}.");
+    let [engine, libc] = steps(figures);
+    let step = figures.live.recorder.timeline.step() as f64 * figures.scale / 1e9;
+    let length = engine.len().max(libc.len()) as f64 * step;
+    let told = format!("From the first to the last large call {}.", seconds(length));
     let sums = engine.iter().zip(&libc).map(|(a, b)| a.saturating_add(*b));
     let most = sums.max().unwrap_or(0).max(1) as f64;
     let mut out = format!("<div class=\"strip\" role=\"img\" aria-label=\"{told}\">");
@@ -201,7 +201,9 @@ fn strip(figures: &Figures) -> String {
              <i class=\"engine\" style=\"height:{engine:.1}%\"></i></div>"
         );
     }
-    format!("{out}</div>\n<p class=\"faint\">{told}</p>\n")
+    let marks = [0.0, 0.25, 0.5, 0.75, 1.0].map(|part| seconds(part * length));
+    let marks = marks.map(|mark| format!("<span>{mark}</span>")).concat();
+    format!("{out}</div>\n<div class=\"axis\" aria-hidden=\"true\">{marks}</div>\n")
 }
 
 fn by_size(
@@ -214,9 +216,11 @@ fn by_size(
     let rows = (first..).zip(classes[0].iter().zip(&classes[1])).map(|(class, (engine, libc))| {
         let parts = [pick(flows[0], class, *engine), pick(flows[1], class, *libc)];
         let bar = parts.into_iter().map(|part| part as f64).zip(WAYS).collect();
-        (vec![range(class), told(parts[0]), told(parts[1])], vec![bar])
+        let cell = |part: u64| if part > 0 { told(part) } else { NONE.to_owned() };
+        let is_used = parts.iter().any(|part| *part > 0);
+        is_used.then(|| (vec![range(class), cell(parts[0]), cell(parts[1])], vec![bar]))
     });
-    rows.collect()
+    rows.flatten().collect()
 }
 
 /// Returns the bytes of a size class as they were counted; in a report of an older version, the sum
@@ -235,12 +239,13 @@ fn percentiles(
     let rows = rows.map(|(part, name, enough)| {
         // A percentile of too few copies is not shown.
         let values = ways.map(|way| (way.count() >= *enough).then(|| way.quantile(*part)));
-        let cells = values.map(|v| v.map_or("–".to_owned(), |value| told(figures, value)));
+        let cells = values.map(|v| v.map_or(NONE.to_owned(), |value| told(figures, value)));
         let bars = values.into_iter().zip(WAYS);
-        let bars = bars.map(|(value, way)| vec![(value.unwrap_or(0) as f64, way)]);
-        (std::iter::once(name.to_string()).chain(cells).collect(), bars.collect())
+        let bars: Vec<_> = bars.filter_map(|(v, way)| Some(vec![(v? as f64, way)])).collect();
+        let cells = std::iter::once(name.to_string()).chain(cells).collect();
+        (!bars.is_empty()).then_some((cells, bars))
     });
-    rows.collect()
+    rows.flatten().collect()
 }
 
 /// Returns rows for the parts of one sum.
@@ -305,7 +310,8 @@ fn counts<'a>(counts: impl IntoIterator<Item = (&'a str, u64, u64)>) -> Rows {
 
 fn every_size((figures, _): &Shown<'_>) -> Rows {
     let (first, classes) = by_class(&[&figures.live.recorder.every_size]);
-    let rows = (first..).zip(&classes[0]).map(|(class, (copies, sum))| {
+    let used = (first..).zip(&classes[0]).filter(|(_, (copies, _))| *copies > 0);
+    let rows = used.map(|(class, (copies, sum))| {
         (vec![range(class), count(*copies), bytes(*sum)], bar(*copies, WAYS[0]))
     });
     rows.collect()

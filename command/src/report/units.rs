@@ -21,6 +21,15 @@ pub fn seconds(value: f64) -> String {
     }
 }
 
+/// Formats a speed, in bytes per nanosecond.
+pub fn speed(value: f64) -> String {
+    match value {
+        v if v >= 0.95 => format!("{v:.1} GB/s"),
+        v if v >= 0.001 => format!("{:.0} MB/s", v * 1e3),
+        v => format!("{:.0} kB/s", v * 1e6),
+    }
+}
+
 /// Formats a count with a narrow space between thousands.
 pub fn count(value: u64) -> String {
     let digits = value.to_string();
