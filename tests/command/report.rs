@@ -102,7 +102,7 @@ fn report_of_a_process_that_shared_nothing_tells_no_time_without() {
     let page = fs::read_to_string(&page).unwrap();
     assert!(page.contains("Every copy stayed with libc"));
     // One copy has one size in all tables: not one edge of its bucket or another.
-    let has = |size: &str| page.contains(&format!(">{size} KiB<"));
+    let has = |size: &str| page.contains(&format!(">{size}\u{a0}KiB<"));
     assert!(has("341") && !has("339") && !has("342"), "{page}");
 }
 

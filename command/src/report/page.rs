@@ -152,8 +152,8 @@ fn words() -> String {
         ("Carried", "copied by the engine and the caller together; the rest is left to libc"),
         ("Libc", "the C library's own memcpy and the like, in the calling thread alone"),
     ];
-    let words = words.map(|(word, means)| format!("<b>{word}</b>: {means}"));
-    format!("<p class=\"words\">{}</p>\n", words.join("<br>\n"))
+    let words = words.map(|(word, means)| format!("<li><b>{word}</b>: {means}</li>\n"));
+    format!("<ul class=\"words\">\n{}</ul>\n", words.concat())
 }
 
 /// Returns the list of all processes, most bytes first.

@@ -179,9 +179,9 @@ fn timeline((figures, _): &Shown<'_>) -> Rows {
         let busy = steps.iter().filter(|bytes| **bytes > 0).count();
         let all = steps.iter().fold(0u64, |a, b| a.saturating_add(*b));
         let part = percent(busy as u64, steps.len() as u64);
-        (vec![way.to_owned(), bytes(all), part], bar(all, way))
+        (all > 0).then(|| (vec![way.to_owned(), bytes(all), part], bar(all, way)))
     });
-    rows.collect()
+    rows.flatten().collect()
 }
 
 /// Returns the timeline of copies: a column for each step.
@@ -202,7 +202,7 @@ fn strip(figures: &Figures) -> String {
         );
     }
     let marks = [0.0, 0.25, 0.5, 0.75, 1.0].map(|part| seconds(part * length));
-    let marks = marks.map(|mark| format!("<span>{mark}</span>")).concat();
+    let marks = marks.map(|mark| format!("<div>{mark}</div>")).concat();
     format!("{out}</div>\n<div class=\"axis\" aria-hidden=\"true\">{marks}</div>\n")
 }
 

@@ -130,6 +130,7 @@ fn page_tells_who_copied_when_and_how_fast() {
     let text = whole.to_string();
     let report = read_text(text.as_bytes()).unwrap();
     let (page, told) = (harmless(text.as_bytes(), "sites").unwrap(), text::of(&report));
+    let page = page.replace('\u{a0}', " ");
     for part in ["libfoo +0x1234", "3 GiB"] {
         assert!(told.contains(part) && page.contains(part), "{part}: {told}");
     }
