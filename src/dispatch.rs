@@ -12,8 +12,8 @@ mod outcome;
 mod perform;
 mod reads;
 
+use crate::backend::kernel_calls::remote::{self, TransferCall};
 use crate::backend::threads::refusal::Refusal;
-use crate::backend::threads::remote::{self, TransferCall};
 use crate::backend::threads::task::{Task, Work};
 use crate::backend::{asynchronous, gpu, ioat, libc as original, threads};
 use crate::config::{Backend, Config};

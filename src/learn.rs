@@ -27,9 +27,9 @@
 mod marks;
 mod stores;
 
+use crate::backend::engine::tuning;
 use crate::backend::threads::workers::SPIN_TICKS;
 use crate::backend::threads::{Cost, Pieces, Seen};
-use crate::backend::tuning;
 use crate::os::mapped::Zeroed;
 use crate::os::sys::{self, THREAD_SLOTS};
 use crate::stats::Fallback;

@@ -22,20 +22,23 @@
 //!                            how we learn that such memory has gone
 //!             ioat/          one copy by the kernel helper; words: how its channels tell the end;
 //!                            helper: its file and calls
+//!             kernel_calls/  system calls that copy; kernel_work: their pieces; remote: one shared
+//!                            transfer between processes, table_threads: how many take part; reads:
+//!                            one shared read of a file; streams: of fread; segments: lists of
+//!                            buffers
 //!             threads/       share: one shared copy; worker: one thread, from clone to exit;
 //!                            workers: all of them; watch: the one that watches over callers; queue:
 //!                            which piece is claimed; cookies: which one of copies whose caller goes
 //!                            on; piece: one claimed piece; task: what is done with its memory;
-//!                            kernel_work: pieces that are system calls; remote: one shared transfer
-//!                            between processes; reads: one shared read of a file; streams: of
-//!                            fread; segments: lists of buffers; refusal: what the system refuses is
-//!                            tried again
+//!                            parallel: the same function on every CPU; refusal: what the system
+//!                            refuses is tried again
 //!             signals/       our handler in front of the program's, for bad pages; the one that
 //!                            looks up: it asks workers whether the stack it is on is theirs
-//!             mode: all bits of a copy's mode word; copy_loop: how bytes move; tuning: what an
-//!             engine's past copies tell about the next one; stretch: a long copy goes to an engine
-//!             part by part; request: what an engine notes about one that goes on by itself; alone:
-//!             streaming stores of a caller without help; libc: the originals
+//!             engine/        what engines have in common; request: one that goes on by itself;
+//!                            stretch: a long copy, part by part; tuning: what past copies tell about
+//!                            the next one
+//!             mode: all bits of a copy's mode word; copy_loop: how bytes move; alone: streaming
+//!             stores of a caller without help; libc: the originals
 //! plan        overlap, head / body / tail, pieces: pure arithmetic
 //! functions   what we stand in front of, and what the entry code of each reads
 //! os          cpus: what the machine leaves us; memory_policy: on which node the caller's new pages

@@ -256,8 +256,8 @@ fn worker_calls_nothing_of_libc() {
         "adma::backend::threads::worker::work",
         "adma::backend::asynchronous::end::attend",
         "adma::runtime::note_end",
-        "adma::backend::threads::remote::Transfer::share::{{closure}}",
-        "adma::backend::threads::reads::FileRead::share_cached::{{closure}}",
+        "adma::backend::kernel_calls::remote::Transfer::share::{{closure}}",
+        "adma::backend::kernel_calls::reads::FileRead::share_cached::{{closure}}",
         "adma::backend::threads::parallel::run::{{closure}}",
         "adma::ipc::link::Link>::copy_with_workers::{{closure}}",
     ];

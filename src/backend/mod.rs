@@ -5,15 +5,14 @@
 pub mod alone;
 pub mod asynchronous;
 pub mod copy_loop;
+pub mod engine;
 pub mod gpu;
 pub mod ioat;
+pub mod kernel_calls;
 pub mod libc;
 pub mod mode;
-mod request;
 pub mod signals;
-mod stretch;
 pub mod threads;
-pub mod tuning;
 
 use crate::os::{process, sys::NoNewFilter};
 

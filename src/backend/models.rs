@@ -1,7 +1,9 @@
 //! Parts of this folder for loom's models: the claiming protocol, with loom's atomics.
 
 pub mod mode;
-mod request;
+pub mod engine {
+    pub mod request;
+}
 pub mod threads {
     pub mod cookies;
     pub mod queue;

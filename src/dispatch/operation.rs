@@ -2,9 +2,9 @@
 //! filled or compared (`Task`), transfers between processes, and reads of files.
 
 use crate::backend::Refused;
-use crate::backend::threads::reads::{FileRead, ReadCall};
-use crate::backend::threads::remote::{self, Transfer, TransferCall};
-use crate::backend::threads::streams::StreamRead;
+use crate::backend::kernel_calls::reads::{FileRead, ReadCall};
+use crate::backend::kernel_calls::remote::{self, Transfer, TransferCall};
+use crate::backend::kernel_calls::streams::StreamRead;
 use crate::backend::threads::task::{Task, Work};
 use crate::backend::threads::{self, Seen};
 use crate::os::huge_pages::Region;

@@ -4,9 +4,9 @@
 use super::Dispatcher;
 use super::engine::life;
 use super::operation::{Kind, Read};
+use crate::backend::kernel_calls::reads::{FileRead, ReadCall};
+use crate::backend::kernel_calls::streams::{self, StreamCall};
 use crate::backend::libc as original;
-use crate::backend::threads::reads::{FileRead, ReadCall};
-use crate::backend::threads::streams::{self, StreamCall};
 use crate::config::Config;
 use crate::functions::{KERNEL_CALLS_FROM, Op};
 use crate::os::sys;

@@ -1,10 +1,10 @@
 //! The calls that read files. Where a register holds the number of bytes, the entry is that of
 //! memcpy. fread has to multiply first, and only the slow path can sum up a list of buffers.
 
+use crate::backend::kernel_calls::reads::{Buffers, ReadCall};
+use crate::backend::kernel_calls::segments::{Segment, SegmentList};
+use crate::backend::kernel_calls::streams::StreamCall;
 use crate::backend::libc as original;
-use crate::backend::threads::reads::{Buffers, ReadCall};
-use crate::backend::threads::segments::{Segment, SegmentList};
-use crate::backend::threads::streams::StreamCall;
 use crate::functions::Op;
 use crate::runtime::DISPATCHER;
 use core::ffi::c_void;

@@ -1,8 +1,8 @@
 //! The two calls that copy between processes. Their lengths are in lists, which only the slow path
 //! reads.
 
-use crate::backend::threads::remote::TransferCall;
-use crate::backend::threads::segments::SegmentList;
+use crate::backend::kernel_calls::remote::TransferCall;
+use crate::backend::kernel_calls::segments::SegmentList;
 use crate::functions::Op;
 use crate::runtime::DISPATCHER;
 

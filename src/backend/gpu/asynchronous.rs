@@ -4,7 +4,7 @@ use super::copy::Waiting;
 use super::slots::SlotState;
 use super::{Engine, SLOTS};
 use crate::backend::Refused;
-use crate::backend::request::Request;
+use crate::backend::engine::request::Request;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::{process, sys};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};

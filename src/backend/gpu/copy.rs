@@ -3,7 +3,7 @@
 use super::slots::SlotState;
 use super::{Engine, Options};
 use crate::backend::Refused;
-use crate::backend::stretch::Stretch;
+use crate::backend::engine::stretch::Stretch;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::sync::pause;
 use crate::os::{process, sys};

@@ -43,7 +43,7 @@ mod unavailable;
 mod watch;
 mod wishes;
 
-use crate::backend::tuning::{CallerShare, Clock, CopyTimes, Lead};
+use crate::backend::engine::tuning::{CallerShare, Clock, CopyTimes, Lead};
 use crate::os::mapped::{Zeroed, zeroed};
 use crate::os::once::Once;
 use crate::os::signal_mask::SignalsHeld;

@@ -5,7 +5,7 @@
 //! that finds it over finishes it.
 
 use super::*;
-use crate::backend::request::Request;
+use crate::backend::engine::request::Request;
 use crate::os::sync::pause;
 use crate::plan::Piece;
 

@@ -22,9 +22,9 @@ mod words;
 pub use adma_shared::abi;
 
 use crate::backend::copy_loop::{Copied, CopyLoop};
-use crate::backend::stretch::Stretch;
+use crate::backend::engine::stretch::Stretch;
+use crate::backend::engine::tuning::{CallerShare, Clock, CopyTimes, Limit};
 use crate::backend::threads::workers;
-use crate::backend::tuning::{CallerShare, Clock, CopyTimes, Limit};
 use crate::backend::{Refused, signals};
 use crate::os::mapped::Zeroed;
 use crate::os::signal_mask::SignalsHeld;

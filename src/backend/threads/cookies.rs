@@ -15,7 +15,7 @@
 //! rises whenever an entry gets free, so a cookie is good for one end.
 
 use super::queue::{End, Posted, Slot, headcount};
-use crate::backend::request::Request;
+use crate::backend::engine::request::Request;
 #[cfg(not(loom))]
 use crate::os::mapped::{Mapped, Zeroed};
 use crate::os::sync::{

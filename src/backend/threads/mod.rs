@@ -1,17 +1,11 @@
 //! Worker threads as copy channels, where there is no hardware for it, and beside that hardware.
 
 pub mod cookies;
-mod kernel_work;
 pub mod parallel;
 pub mod piece;
 pub mod queue;
-pub mod reads;
 pub mod refusal;
-pub mod remote;
-pub mod segments;
 mod share;
-pub mod streams;
-mod table_threads;
 pub mod task;
 pub mod watch;
 pub mod worker;

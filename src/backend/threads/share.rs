@@ -150,7 +150,7 @@ pub unsafe fn share(task: &Task, how: &Options) -> Result<(isize, Seen), Refused
 
 /// Returns how many of the bytes that are left make the next chunk. There is no small last chunk:
 /// less than half a chunk is added to the one before.
-pub(super) fn chunk_of(left: usize, workers: usize) -> usize {
+pub fn chunk_of(left: usize, workers: usize) -> usize {
     let chunk = ((workers + 1) * CHUNK_EACH).min(LARGEST_CHUNK);
     if left < chunk + chunk / 2 { left } else { chunk }
 }
@@ -246,7 +246,7 @@ unsafe fn share_chunk(
 
 /// Takes a slot of the queue. Refused where callers occupy half of the CPUs: workers are meant for
 /// idle ones.
-pub(super) fn take_slot(workers: usize) -> Result<&'static Shared, Refused> {
+pub fn take_slot(workers: usize) -> Result<&'static Shared, Refused> {
     let shared = QUEUE.take().ok_or(Refused::Busy)?;
     if QUEUE.copies() > workers.div_ceil(2) {
         QUEUE.release(shared);
@@ -256,7 +256,7 @@ pub(super) fn take_slot(workers: usize) -> Result<&'static Shared, Refused> {
 }
 
 /// Ways to wait for pieces that others have begun.
-pub(super) enum WaitMode<'a> {
+pub enum WaitMode<'a> {
     /// Waits to the end: system calls cannot be taken back.
     UntilDone,
     /// Waits for a while, then takes them back. Signals are held.
@@ -277,7 +277,7 @@ impl WaitMode<'_> {
 /// If it `claims`, copies pieces as long as any is unclaimed and no signal waits. Then waits for
 /// what others have begun, workers that are not counted yet included. Returns how many bytes it has
 /// done itself, and which pieces are left.
-pub(super) fn work(
+pub fn work(
     shared: &Shared,
     seen: &mut Seen,
     how: &WaitMode,

@@ -9,7 +9,7 @@ use super::refusal::Refusal;
 use super::watch;
 use crate::backend::Refused;
 use crate::backend::copy_loop::Sequence;
-use crate::backend::tuning;
+use crate::backend::engine::tuning;
 use crate::os::mapped::{Zeroed, zeroed};
 use crate::os::signal_mask::{self, SignalsHeld};
 use crate::os::sys::{self, NoFilter, NoNewFilter};

@@ -1,7 +1,7 @@
 //! Splits long copies for a DMA engine into stretches: signals are held while a request is in
 //! flight, and its length bounds for how long.
 
-use super::{Refused, libc as original};
+use crate::backend::{Refused, libc as original};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Part of a copy for one request.

@@ -7,7 +7,7 @@
 //! each table at first, twice as many while it stays near its best, and half as many once it
 //! doubles. A step up that failed is tried again after twice as many calls.
 
-use super::share::Cost;
+use crate::backend::threads::Cost;
 use crate::os::mapped::Zeroed;
 use crate::plan::Cut;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};

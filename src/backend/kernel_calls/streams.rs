@@ -17,7 +17,7 @@
 
 use super::reads::FileRead;
 use super::segments::{Segment, bytes_of};
-use super::share::{Options, Seen};
+use crate::backend::threads::{Options, Seen};
 use crate::backend::{Refused, libc as original};
 use crate::functions::Op;
 use crate::os::file;

@@ -34,9 +34,9 @@ use super::kernel_work::{self, Claims};
 use super::segments::{
     self, MOST_BYTES, SHORT, Segment, SegmentList, are_apart, bytes_of, stretch,
 };
-use super::share::{Options, Seen, chunk_of};
-use super::task::{STEP, make_whole_pages};
-use super::workers;
+use crate::backend::threads::task::{STEP, make_whole_pages};
+use crate::backend::threads::workers;
+use crate::backend::threads::{Options, Seen, chunk_of};
 use crate::backend::{Refused, libc as original};
 use crate::functions::Op;
 use crate::os::file::{self, RegularFile};

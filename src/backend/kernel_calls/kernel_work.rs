@@ -6,14 +6,14 @@
 //! - What a piece needs lies on the caller's stack. Workers reach it through a claimed piece only,
 //!   and the caller does not return while one is under way.
 
-use super::piece::PieceFn;
-use super::queue::{ClaimedPiece, Posted, UndoneBits};
-use super::share::{Seen, WaitMode, note_caller_bytes, take_slot, work};
-use super::worker::{summon, summon_all};
-use super::workers::{self, QUEUE};
 use crate::backend::Refused;
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::mode::Mode;
+use crate::backend::threads::piece::PieceFn;
+use crate::backend::threads::queue::{ClaimedPiece, Posted, UndoneBits};
+use crate::backend::threads::worker::{summon, summon_all};
+use crate::backend::threads::workers::{self, QUEUE};
+use crate::backend::threads::{Seen, WaitMode, note_caller_bytes, take_slot, work};
 use crate::os::huge_pages::Region;
 use crate::os::signal_mask::SignalsHeld;
 use crate::plan::{Cut, Piece};
