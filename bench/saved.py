@@ -151,7 +151,7 @@ def claim(told):
     """Bounds in seconds and what rounding adds to each, or the reason why there are none."""
     known = re.search(r"without adma about [\d.]+ (\w+) \(([\d.]+) to ([\d.]+)\)", told)
     if not known:
-        why = re.search(r"without adma not known: (.*)", told)
+        why = re.search(r"(?:without adma not known: |(?=no difference to speak of))(.*)", told)
         return None, why[1] if why else "nothing was carried"
     unit, low, high = known.groups()
     scale = {"s": 1, "ms": 1e-3, "us": 1e-6}[unit]

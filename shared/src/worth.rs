@@ -53,6 +53,8 @@ const MOST_OVERLAPPED: f64 = 0.1;
 const MOST_PREEMPTED: f64 = 0.2;
 /// Largest distance of the bounds, as a part of the time without us, that is an answer.
 const MOST_WIDTH: f64 = 0.44;
+/// Part of the run below which both bounds make no difference to speak of.
+const SLIGHT: f64 = 0.05;
 
 /// Seconds saved, and their bounds. Negative: lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -60,12 +62,19 @@ pub struct Interval {
     pub seconds: f64,
     pub low: f64,
     pub high: f64,
+    /// Seconds in shared calls; 0: not known.
+    pub calls: f64,
 }
 
 impl Interval {
     /// Returns whether the bounds are too far apart to be an answer about a run of `wall` seconds.
     pub fn is_wide(&self, wall: f64) -> bool {
         self.high - self.low > MOST_WIDTH * (wall + self.seconds)
+    }
+
+    /// Returns whether the shared calls were too small a part of a run of `wall` seconds to matter.
+    pub fn is_slight(&self, wall: f64) -> bool {
+        self.calls > 0.0 && self.low > -SLIGHT * wall && self.high < SLIGHT * wall
     }
 
     /// Returns the seconds saved, for a column of numbers without bounds. `None`: nothing was
@@ -126,7 +135,8 @@ pub fn saved(recorder: &Recorder, nanoseconds_per_tick: f64, wall: f64) -> Saved
     // A preempted copy would have been preempted without us, too.
     let held_up = (sum.saved + sum.ticks - sum.unsampled) * preempted / timed.max(1.0) / 2.0;
     (sum.saved, sum.margin) = (sum.saved + held_up, sum.margin + held_up);
-    if doubt.is_some() {
+    let by_threads = doubt == Some(Unknown::Threads);
+    if doubt.is_some() && !by_threads {
         let ticks = sum.ticks + background;
         sum = Sum { ticks, unsampled: ticks, ..Sum::default() };
     }
@@ -135,6 +145,7 @@ pub fn saved(recorder: &Recorder, nanoseconds_per_tick: f64, wall: f64) -> Saved
         true => sum.interval(nanoseconds_per_tick / 1e9, wall, rest_margin),
         false => Interval::default(), // nothing was saved, and there is no doubt about it
     };
+    let interval = if by_threads { of_threads(interval, recorder) } else { interval };
     let is_wide = interval.is_wide(wall);
     let why = match () {
         () if !shared => None,
@@ -149,6 +160,23 @@ pub fn saved(recorder: &Recorder, nanoseconds_per_tick: f64, wall: f64) -> Saved
         known: if sum.ticks > 0.0 { sum.judged / sum.ticks } else { 0.0 },
         shared,
         wall,
+    }
+}
+
+/// Returns what calls of several threads at once have saved: their mean at each time, with bounds from
+/// none of it to all of each, because threads that wait for each other save what one of them does.
+fn of_threads(all: Interval, recorder: &Recorder) -> Interval {
+    let line = &recorder.timeline;
+    let passed = line.end.load(Relaxed).saturating_sub(line.start.load(Relaxed)) as f64;
+    let [engine, _] = recorder
+        .flows()
+        .map(|flow| flow.speeds().fold(0.0, |sum, (_, _, ticks)| sum + ticks as f64));
+    let at_once = if passed > 0.0 { (engine / passed).max(1.0) } else { 1.0 };
+    Interval {
+        seconds: all.seconds / at_once,
+        low: all.low.min(0.0),
+        high: all.high.max(0.0),
+        ..all
     }
 }
 
@@ -207,11 +235,15 @@ impl Sum {
     fn interval(&self, seconds_per_tick: f64, wall: f64, rest_margin: f64) -> Interval {
         let margin = root(self.variance + self.margin * self.margin) * seconds_per_tick;
         let rest = rest_margin * (wall - self.ticks * seconds_per_tick).max(0.0);
-        let [seconds, unsampled, upper_margin] =
-            [self.saved, self.unsampled, self.upper_margin].map(|n| n * seconds_per_tick);
-        let margin = (margin + rest).max(LEAST_MARGIN * (wall + seconds));
+        let [seconds, unsampled, upper_margin, calls] =
+            [self.saved, self.unsampled, self.upper_margin, self.ticks]
+                .map(|n| n * seconds_per_tick);
+        // A call cannot have saved more than it would have taken.
+        let most = calls.max(calls + seconds);
+        let margin = (margin + rest).max(LEAST_MARGIN * (wall + seconds)).min(most);
         Interval {
             seconds,
+            calls,
             low: seconds - margin - unsampled * (1.0 - UNKNOWN.0),
             high: seconds + margin + upper_margin + unsampled * (UNKNOWN.1 - 1.0),
         }
@@ -270,11 +302,16 @@ pub struct Sentence<'a> {
 impl Display for Sentence<'_> {
     fn fmt(&self, out: &mut Formatter<'_>) -> Result {
         let wall = self.wall;
-        write!(out, "took {}, without adma ", Time((wall * 1e9) as u64))?;
-        let Interval { seconds, low, high } = match self.saved {
+        let time = Time((wall * 1e9) as u64);
+        let Interval { seconds, low, high, .. } = match self.saved {
+            Ok(interval) if interval.is_slight(wall) => {
+                let copies = Time((interval.calls * 1e9) as u64);
+                return write!(out, "no difference to speak of: copies were {copies} of {time}");
+            }
             Ok(interval) => interval,
-            Err(why) => return write!(out, "not known: {why}"),
+            Err(why) => return write!(out, "took {time}, without adma not known: {why}"),
         };
+        write!(out, "took {time}, without adma ")?;
         // All three in one unit.
         let without = |saved: f64| (wall + saved).max(0.0);
         let (unit, scale) = match without(seconds) {
@@ -353,7 +390,7 @@ mod tests {
         // Parts of 1 MiB in 2 ms: 1 GiB would have taken two seconds.
         let even = [2_000_000; 8];
         let all = saved(&recorder(&even, false), 1.0, 1.2);
-        let Interval { seconds, low, high } = all.interval.unwrap();
+        let Interval { seconds, low, high, .. } = all.interval.unwrap();
         assert!((seconds - 1.048).abs() < 1e-3, "{all:?}");
         assert!((low - 0.666).abs() < 0.02 && (high - 1.43).abs() < 0.02, "{all:?}");
         assert_eq!(line(all), "took 1.2 s, without adma about 2.2 s (1.9 to 2.6)");
@@ -377,6 +414,29 @@ mod tests {
             high - low
         };
         assert!(width(3) < width(100), "{} {}", width(3), width(100));
+    }
+
+    #[test]
+    fn bounds_of_a_long_run_come_from_its_calls() {
+        // A second of copies that would have taken two, in a run of a hundred.
+        let all = saved(&recorder(&[2_000_000; 8], false), 1.0, 100.0);
+        let Interval { seconds, low, high, .. } = all.interval.unwrap();
+        assert!(low >= seconds - 2.1 && high <= seconds + 2.1, "{all:?}");
+        assert_eq!(line(all), "no difference to speak of: copies were 1.0 s of 100 s");
+        let half = saved(&recorder(&[2_000_000; 8], false), 1.0, 10.0);
+        assert!(line(half).starts_with("took 10.0 s, without adma about 11.0 s ("), "{half:?}");
+    }
+
+    #[test]
+    fn calls_of_threads_at_once_have_saved_between_nothing_and_all() {
+        let threads = recorder(&[2_000_000; 8], true);
+        threads.samples.overlapped.store(900_000_000, Relaxed);
+        threads.timeline.note(1, 500_000_001, false, 1 << 30); // a second of calls within a half
+        let Interval { seconds, low, high, .. } = saved(&threads, 1.0, 4.0).interval.unwrap();
+        assert!((seconds - 0.524).abs() < 1e-3, "{seconds}");
+        assert!(low <= 0.0 && high > 1.048, "{low} to {high}");
+        let alone = saved(&recorder(&[2_000_000; 8], true), 1.0, 3.0).interval.unwrap();
+        assert!(alone.low > 0.0, "{alone:?}");
     }
 
     #[test]

@@ -125,10 +125,11 @@ fn saved(out: &mut dyn Write, snapshot: &Snapshot<'_>) -> Result {
     let (recorder, scale) = (snapshot.recorder, snapshot.nanoseconds_per_tick);
     let saved = worth::saved(recorder, scale, snapshot.seconds);
     match saved.interval {
-        Ok(Interval { seconds, low, high }) => {
+        Ok(Interval { seconds, low, high, calls }) => {
             let share = seconds / (snapshot.seconds + seconds).max(1e-9);
             write!(out, ",\"saved\":{{\"seconds\":{seconds:.6},\"low\":{low:.6}")?;
-            write!(out, ",\"high\":{high:.6},\"share\":{share:.4},\"reason\":null")?;
+            write!(out, ",\"high\":{high:.6},\"calls\":{calls:.6}")?;
+            write!(out, ",\"share\":{share:.4},\"reason\":null")?;
         }
         Err(why) => {
             out.write_str(",\"saved\":{\"seconds\":null,\"low\":null,\"high\":null")?;

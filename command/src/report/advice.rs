@@ -19,6 +19,7 @@ pub fn verdict(report: &Report) -> String {
     };
     match interval {
         Err(_) => "Whether it helped is not known".to_owned(),
+        Ok(saved) if saved.is_slight(*of_seconds) => "No difference to speak of".to_owned(),
         Ok(saved) if saved.low > 0.0 => {
             let without = of_seconds + saved.seconds;
             let share = 100.0 * saved.seconds / without.max(1e-9);
@@ -136,8 +137,9 @@ mod tests {
 
     #[test]
     fn verdict_follows_the_bounds_and_advice_names_the_knob() {
-        let known =
-            |seconds: f64| Some(Ok(Interval { seconds, low: seconds - 0.1, high: seconds + 0.1 }));
+        let known = |seconds: f64| {
+            Some(Ok(Interval { seconds, low: seconds - 0.1, high: seconds + 0.1, calls: 1.0 }))
+        };
         let cases = [
             (known(1.0), Fallback::Busy, "It helped: about 50 % less time", "ADMA_CHANNELS=1"),
             (known(0.05), Fallback::Off, "No difference", "ADMA_BACKEND=auto"),

@@ -177,6 +177,7 @@ pub fn saved(processes: &[Process], seconds: f64) -> Option<TimeSaved> {
             seconds: sum.seconds + one.seconds,
             low: sum.low + one.low,
             high: sum.high + one.high,
+            calls: sum.calls + one.calls,
         })
     });
     // NaN for a report without times of copies.
@@ -189,6 +190,7 @@ pub fn saved(processes: &[Process], seconds: f64) -> Option<TimeSaved> {
         seconds: sum.seconds / at_once,
         low: each().map(|one| one.low).fold(0.0, f64::min),
         high: each().map(|one| one.high).fold(sum.high / at_once, f64::max),
+        calls: sum.calls / at_once,
     });
     let interval = together
         .filter(|together| at_once.is_finite() && !together.is_wide(seconds))
@@ -224,7 +226,8 @@ mod tests {
 
     /// Returns a process that copied between these seconds and has saved this.
     fn process(from: f64, to: f64, saved: Result<f64, &str>) -> Process {
-        let interval = saved.map(|s| Interval { seconds: s, low: s / 2.0, high: s * 2.0 });
+        let interval =
+            saved.map(|s| Interval { seconds: s, low: s / 2.0, high: s * 2.0, calls: s });
         let saved = TimeSaved { interval: interval.map_err(str::to_owned), of_seconds: 9.0 };
         Process { saved: Some(saved), span: (from, to), ..Process::default() }
     }

@@ -152,9 +152,10 @@ fn saved(told: &Key<'_>, of_seconds: f64) -> Parsed<Option<TimeSaved>> {
         };
         told.optional(name).map(number).transpose()
     };
+    let calls = number("calls")?.unwrap_or(0.0);
     let interval = match [number("seconds")?, number("low")?, number("high")?] {
         [Some(0.0), _, Some(0.0)] => return Ok(None),
-        [Some(seconds), Some(low), Some(high)] => Ok(Interval { seconds, low, high }),
+        [Some(seconds), Some(low), Some(high)] => Ok(Interval { seconds, low, high, calls }),
         [Some(_), ..] => Err("told by an older version, without bounds".to_owned()),
         _ => Err(told
             .optional("reason")

@@ -105,8 +105,8 @@ fn json(rows: &[Row]) -> Value {
 /// Returns the time saved as reports write it.
 fn saved(saved: &Saved) -> Value {
     match saved.interval {
-        Ok(Interval { seconds, low, high }) => {
-            json!({ "seconds": seconds, "low": low, "high": high, "reason": null })
+        Ok(Interval { seconds, low, high, calls }) => {
+            json!({ "seconds": seconds, "low": low, "high": high, "calls": calls, "reason": null })
         }
         Err(why) => {
             json!({ "seconds": null, "low": null, "high": null, "reason": why.to_string() })
