@@ -110,6 +110,17 @@ fn container_recipe_reports_copies_of_the_program_inside() {
 
 /// `srun` is a script that starts the program here, with the environment that it was given.
 #[test]
+fn textfile_recipe_leaves_one_file_of_metrics() {
+    let (place, texts) = (installed(), Folder::new("textfiles"));
+    let code = recipe("Prometheus", 0);
+    succeed(script(&place, &code).env("TEXTFILES", &*texts));
+    let files: Vec<_> = fs::read_dir(&*texts).unwrap().flatten().map(|f| f.file_name()).collect();
+    assert_eq!(files, ["adma.prom"]);
+    let metrics = fs::read_to_string(texts.join("adma.prom")).unwrap();
+    assert!(metrics.starts_with("# HELP adma_copies_total "), "{metrics}");
+}
+
+#[test]
 fn slurm_recipe_preloads_the_ranks_and_nothing_else() {
     let place = installed();
     let srun = "#!/bin/bash\nset -- \"$@\"\nwhile [[ $1 == -* ]]; do\n\

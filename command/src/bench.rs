@@ -106,6 +106,9 @@ pub fn command(options: Options) -> i32 {
     if options.runs == Some(0) {
         fail(FAILED, "--runs 0: want a number from 1 up");
     }
+    if let Some(Err(why)) = options.html.as_deref().map(say::writable) {
+        fail(FAILED, why);
+    }
     let found = program::named(&options.words[0], &[]);
     if let Some(obstacle) = obstacle::of(&found) {
         fail(FAILED, obstacle);

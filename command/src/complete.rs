@@ -66,6 +66,9 @@ fn answer(before: &[String], current: &str) -> String {
         if matches!(arg.get_value_hint(), ValueHint::FilePath | ValueHint::DirPath) {
             return ":files\n".to_owned();
         }
+        if arg.get_id() == "with" {
+            offer_knobs(current, &mut offer);
+        }
         values(arg).into_iter().for_each(|value| offer(value, ""));
     } else if current.starts_with('-') && !options_end {
         for arg in command.get_arguments().filter(|arg| !arg.is_positional()) {
@@ -92,6 +95,21 @@ fn answer(before: &[String], current: &str) -> String {
     out
 }
 
+/// Offers knobs, each with its equals sign; behind it the values that it takes.
+fn offer_knobs(current: &str, offer: &mut impl FnMut(&str, &str)) {
+    let name = current.split('=').next().unwrap_or_default();
+    for knob in &knobs::KNOBS {
+        match current.contains('=') {
+            true if knob.name == name => {
+                let words = words_of(&knob.form);
+                words.into_iter().for_each(|word| offer(&format!("{name}={word}"), ""));
+            }
+            true => {}
+            false => offer(&format!("{}=", knob.name), knob.about.first().unwrap_or(&"")),
+        }
+    }
+}
+
 /// Returns the option that a word stands for, unless it includes its value.
 fn option<'a>(command: &'a Command, word: &str) -> Option<&'a Arg> {
     match word.strip_prefix("--") {
@@ -105,10 +123,15 @@ fn option<'a>(command: &'a Command, word: &str) -> Option<&'a Arg> {
 /// Returns the values of an option that has the name of a knob.
 fn values(arg: &Arg) -> Vec<&'static str> {
     let name = format!("ADMA_{}", arg.get_id().as_str().to_uppercase());
-    match knobs::knob(name.as_bytes()).map(|knob| &knob.form) {
-        Some(knobs::Form::Word(words)) => words.to_vec(),
-        Some(knobs::Form::List(alone, words)) => [&[*alone], *words].concat(),
-        Some(knobs::Form::Size { .. }) => vec!["auto", "256K", "1M", "4M"],
+    knobs::knob(name.as_bytes()).map_or(Vec::new(), |knob| words_of(&knob.form))
+}
+
+/// Returns the words that a knob takes, or some sizes.
+fn words_of(form: &knobs::Form) -> Vec<&'static str> {
+    match form {
+        knobs::Form::Word(words) => words.to_vec(),
+        knobs::Form::List(alone, words) => [&[*alone], *words].concat(),
+        knobs::Form::Size { .. } => vec!["auto", "256K", "1M", "4M"],
         _ => Vec::new(),
     }
 }

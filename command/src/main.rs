@@ -88,11 +88,33 @@ extern "C" fn main() -> i32 {
     command(std::env::args_os().skip(1).collect())
 }
 
+/// `adma help [SUBCOMMAND]`
+fn help(of: &[OsString]) -> i32 {
+    let help: OsString = "--help".into();
+    match of {
+        [] => command(vec![help]),
+        [one] if SUBCOMMANDS.iter().any(|known| one == known.name) => {
+            command(vec![one.clone(), help])
+        }
+        [one, ..] => {
+            let word = say::printable(&one.to_string_lossy());
+            let like = options::did_you_mean(&word, SUBCOMMANDS.iter().map(|known| known.name));
+            say::fail(say::FAILED, format_args!("help: no subcommand {word}{like} see adma --help"))
+        }
+    }
+}
+
 fn command(arguments: Vec<OsString>) -> i32 {
     // A subcommand is the first word; after an option or `--` that word is a program.
     if let [first, rest @ ..] = &arguments[..] {
         if let Some(subcommand) = SUBCOMMANDS.iter().find(|known| first == known.name) {
             return (subcommand.run)(rest);
+        }
+        if first == "help" {
+            return help(rest);
+        }
+        if first == "version" && rest.is_empty() {
+            return command(vec!["--version".into()]);
         }
         if first == "--complete" {
             complete::command(rest);

@@ -18,7 +18,8 @@ const TEMPLATE: &str = "usage: {usage}\n\n{about-with-newline}\n{options}{after-
     disable_version_flag = true,
     override_usage = "\
 adma [options] [--] program [arguments]
-       adma bench | check | report | top ...    each has a --help",
+       adma bench | check | report | top ...    each has a --help
+       adma help [bench | check | report | top]",
     about = "\
 Runs the program with its large memcpy, memset and the like carried by copy
 channels, and prints what was copied when it exits.",

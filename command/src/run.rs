@@ -43,7 +43,8 @@ pub fn run(options: Options) -> ! {
 /// none does.
 fn report(options: &Options, program: &Path) {
     let is_set = |knob| std::env::var_os(knob).is_some();
-    if options.html.is_some() {
+    if let Some(page) = &options.html {
+        say::writable(page).unwrap_or_else(|why| fail(FAILED, why));
         let why = tree::run(program, options);
         fail(FAILED, format_args!("--html: no folder for live statistics ({why}); see adma(1)"));
     }

@@ -39,6 +39,12 @@ pub fn about(file: &Path, error: &std::io::Error) -> String {
     format!("{}: {}", printable(&file.to_string_lossy()), reason(error))
 }
 
+/// Returns what is wrong with a file that is to be written later. An old one is left as it is.
+pub fn writable(file: &Path) -> Result<(), String> {
+    let opened = std::fs::OpenOptions::new().append(true).create(true).open(file);
+    opened.map(drop).map_err(|error| about(file, &error))
+}
+
 /// Writes to standard output; a full disk is a failure.
 pub fn out(what: Arguments<'_>) {
     let mut stdout = std::io::stdout().lock();

@@ -3,6 +3,7 @@
 
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSymbol, SymbolKind};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
@@ -12,12 +13,22 @@ const LARGEST: u64 = 1 << 30;
 
 /// Functions of the files that were read: start, end and name.
 #[derive(Default)]
-pub struct Symbols(HashMap<String, Vec<(u64, u64, String)>>);
+struct Symbols(HashMap<String, Vec<(u64, u64, String)>>);
+
+thread_local! {
+    /// Read once for all processes of a report: hundreds may run one program.
+    static ALL: RefCell<Symbols> = RefCell::default();
+}
+
+/// Returns module and function of a return address; see `Symbols::name`.
+pub fn name(module: &str, offset: u64) -> String {
+    ALL.with_borrow_mut(|all| all.name(module, offset))
+}
 
 impl Symbols {
     /// Returns module and function of a return address, for people: `libc fread`, or `libc +0x1234`
     /// where the file has no symbol for it.
-    pub fn name(&mut self, module: &str, offset: u64) -> String {
+    fn name(&mut self, module: &str, offset: u64) -> String {
         let read = || functions(Path::new(module)).unwrap_or_default();
         let functions = self.0.entry(module.to_owned()).or_insert_with(read);
         // A call may be the last instruction of its function.

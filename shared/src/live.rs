@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"adma-liv");
 /// Changes with the layout and with the table of functions, which are counted by position; the
 /// command reads files of its own version only.
-pub const VERSION: u32 = 5 ^ crate::functions::fingerprint();
+pub const VERSION: u32 = 6 ^ crate::functions::fingerprint();
 
 /// A name is the process number, a dash, and what makes it unique when the process executes
 /// another program: `4711-1f0a33b2c4`.
@@ -26,7 +26,7 @@ pub const LONGEST_NAME: usize = 40;
 
 pub const MOST_CHANNELS: usize = 64;
 /// Room for more reasons and functions than there are; the last is for reasons of other versions.
-pub const REASONS: usize = 16;
+pub const REASONS: usize = 20;
 pub const FUNCTIONS: usize = 64;
 pub const LONGEST_EXE: usize = 256;
 pub const LONGEST_COMMAND: usize = 256;
@@ -210,6 +210,8 @@ reasons! {
     BelowMin = "below_min", "they are below the threshold set by adma top";
     /// The first bytes of the file are not in the page cache.
     NotCached = "not_cached", "files were not in the page cache";
+    /// The CPUs divided by the ranks of an MPI job leave one to each.
+    Ranks = "ranks", "other ranks of the job hold the CPUs";
 }
 
 impl Fallback {

@@ -115,7 +115,7 @@ impl Dispatcher {
             // took another's CPU would end sooner and make the job slower: each uses its part.
             (EngineKind::Threads(workers), _) if operation.kind().is_by_kernel() => {
                 match (workers + 1) / if config.channels.is_none() { config.ranks } else { 1 } {
-                    0 | 1 => Err(Fallback::OneCpu),
+                    0 | 1 => Err(Fallback::Ranks),
                     cpus => Ok(EngineKind::Threads(cpus - 1)),
                 }
             }

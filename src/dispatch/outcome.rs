@@ -80,8 +80,10 @@ impl Dispatcher {
         if !was_shared {
             cell.note_libc(whole);
         }
-        let is_left =
-            matches!(decision.by, Err(Fallback::Learned | Fallback::OneCpu | Fallback::Busy));
+        let is_left = matches!(
+            decision.by,
+            Err(Fallback::Learned | Fallback::OneCpu | Fallback::Ranks | Fallback::Busy)
+        );
         let is_short = whole.bytes < operation.kind().untimed_below();
         if is_left && is_short && decision.back_to_back && !config.counts() {
             self.callers.expect(learner.leave_untimed(whole, decision.verdict.is_none()));

@@ -111,7 +111,7 @@ fn completed(words: &[&str]) -> Vec<String> {
 fn completion_of_bash_knows_options_values_programs_and_files() {
     assert_eq!(completed(&["adma", "-"]), options());
     // Words, and what is offered for the last of them.
-    let table: [(&[&str], &[&str]); 12] = [
+    let table: [(&[&str], &[&str]); 14] = [
         (&["adma", "--libp"], &["--libpath"]),
         (&["adma", "-b", "th"], &["threads"]),
         (&["adma", "--backend", "=", "th"], &["threads"]),
@@ -124,6 +124,8 @@ fn completion_of_bash_knows_options_values_programs_and_files() {
         (&["adma", "cat", "Cargo.t"], &["Cargo.toml"]),
         (&["adma", "top", "--o"], &["--once"]),
         (&["adma", "check", "x"], &[""]),
+        (&["adma", "bench", "--with", "ADMA_CHA"], &["ADMA_CHANNELS="]),
+        (&["adma", "bench", "--with", "ADMA_BACKEND=th"], &["ADMA_BACKEND=threads"]),
     ];
     for (words, expected) in table {
         assert_eq!(completed(words), expected, "{words:?}");
@@ -165,4 +167,17 @@ fn completion_of_zsh_loads_and_that_of_fish_answers() {
         fish.args(["-c", &script]).env("HOME", scratch("fish")).current_dir(root());
         assert_eq!(succeed(&mut fish).0.trim(), offered, "{line}");
     }
+}
+
+#[test]
+fn help_and_version_are_subcommands_too() {
+    let same = |words: &[&str], options: &[&str]| {
+        assert_eq!(succeed(adma().args(words)), succeed(adma().args(options)), "{words:?}");
+    };
+    same(&["help"], &["--help"]);
+    same(&["help", "bench"], &["bench", "--help"]);
+    same(&["version"], &["--version"]);
+    let done = finish(adma().args(["help", "tpo"]));
+    assert_eq!(done.status.code(), Some(125));
+    assert!(text(&done.stderr).contains("did you mean top?"), "{}", text(&done.stderr));
 }

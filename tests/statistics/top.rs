@@ -14,7 +14,8 @@ fn top_has_metrics_for_prometheus() {
     victim.ask("copy 1048576 3");
     victim.ask("read 1048576 4");
     let metrics = top(&folder, &["--metrics"]);
-    let whose = format!("{{pid=\"{}\",program=\"live\"", victim.child.id());
+    let names = "program=\"live\",name=\"live\",command=\"live\"";
+    let whose = format!("{{pid=\"{}\",{names}", victim.child.id());
     for line in [
         format!("adma_copies_total{whose},path=\"engine\"}} 7"),
         format!("adma_bytes_total{whose},path=\"engine\"}} 7340032"),

@@ -99,6 +99,10 @@ fn remedy(why: Fallback) -> Option<&'static str> {
         }
         Fallback::Refused => "were refused help by the system: adma check tells by what.",
         Fallback::OneCpu => "had one CPU only: let the process have more (taskset, cgroup).",
+        Fallback::Ranks => {
+            "had no CPU left by the other ranks of the job: fewer ranks than CPUs, or \
+             ADMA_CHANNELS=1."
+        }
         Fallback::BelowMin => {
             "were below the threshold: ADMA_MIN_BYTES=auto lets sizes be learned."
         }

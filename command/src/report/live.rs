@@ -5,7 +5,7 @@ use super::figures::{Figures, Site, TimeSaved};
 use super::process::unknown_code;
 use super::{Process, span};
 use crate::live::LiveProcess;
-use crate::symbols::Symbols;
+use crate::symbols;
 use adma_shared::worth;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -44,11 +44,11 @@ impl Process {
 
 /// Returns the call sites of a process, by module and function.
 pub fn sites(process: &LiveProcess) -> Vec<Site> {
-    let (mut symbols, mut all, scale) = (Symbols::default(), Figures::new(1.0), process.scale());
+    let (mut all, scale) = (Figures::new(1.0), process.scale());
     process.live.recorder.sites.for_each(|site| {
         let name = match site.module.map(String::from_utf8_lossy) {
-            Some(name) if name.is_empty() => symbols.name(&process.path_of_program(), site.offset),
-            Some(name) => symbols.name(&crate::say::printable(&name), site.offset),
+            Some(name) if name.is_empty() => symbols::name(&process.path_of_program(), site.offset),
+            Some(name) => symbols::name(&crate::say::printable(&name), site.offset),
             None => unknown_code(site.offset).to_owned(),
         };
         let nanoseconds = (site.ticks as f64 * scale) as u64;

@@ -7,7 +7,7 @@
 use super::figures::{Figures, Named, Site, TimeSaved};
 use super::{Process, span};
 use crate::say::printable;
-use crate::symbols::Symbols;
+use crate::symbols;
 use adma_shared::histogram::Histogram;
 use adma_shared::knobs::OPS;
 use adma_shared::live::{Fallback, Flow, Live, MOST_CHANNELS, REASONS, word};
@@ -171,11 +171,10 @@ fn command(key: &Key<'_>) -> Parsed<String> {
 }
 
 fn sites(key: &Key<'_>, figures: &mut Figures) -> Parsed<()> {
-    let mut symbols = Symbols::default();
     for site in key.list(MOST_NAMES)? {
         let number = |name: &str| site.key(name)?.number();
         let name = match site.optional("module") {
-            Some(module) => symbols.name(&module.text(LONGEST_PATH)?, number("offset")?),
+            Some(module) => symbols::name(&module.text(LONGEST_PATH)?, number("offset")?),
             None => unknown_code(number("offset")?).to_owned(),
         };
         let (calls, bytes, nanoseconds) = (number("calls")?, number("bytes")?, number("ns")?);

@@ -3,6 +3,7 @@
 use super::Row;
 use crate::live::State;
 use adma_shared::units::{Bytes, Time};
+use std::collections::HashMap;
 
 pub struct Column {
     pub title: &'static str,
@@ -53,7 +54,12 @@ const fn left(title: &'static str, rank: u8, cell: fn(&Row) -> String) -> Column
 }
 
 /// Columns that are shown, and their widths.
-pub struct Layout(pub Vec<(&'static Column, usize)>);
+pub struct Layout {
+    pub columns: Vec<(&'static Column, usize)>,
+    /// Command lines as far as there is room, by process; where two would look alike, without what
+    /// they have in common.
+    commands: HashMap<i32, String>,
+}
 
 /// Least and greatest width of the command line.
 const COMMAND: std::ops::RangeInclusive<usize> = 12..=60;
@@ -79,16 +85,47 @@ impl Layout {
         if let Some(program) = all.iter_mut().find(|(column, _)| column.title == PROGRAM) {
             program.1 = (program.1 + rest).min(wanted);
         }
-        Self(all)
+        let room = all.iter().find(|(column, _)| column.title == PROGRAM).map_or(0, |one| one.1);
+        Self { columns: all, commands: commands(rows, room) }
     }
 
     pub fn titles(&self) -> Vec<String> {
-        self.0.iter().map(|(column, width)| fitted(column.title, column, *width)).collect()
+        self.columns.iter().map(|(column, width)| fitted(column.title, column, *width)).collect()
     }
 
     pub fn cells(&self, row: &Row) -> Vec<String> {
-        self.0.iter().map(|(column, width)| fitted(&(column.cell)(row), column, *width)).collect()
+        let cell = |column: &Column| match self.commands.get(&row.process.pid) {
+            Some(command) if column.title == PROGRAM => command.clone(),
+            _ => (column.cell)(row),
+        };
+        self.columns.iter().map(|(column, width)| fitted(&cell(column), column, *width)).collect()
     }
+}
+
+/// Shortens the command lines that do not fit and begin alike: a third of the room shows the
+/// beginning, the rest what follows the part that they share.
+fn commands(rows: &[Row], room: usize) -> HashMap<i32, String> {
+    let cut = |text: &str, room: usize| text.chars().take(room).collect::<String>();
+    let mut alike: HashMap<String, Vec<&Row>> = HashMap::new();
+    for row in rows.iter().filter(|row| row.command.chars().count() > room) {
+        alike.entry(cut(&row.command, room)).or_default().push(row);
+    }
+    let mut commands = HashMap::new();
+    for group in alike.into_values().filter(|group| group.len() > 1) {
+        let first = group[0].command.as_str();
+        let shared = |row: &&Row| {
+            let pairs = row.command.chars().zip(first.chars());
+            pairs.take_while(|(a, b)| a == b).count()
+        };
+        // From the beginning of a word on.
+        let shared = group.iter().map(shared).min().unwrap_or(0);
+        let shared = cut(first, shared).rfind([' ', '/']).map_or(0, |at| at + 1);
+        for row in group {
+            let rest = row.command.get(shared..).unwrap_or_default();
+            commands.insert(row.process.pid, format!("{}…{rest}", cut(&row.command, room / 3)));
+        }
+    }
+    commands
 }
 
 /// Fits text into its column; only a command line can be too long.

@@ -9,6 +9,17 @@ fn label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
+/// Returns a name that stays when the process is started again: the program and its first argument
+/// that is no option, such as its script, without folders.
+fn name_of(command: &str) -> String {
+    let mut words = command.split(' ').map(|word| word.rsplit('/').next().unwrap_or(word));
+    let program = words.next().unwrap_or_default().to_owned();
+    match words.find(|word| !word.is_empty() && !word.starts_with('-')) {
+        Some(word) => program + " " + word,
+        None => program,
+    }
+}
+
 pub fn of(rows: &[Row]) -> String {
     let mut out = String::new();
     let mut family =
@@ -16,12 +27,15 @@ pub fn of(rows: &[Row]) -> String {
             // A `String` takes everything.
             let _ = writeln!(out, "# HELP adma_{name} {help}\n# TYPE adma_{name} {kind}");
             for row in rows {
-                let (pid, program) = (row.process.pid, label(&row.program));
+                let labels = [
+                    ("pid", row.process.pid.to_string()),
+                    ("program", label(&row.program)),
+                    ("name", label(&name_of(&row.command))),
+                    ("command", label(&row.command)),
+                ];
+                let labels = labels.map(|(name, value)| format!("{name}=\"{value}\"")).join(",");
                 for (more, value) in of(row) {
-                    let _ = writeln!(
-                        out,
-                        "adma_{name}{{pid=\"{pid}\",program=\"{program}\"{more}}} {value}"
-                    );
+                    let _ = writeln!(out, "adma_{name}{{{labels}{more}}} {value}");
                 }
             }
         };
@@ -62,4 +76,21 @@ pub fn of(rows: &[Row]) -> String {
         vec![(String::new(), f64::from(u8::from(row.is_off())))]
     });
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::name_of;
+
+    #[test]
+    fn name_of_a_process_has_its_script_and_no_options() {
+        let table = [
+            ("python3 -u /srv/train.py --lr 0.1", "python3 train.py"),
+            ("sleep", "sleep"),
+            ("", ""),
+        ];
+        for (command, name) in table {
+            assert_eq!(name_of(command), name);
+        }
+    }
 }

@@ -5,6 +5,7 @@ use super::set::{self, Setting};
 use super::{INTERVAL, Row, Sampler, Wish};
 use crate::live::{backend, channel_bytes};
 use crate::report::process::FLOOR;
+use crate::report::units::cut;
 use crate::say::{FAILED, fail};
 use adma_shared::live::{Control, MOST_CHANNELS, channel_name};
 use adma_shared::units::Bytes;
@@ -13,12 +14,14 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Style, Stylize};
 use ratatui::text::Line;
-use ratatui::widgets::{Paragraph, Row as Cells, Table, TableState, Wrap};
+use ratatui::widgets::{Paragraph, Row as Cells, Table, TableState};
 use ratatui::{DefaultTerminal, Frame};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-const KEYS: &str = "q leave  h help  / filter  s sort  space off/on  +/- threshold  r undo";
+/// The most important first: a narrow terminal shows those for which it has room.
+const KEYS: [&str; 7] =
+    ["q leave", "h help", "/ filter", "s sort", "space off/on", "+/- threshold", "r undo"];
 /// Lines of at most `HELP_COLUMNS` each: keys, then names of columns.
 const HELP: [&str; 13] = [
     "up down k j  choose a process",
@@ -234,8 +237,8 @@ impl Screen {
         let line = match (self.is_typing, self.filter.is_empty()) {
             (true, _) => format!("filter: {}_", self.filter),
             _ if !self.message.is_empty() => self.message.clone(),
-            (false, false) => format!("filter: {}  {KEYS}", self.filter),
-            (false, true) => KEYS.to_owned(),
+            (false, false) => format!("filter: {}  {}", self.filter, KEYS.join("  ")),
+            (false, true) => keys_within(frame.area().width.into()),
         };
         frame.render_widget(Line::from(line).dim(), keys);
         if self.shows_help {
@@ -253,15 +256,16 @@ impl Screen {
             let title = Line::from(title);
             if is_order { title.reversed() } else { title }
         });
-        let widths = columns.0.iter().map(|(_, width)| Constraint::Length(*width as u16));
+        let widths = columns.columns.iter().map(|(_, width)| Constraint::Length(*width as u16));
         let rows = self.rows.iter().map(|row| Cells::new(columns.cells(row)));
         let list = Table::new(rows, widths)
             .header(Cells::new(header).style(Style::new().bold().underlined()))
             .row_highlight_style(Style::new().reversed());
         let mut state = TableState::default().with_selected(self.position());
         frame.render_stateful_widget(list, table, &mut state);
-        let below = Paragraph::new(self.detail()).wrap(Wrap { trim: false });
-        frame.render_widget(below, detail);
+        let text = self.detail();
+        let lines = text.lines().map(|line| squeezed(line, detail.width.into()));
+        frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>().join("\n")), detail);
     }
 
     /// Returns the details of the chosen process.
@@ -303,6 +307,27 @@ impl Screen {
         }
         text
     }
+}
+
+/// Returns the keys that fit into a line, whole.
+fn keys_within(room: usize) -> String {
+    let mut line = String::new();
+    for key in KEYS {
+        let gap = if line.is_empty() { "" } else { "  " };
+        if line.len() + gap.len() + key.len() > room {
+            break;
+        }
+        line = line + gap + key;
+    }
+    line
+}
+
+/// Returns a line of a table with single blanks between its cells, if it would not fit otherwise.
+fn squeezed(line: &str, room: usize) -> String {
+    if line.chars().count() <= room {
+        return line.to_owned();
+    }
+    cut(&line.split_whitespace().collect::<Vec<_>>().join(" "), room)
 }
 
 fn threshold(row: &Row) -> u64 {
@@ -387,6 +412,33 @@ mod tests {
             let leave = Event::Key(KeyCode::Esc.into());
             assert!(!screen.leaves_on(&leave));
             assert_eq!(drawn(&mut screen, columns, lines), shown, "rows are back at once");
+        }
+    }
+
+    #[test]
+    fn narrow_terminal_cuts_nothing_in_two_and_tells_equal_names_apart() {
+        let mut screen = Screen::default();
+        let named = |pid: i32| Row {
+            command: format!("python3 /srv/jobs/train.py --shard {pid}"),
+            ..row(pid, 0.0)
+        };
+        screen.take((1..=3).map(named).collect());
+        for columns in [40, 80] {
+            let shown = drawn(&mut screen, columns, 24);
+            for pid in 1..=3 {
+                let end = format!("…{pid} ");
+                let end = if columns < 80 { end } else { format!("{pid} ") };
+                assert!(shown[pid + 1].contains(&end), "{columns}: {shown:?}");
+            }
+            // Each line of the pane begins with its own first word: none is the rest of another.
+            let pane = shown.iter().position(|line| line.contains("(pid ")).unwrap();
+            let words = ["large", "by", "reads", "not", "copied", "channel", "learned"];
+            for line in shown[pane + 1..shown.len() - 1].iter().filter(|l| !l.trim().is_empty()) {
+                let word = line.split_whitespace().next().unwrap();
+                assert!(words.contains(&word), "{columns}: {line:?}");
+            }
+            let keys = shown.last().unwrap().trim_end();
+            assert!(KEYS.iter().any(|key| keys.ends_with(key)), "{keys:?}");
         }
     }
 }
