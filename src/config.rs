@@ -6,8 +6,9 @@
 mod environment;
 mod programs;
 
+use crate::backend::ENGINES;
 use crate::backend::copy_loop::CopyLoop;
-use crate::backend::gpu;
+use crate::backend::engine::{self, Choice, CopyOptions};
 use crate::backend::threads::workers::MOST_WORKERS;
 use crate::ipc;
 use adma_shared::knobs::{self, Value};
@@ -66,9 +67,8 @@ pub enum LiveFiles {
 pub enum Backend {
     #[default]
     Auto,
-    /// The kernel helper, whichever driver its channels are of.
-    Dma,
-    Gpu,
+    /// The engine of this name.
+    Engine(&'static str),
     Threads,
     Libc,
 }
@@ -123,11 +123,14 @@ impl Config {
             Value::Share(value) => share = Some(value),
         }
         match (knob, word) {
-            ("ADMA_BACKEND", "dma" | "ioat") => self.backend = Backend::Dma, // ioat: before DSA
-            ("ADMA_BACKEND", "gpu") => self.backend = Backend::Gpu,
             ("ADMA_BACKEND", "threads") => self.backend = Backend::Threads,
             ("ADMA_BACKEND", "libc") => self.backend = Backend::Libc,
-            ("ADMA_BACKEND", _) => self.backend = Backend::Auto,
+            ("ADMA_BACKEND", _) => {
+                let mut names = ENGINES.iter().map(|engine| engine.words());
+                let found =
+                    names.find(|words| words.contains(&word)).and_then(|words| words.first());
+                self.backend = found.map_or(Backend::Auto, |name| Backend::Engine(name));
+            }
             ("ADMA_GOAL", _) => self.goal = if word == "cpu" { Goal::Cpu } else { Goal::Time },
             ("ADMA_MIN_BYTES", _) => self.min_bytes = number,
             ("ADMA_CHANNELS", _) => self.channels = number,
@@ -162,13 +165,25 @@ impl Config {
         }
     }
 
-    /// Returns the settings of a graphics card; `None`: not asked for, and never used by default,
-    /// because that starts a context there.
-    pub fn gpu(&self) -> Option<gpu::Settings> {
+    /// Returns what engines need to know.
+    pub fn engine_settings(&self) -> engine::Settings {
+        let choice = match self.backend {
+            Backend::Auto => Choice::Any,
+            Backend::Engine(name) => Choice::Named(name),
+            Backend::Threads | Backend::Libc => Choice::None,
+        };
         let spare_cpus = self.goal == Goal::Cpu;
-        let wanted = self.backend == Backend::Gpu || (self.backend == Backend::Auto && spare_cpus);
-        let floor = self.min_bytes.unwrap_or(gpu::FLOOR);
-        wanted.then_some(gpu::Settings { floor, keep: self.keep, spare_cpus })
+        engine::Settings { choice, spare_cpus, min_bytes: self.min_bytes, keep: self.keep }
+    }
+
+    /// Returns how engines are to copy, over this many channels.
+    pub fn copy_options(&self, channels: Option<usize>) -> CopyOptions {
+        CopyOptions {
+            channels,
+            share: self.cpu_share,
+            spins: self.spins(),
+            spare_cpus: self.goal == Goal::Cpu,
+        }
     }
 
     /// Returns whether a caller stays awake while an engine copies: a share is fixed, at 0 above all,

@@ -12,10 +12,11 @@ mod outcome;
 mod perform;
 mod reads;
 
+use crate::backend::engine::{CopyEngine, CopyOptions, Handle};
 use crate::backend::kernel_calls::remote::{self, TransferCall};
 use crate::backend::threads::refusal::Refusal;
 use crate::backend::threads::task::{Task, Work};
-use crate::backend::{asynchronous, gpu, ioat, libc as original, threads};
+use crate::backend::{ENGINES, asynchronous, libc as original, threads};
 use crate::config::{Backend, Config};
 use crate::functions::{KERNEL_CALLS_FROM, NEVER, Op};
 use crate::learn::{FLOOR, Learner};
@@ -68,7 +69,12 @@ pub struct Dispatcher {
     sampled: AtomicUsize,
     /// Ticks of the calls that libc has made since the last shared one.
     libc_ticks: AtomicU64,
-    pub ioat: ioat::Engine,
+    /// Address of the engine that is or was up, by its `Handle`; 0: none, or workers.
+    carrier: AtomicUsize,
+    /// Set if an engine beside it is wanted.
+    beside: AtomicBool,
+    #[cfg(test)]
+    pub fakes: crate::os::once::Once<&'static [&'static dyn CopyEngine]>,
     /// One for each `Kind`.
     learners: [Learner; Kind::ALL.len()],
     pub recorder: Statistics,
@@ -84,7 +90,29 @@ impl Dispatcher {
 
     /// Sets the configuration. No copy arrives before `open`.
     pub fn configure(&self, config: &'static Config) {
+        let settings = config.engine_settings();
+        let is_wanted = |engine: Handle| engine.is_beside() && engine.is_wanted(&settings);
+        self.beside.store(self.engines().any(is_wanted), Ordering::Relaxed);
         self.config.store(core::ptr::from_ref(config).cast_mut(), Ordering::Release);
+    }
+
+    /// Returns the engines of this process.
+    fn list(&self) -> &'static [&'static dyn CopyEngine] {
+        #[cfg(test)]
+        if let Some(fakes) = self.fakes.get() {
+            return fakes;
+        }
+        ENGINES
+    }
+
+    pub fn engines(&self) -> impl Iterator<Item = Handle> {
+        Handle::all(self.list())
+    }
+
+    /// Returns the engine, other than workers, that is or was up.
+    pub fn carrier(&self) -> Option<Handle> {
+        // SAFETY: 0, or what `start` has put there.
+        unsafe { Handle::from_address(self.carrier.load(Ordering::Acquire)) }
     }
 
     #[inline]
@@ -146,12 +174,8 @@ impl Dispatcher {
         if wanted > 0 { Some(wanted) } else { config.channels }
     }
 
-    fn how_ioat(&self, config: &Config) -> ioat::Options {
-        ioat::Options {
-            channels: self.channels(config),
-            share: config.cpu_share,
-            spins: config.spins(),
-        }
+    fn copy_options(&self, config: &Config) -> CopyOptions {
+        config.copy_options(self.channels(config))
     }
 
     /// Opens the entries to copies. The last step of start-up.
@@ -193,7 +217,7 @@ impl Dispatcher {
         remote::forget_after_fork(); // small transfers take its lock, and start no engine
         if state != life::COLD {
             threads::forget_after_fork();
-            self.ioat.forget_after_fork();
+            self.engines().filter(|engine| !engine.is_beside()).for_each(|engine| engine.forget());
             cpus::forget_after_fork();
         }
         brief_file::forget_after_fork();
@@ -205,8 +229,8 @@ impl Dispatcher {
         asynchronous::forget_after_fork();
         Self::forget_unaided();
         let Some(config) = self.config() else { return };
-        if config.gpu().is_some() {
-            gpu::GPU.forget_after_fork();
+        if self.beside.load(Ordering::Relaxed) {
+            self.engines().filter(|engine| engine.is_beside()).for_each(|engine| engine.forget());
         }
         if config.counts() || config.profile {
             self.recorder.forget_after_fork();

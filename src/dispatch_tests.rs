@@ -83,16 +83,22 @@ fn copies_and_fills_of_fresh_memory_teach_nothing_about_others() {
 
 // ---- the kernel helper ---------------------------------------------------------------
 
-use crate::backend::ioat::abi;
+use crate::backend::engine::CopyEngine;
 use crate::backend::ioat::fake::{Kernel as Helper, Trouble};
+use crate::backend::ioat::{self, abi};
 
-fn helped(helper: &'static Helper, change: impl FnOnce(&mut Config)) -> Dispatcher {
+fn helped(
+    helper: &'static Helper,
+    change: impl FnOnce(&mut Config),
+) -> (Dispatcher, &'static ioat::Engine) {
     let dispatcher = dispatcher(|config| {
         config.backend = Backend::Auto;
         change(config);
     });
-    dispatcher.ioat.helper.set_fake(helper);
-    dispatcher
+    let engine: &'static ioat::Engine = Box::leak(Box::new(ioat::Engine::new()));
+    engine.helper.set_fake(helper);
+    dispatcher.fakes.set(Box::leak(Box::new([engine as &dyn CopyEngine])));
+    (dispatcher, engine)
 }
 
 fn refusing(errno: i32) -> Trouble {
@@ -105,10 +111,10 @@ fn threads_serve_where_the_helper_has_no_channels_or_is_not_wanted() {
     let cases =
         [(Helper::with(info), Backend::Auto, libc::ENODEV), (Helper::new(4), Backend::Threads, 0)];
     for (helper, backend, why_not) in cases {
-        let dispatcher = helped(helper, |config| config.backend = backend);
+        let (dispatcher, engine) = helped(helper, |config| config.backend = backend);
         copy(&dispatcher, 50_000);
         assert_eq!(dispatcher.backend(), ("threads", 2));
-        assert_eq!(dispatcher.ioat.why_not(), why_not);
+        assert_eq!(engine.why_not(), why_not);
     }
 }
 
@@ -117,7 +123,7 @@ fn helper_that_fails_for_good_is_not_asked_again_and_a_busy_one_is() {
     use libc::{EBADF, EINVAL, ENODEV, ENOSYS, ENOTTY, EPERM};
     for errno in [ENODEV, EBADF, ENOTTY, EPERM, ENOSYS, EINVAL] {
         let helper = Helper::new(2);
-        let dispatcher = helped(helper, |_| {});
+        let (dispatcher, _) = helped(helper, |_| {});
         assert_eq!(copy(&dispatcher, 50_000), Path::Engine);
         helper.make([refusing(errno)]);
         let why = if errno == ENODEV { Fallback::NoChannels } else { Fallback::Refused };
@@ -128,7 +134,7 @@ fn helper_that_fails_for_good_is_not_asked_again_and_a_busy_one_is() {
         assert_eq!((dispatcher.backend().0, dispatcher.why_not()), ("ioat", Some(why.name())));
     }
     let helper = Helper::new(2);
-    let dispatcher = helped(helper, |_| {});
+    let (dispatcher, _) = helped(helper, |_| {});
     helper.make([refusing(libc::EAGAIN), refusing(libc::EBUSY)]);
     assert_eq!(copy(&dispatcher, 50_000), Path::Libc(Fallback::Busy));
     assert_eq!(copy(&dispatcher, 50_000), Path::Libc(Fallback::Busy));
@@ -138,7 +144,7 @@ fn helper_that_fails_for_good_is_not_asked_again_and_a_busy_one_is() {
 #[test]
 fn addresses_that_do_not_suit_the_helper_stay_with_libc() {
     let info = abi::Info { src_align: 64, ..Helper::new(2).info() };
-    let dispatcher = helped(Helper::with(info), |_| {});
+    let (dispatcher, _) = helped(Helper::with(info), |_| {});
     let (source, mut target) = (vec![7u8; 100_000], vec![0u8; 100_000]);
     let (dst, src) = (target.as_mut_ptr() as usize, source.as_ptr() as usize);
     for shift in [1, 32, 63] {
@@ -154,7 +160,7 @@ fn addresses_that_do_not_suit_the_helper_stay_with_libc() {
 #[test]
 fn learning_with_the_helper_tries_it_and_never_streams() {
     let helper = Helper::new(2);
-    let dispatcher = helped(helper, |config| config.min_bytes = None);
+    let (dispatcher, _) = helped(helper, |config| config.min_bytes = None);
     for _ in 0..60 {
         copy(&dispatcher, STREAM_FROM + 12_345);
     }
@@ -165,7 +171,7 @@ fn learning_with_the_helper_tries_it_and_never_streams() {
 /// The engine copies only: the rest goes to libc, and the report says why.
 #[test]
 fn fills_and_comparisons_stay_with_the_cpu_beside_the_helper() {
-    let dispatcher = helped(Helper::new(2), |_| {});
+    let (dispatcher, _) = helped(Helper::new(2), |_| {});
     assert_eq!(copy(&dispatcher, 50_000), Path::Engine);
     let (mut a, b) = (vec![1u8; 100_000], vec![7u8; 100_000]);
     let (dst, src) = (a.as_mut_ptr() as usize, b.as_ptr() as usize);

@@ -34,9 +34,9 @@
 //!                            refuses is tried again
 //!             signals/       our handler in front of the program's, for bad pages; the one that
 //!                            looks up: it asks workers whether the stack it is on is theirs
-//!             engine/        what engines have in common; request: one that goes on by itself;
-//!                            stretch: a long copy, part by part; tuning: what past copies tell about
-//!                            the next one
+//!             engine/        the trait of engines that copy by themselves, and what they share;
+//!                            request: one that goes on by itself; stretch: a long copy, part by
+//!                            part; tuning: what past copies tell about the next one
 //!             mode: all bits of a copy's mode word; copy_loop: how bytes move; alone: streaming
 //!             stores of a caller without help; libc: the originals
 //! plan        overlap, head / body / tail, pieces: pure arithmetic

@@ -3,10 +3,10 @@
 mod figures;
 
 use crate::backend::asynchronous;
-use crate::backend::ioat::helper;
+use crate::backend::ioat::IOAT;
 use crate::backend::threads::task::{Task, Work};
 use crate::backend::threads::workers::{self, Dismissal};
-use crate::backend::{gpu, libc as original, signals};
+use crate::backend::{ENGINES, libc as original, signals};
 use crate::config::{Backend, Config, Level, LiveFiles};
 use crate::dispatch::Dispatcher;
 use crate::os::lookup::{self, rare};
@@ -83,12 +83,15 @@ fn start() {
     asynchronous::init();
     let Some(config) = CONFIG.set(config::from_environment()) else { return };
     if config.check {
-        check::run(config, &DISPATCHER.ioat);
+        check::run(config);
     }
     // The command that collects reports has warned for all processes.
     let is_collected = matches!(config.live, LiveFiles::In(_));
-    if config.backend == Backend::Dma && config.log >= Level::Warn && !is_collected {
-        complain_about_helper();
+    if let Backend::Engine(name) = config.backend
+        && config.log >= Level::Warn
+        && !is_collected
+    {
+        complain_about(name);
     }
     if config.verify > 0 {
         // SAFETY: just copied.
@@ -102,8 +105,8 @@ fn start() {
         engines: config.ipc_engine,
         patience: config.ipc_timeout as u64 * 1_000_000_000,
         helper: || {
-            let (engine, how) = DISPATCHER.helper()?;
-            Some(ipc::HelperEngine { engine, how })
+            let (engine, how) = DISPATCHER.other_engine()?;
+            engine.is(&IOAT).then_some(ipc::HelperEngine { engine: &IOAT, how })
         },
         workers: || {
             let count = || DISPATCHER.helpers();
@@ -139,9 +142,9 @@ fn start() {
         // to atomics.
         unsafe { register(Some(before_fork), Some(after_fork_here), Some(after_fork), object) };
     }
-    // A filter may kill for its system calls.
-    if let Some(settings) = config.gpu().filter(|_| sys::NoFilter::look().is_some()) {
-        gpu::start(&settings);
+    let settings = config.engine_settings();
+    for engine in ENGINES.iter().filter(|engine| engine.is_wanted(&settings)) {
+        engine.prepare(&settings);
     }
     // Both at once: until here every copy, our own included, is the bootstrap's.
     DISPATCHER.configure(config);
@@ -153,15 +156,12 @@ fn note_end(bytes: usize, begun: u64) {
     DISPATCHER.note_end(bytes, begun);
 }
 
-/// Warns that the helper which the user has asked for is missing. It is not opened: that is done by the
-/// first large copy.
-fn complain_about_helper() {
-    let remedy = match -sys::may_read(helper::PATH) as i32 {
-        0 => return,
-        libc::EACCES => "no permission for /dev/adma (join the group adma)",
-        _ => "no /dev/adma (load the kernel helper, see adma(7))",
-    };
-    say(format_args!("ADMA_BACKEND=dma: {remedy}; using threads"));
+/// Warns that the engine which the user has asked for is missing.
+fn complain_about(name: &str) {
+    let engine = ENGINES.iter().find(|engine| engine.words().contains(&name));
+    if let Some(remedy) = engine.and_then(|engine| engine.remedy()) {
+        say(format_args!("ADMA_BACKEND={name}: {remedy}; using threads"));
+    }
 }
 
 /// Dismisses workers: a program that counts its threads after a fork would find idle ones.
@@ -169,13 +169,13 @@ fn complain_about_helper() {
 extern "C" fn before_fork() {
     workers::dismiss(Dismissal::Alone);
     Dispatcher::forget_unaided();
-    DISPATCHER.ioat.let_go();
+    DISPATCHER.carrier().inspect(|engine| engine.before_fork());
 }
 
 /// Runs in the parent after a fork.
 #[unsafe(link_section = ".text.fork")]
 extern "C" fn after_fork_here() {
-    DISPATCHER.ioat.keep_again();
+    DISPATCHER.carrier().inspect(|engine| engine.after_fork());
 }
 
 /// Returns the figures of the report; `None`: nothing is counted.

@@ -6,13 +6,22 @@ pub mod alone;
 pub mod asynchronous;
 pub mod copy_loop;
 pub mod engine;
-pub mod gpu;
-pub mod ioat;
 pub mod kernel_calls;
 pub mod libc;
 pub mod mode;
 pub mod signals;
 pub mod threads;
+
+macro_rules! engines {
+    ($($folder:ident::$engine:ident),* $(,)?) => {
+        $(pub mod $folder;)*
+
+        /// The engines that copy by themselves, in the order in which they are tried.
+        pub static ENGINES: &[&dyn engine::CopyEngine] = &[$(&$folder::$engine),*];
+    };
+}
+
+engines! { ioat::IOAT, gpu::GPU }
 
 use crate::os::{process, sys::NoNewFilter};
 

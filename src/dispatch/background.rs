@@ -53,14 +53,15 @@ impl Dispatcher {
         let streams = config.copy_loop.is_none() && stores.streaming_pays(largest);
         let stream_from = if streams { STREAM_FROM } else { usize::MAX };
         let copy_loop = config.copy_loop.unwrap_or(CopyLoop::Ordinary);
+        let how = self.copy_options(config);
         Ok(match self.ready(config, usize::MAX)? {
             EngineKind::Threads(workers) => {
-                asynchronous::By::Workers { workers, copy_loop, stream_from }
+                let is_wanted = self.beside.load(Ordering::Relaxed);
+                let beside = if is_wanted { self.list() } else { &[] };
+                asynchronous::By::Workers { workers, copy_loop, stream_from, beside, how }
             }
-            EngineKind::Ioat => {
-                asynchronous::By::Helper(&self.ioat, self.how_ioat(config), copy_loop)
-            }
-            EngineKind::Gpu => return Err(Fallback::Unsupported), // never the only one
+            EngineKind::Other(engine) => asynchronous::By::Engine(engine, how, copy_loop),
+            EngineKind::Beside(_) => return Err(Fallback::Unsupported), // never the only one
         })
     }
 

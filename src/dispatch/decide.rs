@@ -4,7 +4,7 @@ use super::engine::EngineKind;
 use super::operation::{Kind, Operation};
 use super::{Dispatcher, FRESH_FROM};
 use crate::backend::copy_loop::CopyLoop;
-use crate::backend::gpu;
+use crate::backend::engine::Handle;
 use crate::backend::threads::Pieces;
 use crate::config::Config;
 use crate::learn::{Cell, Copier, Learner, STREAM_ALONE_FROM, STREAM_FROM, Verdict};
@@ -101,13 +101,16 @@ impl Dispatcher {
         if len < self.min(config) {
             return Err(Fallback::BelowMin);
         }
-        let carded = self.offloads(config) && config.gpu().is_some();
-        if carded && copy.is_some_and(|(dst, src)| gpu::GPU.takes(dst, src, len)) {
-            return Ok(EngineKind::Gpu);
+        if self.beside.load(Ordering::Relaxed)
+            && self.offloads(config)
+            && let Some((dst, src)) = copy
+            && let Some(engine) = self.engine_beside(dst, src, len)
+        {
+            return Ok(EngineKind::Beside(engine));
         }
         match (self.ready(config, len)?, copy) {
-            (EngineKind::Ioat, None) => Err(Fallback::Unsupported),
-            (EngineKind::Ioat, Some((dst, src))) if !self.ioat.suits(dst, src) => {
+            (EngineKind::Other(_), None) => Err(Fallback::Unsupported),
+            (EngineKind::Other(engine), Some((dst, src))) if !engine.takes(dst, src, len) => {
                 Err(Fallback::Unaligned)
             }
             (engine, _) if self.learns(config) && self.is_overloaded(engine) => Err(Fallback::Busy),
@@ -124,6 +127,14 @@ impl Dispatcher {
     }
 }
 
+impl Dispatcher {
+    /// Returns the engine beside the others that takes a copy.
+    #[cold]
+    fn engine_beside(&self, dst: usize, src: usize, len: usize) -> Option<Handle> {
+        self.engines().find(|engine| engine.is_beside() && engine.takes(dst, src, len))
+    }
+}
+
 impl Decision<'_> {
     /// Returns whether the caller has real-time scheduling: asked at most once, before the first step
     /// that can wait for another thread.
@@ -136,7 +147,8 @@ impl Decision<'_> {
     fn look_for_fresh_memory(&mut self, operation: &impl Operation) {
         let (len, by_libc) = (operation.len(), self.by.is_err() || !self.cell.is_shared());
         match self.by {
-            Ok(EngineKind::Ioat | EngineKind::Gpu) | Err(Fallback::Overlap | Fallback::Off) => {}
+            Ok(EngineKind::Other(_) | EngineKind::Beside(_))
+            | Err(Fallback::Overlap | Fallback::Off) => {}
             _ if by_libc && self.cell.libc_is_fault_free() => {}
             Err(Fallback::Busy) if self.learner.is_unasked() => {}
             _ => {
@@ -156,7 +168,7 @@ impl Decision<'_> {
     /// Asks the learner whether sharing pays, and how many bytes are timed first. The cell does not
     /// learn from calls that go to libc for another reason.
     fn ask_learner(&mut self, operation: &impl Operation) {
-        if !self.by.is_ok_and(|by| by != EngineKind::Gpu) {
+        if !self.by.is_ok_and(|by| !by.is_beside()) {
             return;
         }
         let (cell, len) = (self.cell, operation.len());

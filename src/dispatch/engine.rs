@@ -6,9 +6,10 @@
 //! lose by it. So these stay with libc until they have taken `START_TICKS` together.
 
 use super::Dispatcher;
+use crate::backend::engine::{CopyOptions, Handle};
 use crate::backend::threads::{self, workers};
-use crate::backend::{Refused, gpu, ioat, may_start};
-use crate::config::{Backend, Config};
+use crate::backend::{Refused, may_start};
+use crate::config::Config;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::{cpus, process, real_time, sys};
 use crate::stats::Fallback;
@@ -34,7 +35,8 @@ pub mod life {
     pub const COLD: u32 = 0;
     pub const STARTING: u32 = 1;
     pub const THREADS: u32 = 2;
-    pub const IOAT: u32 = 3;
+    /// The engine of `Dispatcher::carrier`.
+    pub const ENGINE: u32 = 3;
     pub const OFF: u32 = 4;
 }
 
@@ -43,19 +45,27 @@ pub mod life {
 pub enum EngineKind {
     /// This many workers beside the caller.
     Threads(usize),
-    Ioat,
-    /// Beside one of the other two, for memory that the card can reach.
-    Gpu,
+    /// An engine that copies by itself.
+    Other(Handle),
+    /// Beside one of the other two, for copies that it takes.
+    Beside(Handle),
+}
+
+impl EngineKind {
+    pub fn is_beside(self) -> bool {
+        matches!(self, EngineKind::Beside(_))
+    }
 }
 
 impl Dispatcher {
-    /// Returns the kernel helper and its options, started if need be; `None`: there is none, or it
-    /// is not wanted.
-    pub fn helper(&self) -> Option<(&ioat::Engine, ioat::Options)> {
+    /// Returns the engine other than workers, and its options, started if need be; `None`: there is
+    /// none, or it is not wanted.
+    pub fn other_engine(&self) -> Option<(Handle, CopyOptions)> {
         let config = self.config()?;
-        let up = self.ready(config, usize::MAX).ok()? == EngineKind::Ioat
-            && !self.closed.load(Ordering::Relaxed);
-        up.then_some((&self.ioat, self.how_ioat(config)))
+        let ready = self.ready(config, usize::MAX).ok()?;
+        let EngineKind::Other(engine) = ready else { return None };
+        let is_open = !self.closed.load(Ordering::Relaxed);
+        is_open.then(|| (engine, self.copy_options(config)))
     }
 
     /// Returns the number of workers for messages, started if need be; 0: none, or no CPU for them.
@@ -96,28 +106,32 @@ impl Dispatcher {
 
     /// Returns the name of the engine that is or was up, and its number of channels; libc has none.
     pub fn backend(&self) -> (&'static str, usize) {
-        if gpu::GPU.was_up() {
-            return ("gpu", gpu::CHANNELS);
-        }
-        match (self.ioat.channels(), self.workers()) {
-            (0, 0) if threads::CALLER_BYTES.load(Ordering::Relaxed) == 0 => ("libc", 0),
-            (0, workers) => ("threads", workers),
-            (channels, _) => ("ioat", channels),
+        let is_beside = |engine: &Handle| engine.is_beside();
+        let all = self.engines().filter(is_beside).chain(self.engines().filter(|e| !is_beside(e)));
+        let mut up = all.map(|engine| (engine.name(), engine.counts().channels));
+        match (up.find(|&(_, channels)| channels > 0), self.workers()) {
+            (Some(up), _) => up,
+            (None, 0) if threads::CALLER_BYTES.load(Ordering::Relaxed) == 0 => ("libc", 0),
+            (None, workers) => ("threads", workers),
         }
     }
 
     /// Returns why no engine is up; `None`: one is.
     pub fn why_not(&self) -> Option<&'static str> {
         match self.engine.load(Ordering::Relaxed) {
-            _ if gpu::GPU.is_up() => None,
+            _ if self.beside_is_up() => None,
             life::THREADS if self.workers() == 0 => Some(Fallback::OneCpu.name()),
-            life::THREADS | life::IOAT => None,
+            life::THREADS | life::ENGINE => None,
             life::OFF => Some(self.why_off().name()),
             _ if self.config().is_some_and(|config| !self.offloads(config)) => {
                 Some(Fallback::Off.name())
             }
             _ => Some("no large copy was made"),
         }
+    }
+
+    fn beside_is_up(&self) -> bool {
+        self.engines().any(|engine| engine.is_beside() && engine.is_up())
     }
 
     /// Leaves calls to libc from the next one on, until `resume`; pauses nest.
@@ -139,7 +153,7 @@ impl Dispatcher {
         }
         match self.engine.load(Ordering::Acquire) {
             life::THREADS if workers::are_made() || self.pays(config, len) => self.threads(),
-            life::IOAT => Ok(EngineKind::Ioat),
+            life::ENGINE => self.carrier().map(EngineKind::Other).ok_or(Fallback::Starting),
             life::COLD if self.pays(config, len) => self.start(config),
             life::THREADS | life::COLD | life::STARTING => Err(Fallback::Starting),
             _ => Err(self.why_off()),
@@ -158,7 +172,7 @@ impl Dispatcher {
     /// for one. Touches one page only: the child of a fork, or a short program, pays for each.
     pub(super) fn is_unaided(&self, config: &Config, len: usize) -> bool {
         self.engine.load(Ordering::Relaxed) == life::COLD
-            && config.gpu().is_none()
+            && !self.beside.load(Ordering::Relaxed)
             && !self.pays(config, len)
     }
 
@@ -196,14 +210,17 @@ impl Dispatcher {
         if self.engine.compare_exchange(cold, starting, got, other).is_err() {
             return Err(Fallback::Starting);
         }
-        let asks_helper = matches!(config.backend, Backend::Auto | Backend::Dma);
-        if asks_helper && !self.no_helper.is_recent() && self.ioat.start(allowed) {
-            config.keep.inspect(|&bytes| self.ioat.keep(bytes));
-            workers::start(1); // for callers that wait for a word and never ask
-            self.engine.store(life::IOAT, Ordering::Release);
-            return Ok(EngineKind::Ioat);
-        }
-        if asks_helper {
+        let settings = config.engine_settings();
+        let is_recent = self.no_helper.is_recent();
+        for engine in self.engines().filter(|engine| !engine.is_beside()) {
+            if !engine.is_wanted(&settings) {
+                continue;
+            }
+            if !is_recent && engine.start(&settings, allowed) {
+                self.carrier.store(engine.address(), Ordering::Release);
+                self.engine.store(life::ENGINE, Ordering::Release);
+                return Ok(EngineKind::Other(engine));
+            }
             self.no_helper.note();
         }
         if !self.start_workers(config) {

@@ -49,7 +49,7 @@ impl Dispatcher {
         // waited. Where as many ranks as CPUs poll, no rank gains by another's CPU.
         let waited = operation.kind().is_by_kernel() && completion.seen.late;
         // A busy card says nothing about the CPUs.
-        let asked_cpus = decision.by.is_ok_and(|by| by != EngineKind::Gpu);
+        let asked_cpus = decision.by.is_ok_and(|by| !by.is_beside());
         if waited || completion.refused == Some(Fallback::Busy) && asked_cpus {
             self.overload.note();
         }

@@ -6,8 +6,7 @@ use super::engine::EngineKind;
 use super::operation::Operation;
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::threads::{self, Pieces, Seen, workers};
-use crate::backend::{Refused, alone, gpu};
-use crate::config::Goal;
+use crate::backend::{Refused, alone};
 use crate::learn::Copier;
 use crate::os::huge_pages::Region;
 use crate::os::sys;
@@ -79,16 +78,10 @@ impl Dispatcher {
                     let huge = region;
                     operation.share(from, &threads::Options { workers, pieces, share, fresh, huge })
                 }
-                (EngineKind::Ioat, Some((dst, src))) => {
+                (EngineKind::Other(other) | EngineKind::Beside(other), Some((dst, src))) => {
                     region.inspect(|region| region.make_pages(dst, len));
-                    let copied = self.ioat.copy(dst, src, len, &self.how_ioat(config));
+                    let copied = other.copy(dst, src, len, &self.copy_options(config));
                     copied.map(|()| (0, Seen::default()))
-                }
-                (EngineKind::Gpu, Some((dst, src))) => {
-                    region.inspect(|region| region.make_pages(dst, len));
-                    let spare_cpus = config.goal == Goal::Cpu;
-                    let how = gpu::Options { share, spins: config.spins(), spare_cpus };
-                    gpu::GPU.copy(dst, src, len, &how).map(|()| (0, Seen::default()))
                 }
                 (_, None) => Err(Refused::Busy), // was decided otherwise
             }

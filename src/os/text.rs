@@ -49,6 +49,27 @@ pub fn as_text(bytes: &mut [u8]) -> &str {
     core::str::from_utf8(bytes).unwrap_or_default()
 }
 
+/// Writes items with commas between.
+pub fn write_list<T>(
+    out: &mut dyn Write,
+    items: impl IntoIterator<Item = T>,
+    write: impl Fn(&mut dyn Write, T) -> fmt::Result,
+) -> fmt::Result {
+    for (number, item) in items.into_iter().enumerate() {
+        out.write_str(if number == 0 { "" } else { "," })?;
+        write(out, item)?;
+    }
+    Ok(())
+}
+
+/// Writes the members of a JSON object.
+pub fn write_numbers<'a>(
+    out: &mut dyn Write,
+    numbers: impl IntoIterator<Item = (&'a str, u64)>,
+) -> fmt::Result {
+    write_list(out, numbers, |out, (name, number)| write!(out, "\"{name}\":{number}"))
+}
+
 /// Describes an errno, of the few that opening and writing a file give. libc's own texts may have
 /// to be translated, which allocates.
 pub fn meaning(errno: i32) -> &'static str {

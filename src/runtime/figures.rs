@@ -3,25 +3,26 @@
 //! The figures are counted where things happen, in every module below; here they come together.
 
 use super::{DISPATCHER, Process};
-use crate::backend::ioat::{helper, queues};
+use crate::backend::engine::{Counts, Form, Handle};
+use crate::backend::threads;
 use crate::backend::threads::workers;
-use crate::backend::{gpu, may_start, threads};
 use crate::config::{Config, Level, LiveFiles};
 use crate::dispatch::operation::Kind;
 use crate::os::lock::TryLock;
 use crate::os::lookup::rare;
-use crate::os::text::{as_text, meaning, say_to};
+use crate::os::text::{as_text, say_to};
 use crate::os::{process, sys};
 use crate::stats::Recorder;
 use crate::stats::file::{NotKept, Place};
 use crate::stats::live::{self, Control, Live, MOST_CHANNELS, word};
 use crate::stats::modules;
 use crate::stats::report::{BUFFERS, write_all};
-use crate::stats::snapshot::{HelperCounts, Snapshot};
+use crate::stats::snapshot::{EngineReport, Snapshot};
 use alloc::ffi::CString;
 use alloc::fmt::format;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_void};
+use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Lets the first large copy make a file with what is counted, for others to read.
@@ -60,9 +61,8 @@ fn publish(live: &'static Live) {
     facts.floor.store(DISPATCHER.floor() as u64, relaxed);
     facts.min_bytes.store(DISPATCHER.fixed_threshold().unwrap_or(0) as u64, relaxed);
     facts.threshold.store(DISPATCHER.threshold().unwrap_or(0) as u64, relaxed);
-    let ioat = &DISPATCHER.ioat.counts;
     let count = |count: &AtomicU64| count.load(relaxed);
-    facts.faults.store(count(&threads::FAULTS) + count(&ioat.faults), relaxed);
+    facts.faults.store(faults(), relaxed);
     facts.taken_back.store(count(&threads::TAKEN_BACK), relaxed);
     facts.caller_bytes.store(caller_bytes(), relaxed);
     for (number, to) in facts.channel_bytes.iter().enumerate().take(channels) {
@@ -127,9 +127,11 @@ pub(super) fn report(process: &Process, stderr: Option<i32>) {
     let bytes: [u64; workers::MOST_WORKERS] =
         core::array::from_fn(|number| bytes_of_channel(backend, number));
     let used = bytes.iter().rposition(|&bytes| bytes > 0).map_or(0, |last| last + 1);
-    let ioat = &DISPATCHER.ioat.counts;
-    let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
-    let mut room = [0; queues::ROOM];
+    let engine = engine_named(backend);
+    let of_engine = |form: Form, out: &mut dyn Write| match engine {
+        Some(engine) => engine.report(form, nanoseconds_per_tick, out),
+        None => Ok(()),
+    };
     let snapshot = Snapshot {
         recorder,
         pid: sys::getpid(),
@@ -142,27 +144,9 @@ pub(super) fn report(process: &Process, stderr: Option<i32>) {
         nanoseconds_per_tick,
         caller_bytes: caller_bytes(),
         channel_bytes: &bytes[..used.max(channels)],
-        faults: count(&threads::FAULTS) + count(&ioat.faults),
-        taken_back: count(&threads::TAKEN_BACK),
-        helper: (backend == "ioat").then(|| HelperCounts {
-            held: may_start().map_or("", |allowed| queues::held(&mut room, allowed)),
-            counts: [
-                ("submit_calls", count(&ioat.submits)),
-                ("wait_calls", count(&ioat.waits)),
-                ("system_calls", count(&ioat.submits) + count(&ioat.waits) + count(&ioat.others)),
-                ("redone_pieces", count(&ioat.redone)),
-                ("requests", count(&ioat.requests)),
-                ("pinned_pages", count(&ioat.pinned_pages)),
-            ],
-            costs: core::array::from_fn(|i| {
-                let nanoseconds = count(&ioat.ticks[i]) as f64 * nanoseconds_per_tick;
-                (["submission", "engine", "completion"][i], nanoseconds as u64)
-            }),
-            // These are system calls, for which a newer filter might kill.
-            kept: may_start().ok().and_then(|_| DISPATCHER.ioat.kept()),
-            module: may_start().ok().and_then(helper::counted),
-        }),
-        registrations: (backend == "gpu").then(|| gpu::GPU.counts.of_registrations()),
+        faults: faults(),
+        taken_back: threads::TAKEN_BACK.load(Ordering::Relaxed),
+        engine: engine.map(|_| &of_engine as EngineReport<'_>),
         messages,
         profile: config.profile,
         command: DISPATCHER.recorder.command(),
@@ -207,20 +191,31 @@ pub(super) fn stats() -> [u64; 8] {
     [engine, bytes[0], libc, bytes[1], sent.0, sent.1, received.0, received.1]
 }
 
+/// Returns the sum of one counter over all engines but workers.
+fn of_engines(counter: impl Fn(Counts<'_>) -> u64) -> u64 {
+    DISPATCHER.engines().fold(0, |sum, engine| sum.wrapping_add(counter(engine.counts())))
+}
+
 /// Returns the bytes that callers have copied themselves, beside any engine.
 fn caller_bytes() -> u64 {
-    let [ioat, gpu] = [&DISPATCHER.ioat.counts.caller_bytes, &gpu::GPU.counts.caller_bytes];
-    let all = [&threads::CALLER_BYTES, ioat, gpu].map(|count| count.load(Ordering::Relaxed));
-    all.into_iter().fold(0, u64::wrapping_add)
+    let beside_workers = threads::CALLER_BYTES.load(Ordering::Relaxed);
+    beside_workers.wrapping_add(of_engines(|counts| counts.caller_bytes))
+}
+
+/// Returns the copies in which a bad page was left to the caller.
+fn faults() -> u64 {
+    threads::FAULTS.load(Ordering::Relaxed) + of_engines(|counts| counts.faults)
+}
+
+/// Returns the engine of this name; `None`: workers, or libc.
+fn engine_named(backend: &str) -> Option<Handle> {
+    DISPATCHER.engines().find(|engine| engine.name() == backend)
 }
 
 fn bytes_of_channel(backend: &str, number: usize) -> u64 {
-    let counts: &[AtomicU64] = match backend {
-        "gpu" => &gpu::GPU.counts.channel_bytes,
-        "ioat" => &DISPATCHER.ioat.counts.channel_bytes,
-        _ => return workers::bytes_of_worker(number),
-    };
-    counts.get(number).map_or(0, |count| count.load(Ordering::Relaxed))
+    let Some(engine) = engine_named(backend) else { return workers::bytes_of_worker(number) };
+    let bytes = engine.counts().channel_bytes.get(number);
+    bytes.map_or(0, |count| count.load(Ordering::Relaxed))
 }
 
 /// Logs what the hook must not log.
@@ -241,25 +236,7 @@ pub(super) fn log(process: &Process, stderr: i32) {
         (None, Some(bytes)) => say(format_args!("{up}, from {bytes} bytes")),
         (None, None) => say(format_args!("{up}; no size gained by it yet")),
     }
-    let (gpu, count) = (&gpu::GPU, |count: &AtomicU64| count.load(Ordering::Relaxed));
-    if gpu.why_not() != gpu::Unavailable::Nothing {
-        say(format_args!("GPU not used, or not any more: {}", gpu.why_not()));
-    }
-    if gpu.was_up() {
-        let counts = &gpu.counts;
-        let [_, _, made, _, evicted, gone, _] = counts.of_registrations().map(|(_, count)| count);
-        say(format_args!(
-            "GPU: {made} registrations, {gone} let go because their memory went, {evicted} because \
-             others came; {} words lost, {} copies taken back",
-            count(&counts.lost),
-            count(&counts.taken_back),
-        ));
-    }
-    // A missing helper is as common as missing hardware.
-    let errno = DISPATCHER.ioat.why_not();
-    if errno != 0 && errno != libc::ENOENT {
-        say(format_args!("/dev/adma not used: {} (errno {errno})", meaning(errno)));
-    }
+    DISPATCHER.engines().for_each(|engine| engine.why_not(&say));
     if process.config.log < Level::Debug {
         return;
     }

@@ -2,11 +2,12 @@
 
 use super::live::{Calls, channel_name};
 use super::messages::Messages;
-use super::snapshot::{HelperCounts, Snapshot};
+use super::snapshot::Snapshot;
 use super::worth::{self, Interval};
 use super::{Fallback, Flow};
-use crate::backend::ioat::queues::channels;
+use crate::backend::engine::Form;
 use crate::functions::Op;
+use crate::os::text::{write_list as list, write_numbers as by_name};
 use adma_shared::histogram::Histogram;
 use core::fmt::{Result, Write};
 use core::sync::atomic::Ordering::Relaxed;
@@ -49,13 +50,8 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
     }
     let (checked, wrong) = (recorder.verified.load(Relaxed), recorder.mismatched.load(Relaxed));
     write!(out, "}},\"verify\":{{\"checked\":{checked},\"mismatched\":{wrong}}}")?;
-    if let Some(asked) = &snapshot.helper {
-        helper(out, asked)?;
-    }
-    if let Some(registrations) = snapshot.registrations {
-        out.write_str(",\"gpu\":{\"registrations\":{")?;
-        by_name(out, registrations)?;
-        out.write_str("}}")?;
+    if let Some(report) = snapshot.engine {
+        report(Form::Json, out)?;
     }
     if let Some(told) = &snapshot.messages {
         messages(out, told)?;
@@ -73,23 +69,6 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
     out.write_str("}\n")
 }
 
-/// Writes items with commas between.
-fn list<T>(
-    out: &mut dyn Write,
-    items: impl IntoIterator<Item = T>,
-    write: impl Fn(&mut dyn Write, T) -> Result,
-) -> Result {
-    for (number, item) in items.into_iter().enumerate() {
-        out.write_str(if number == 0 { "" } else { "," })?;
-        write(out, item)?;
-    }
-    Ok(())
-}
-
-fn by_name<'a>(out: &mut dyn Write, numbers: impl IntoIterator<Item = (&'a str, u64)>) -> Result {
-    list(out, numbers, |out, (name, number)| write!(out, "\"{name}\":{number}"))
-}
-
 /// Writes names with counts (`what`) and bytes.
 fn counted<'a>(
     out: &mut dyn Write,
@@ -99,24 +78,6 @@ fn counted<'a>(
     list(out, rows, |out, (name, count, bytes)| {
         write!(out, "\"{name}\":{{\"{what}\":{count},\"bytes\":{bytes}}}")
     })
-}
-
-fn helper(out: &mut dyn Write, helper: &HelperCounts<'_>) -> Result {
-    out.write_str(",\"ioat\":{")?;
-    by_name(out, helper.counts)?;
-    out.write_str(",\"channels\":{")?;
-    list(out, channels(helper.held), |out, (name, driver)| write!(out, "\"{name}\":\"{driver}\""))?;
-    out.write_str("},\"costs_ns\":{")?;
-    by_name(out, helper.costs)?;
-    if let Some(kept) = helper.kept {
-        out.write_str("},\"lines\":{")?;
-        by_name(out, kept)?;
-    }
-    if let Some(module) = helper.module {
-        out.write_str("},\"module\":{")?;
-        by_name(out, module)?;
-    }
-    out.write_str("}}")
 }
 
 /// Writes the seconds saved, their bounds, and their share of the time without us; or null and the

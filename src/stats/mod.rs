@@ -9,6 +9,6 @@ pub mod report;
 pub mod snapshot;
 mod text;
 
-pub use adma_shared::{live, messages, samples, sites, tables, units, worth};
+pub use adma_shared::{live, messages, samples, sites, tables, worth};
 pub use file::Statistics;
 pub use live::{Fallback, Flow, Path, Recorder};

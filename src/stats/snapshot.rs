@@ -2,6 +2,10 @@
 
 use super::Recorder;
 use super::messages::Messages;
+use crate::backend::engine::Form;
+use core::fmt::{Result, Write};
+
+pub type EngineReport<'a> = &'a dyn Fn(Form, &mut dyn Write) -> Result;
 
 pub struct Snapshot<'a> {
     pub recorder: &'a Recorder,
@@ -23,10 +27,8 @@ pub struct Snapshot<'a> {
     pub faults: u64,
     /// Copies whose pieces were taken back from workers that did not run.
     pub taken_back: u64,
-    /// Counts of the kernel helper, if that is the engine.
-    pub helper: Option<HelperCounts<'a>>,
-    /// Counts of memory registered with a graphics card, if that is the engine.
-    pub registrations: Option<[(&'static str, u64); 7]>,
+    /// Writes the engine's own part; `None`: worker threads have none.
+    pub engine: Option<EngineReport<'a>>,
     /// Messages between processes, if there were any.
     pub messages: Option<Messages>,
     pub profile: bool,
@@ -37,22 +39,6 @@ pub struct Snapshot<'a> {
     /// Seconds since the epoch when the process started.
     pub started: f64,
     pub seconds: f64,
-}
-
-/// Requests to the kernel helper, and its own counters.
-pub struct HelperCounts<'a> {
-    /// Channels, as `queues::held` returns them.
-    pub held: &'a str,
-    /// Calls to submit and to wait, where words did not come or came late, and all that copies need;
-    /// pieces that were refused or failed and that the caller has copied; requests, and the pages
-    /// pinned for them.
-    pub counts: [(&'static str, u64); 6],
-    /// Time of the requests by phase, in nanoseconds.
-    pub costs: [(&'static str, u64); 3],
-    /// Ranges of 64 pages: found pinned, not found, dropped.
-    pub kept: Option<[(&'static str, u64); 4]>,
-    /// Counters of the module for all processes since it was loaded.
-    pub module: Option<[(&'static str, u64); 2]>,
 }
 
 impl Snapshot<'_> {
@@ -70,6 +56,7 @@ mod tests {
     use super::super::sites::Origin;
     use super::super::{Fallback, Path, json, text};
     use super::*;
+    use crate::backend::ioat::report::HelperCounts;
     use adma_shared::Counters;
 
     /// A report that only a machine with the kernel helper makes, of a program with odd names.
@@ -85,6 +72,20 @@ mod tests {
         }
         recorder.timeline.note(1, 2, true, 70_000);
         recorder.timeline.note(1_500_000, 1_600_000, false, 4096);
+        let helper = HelperCounts {
+            held: "dma0chan0 idxd 0000:00:04.0 up\ndma0chan1 idxd 0000:00:04.0 up\n",
+            counts: [
+                ("submit_calls", 1_000_000),
+                ("wait_calls", 17),
+                ("system_calls", 1_000_317),
+                ("redone_pieces", 3),
+                ("requests", 1000),
+                ("pinned_pages", 512),
+            ],
+            costs: [("submission", 40_000_000), ("engine", 62_000_000_000), ("completion", 9)],
+            kept: Some([("hits", 103), ("misses", 17), ("evictions", 10), ("invalidations", 11)]),
+            module: Some([("copies", 21), ("errors", 26)]),
+        };
         let snapshot = Snapshot {
             recorder: &recorder,
             pid: 4711,
@@ -99,26 +100,7 @@ mod tests {
             channel_bytes: &[30, 10],
             faults: 0,
             taken_back: 0,
-            helper: Some(HelperCounts {
-                held: "dma0chan0 idxd 0000:00:04.0 up\ndma0chan1 idxd 0000:00:04.0 up\n",
-                counts: [
-                    ("submit_calls", 1_000_000),
-                    ("wait_calls", 17),
-                    ("system_calls", 1_000_317),
-                    ("redone_pieces", 3),
-                    ("requests", 1000),
-                    ("pinned_pages", 512),
-                ],
-                costs: [("submission", 40_000_000), ("engine", 62_000_000_000), ("completion", 9)],
-                kept: Some([
-                    ("hits", 103),
-                    ("misses", 17),
-                    ("evictions", 10),
-                    ("invalidations", 11),
-                ]),
-                module: Some([("copies", 21), ("errors", 26)]),
-            }),
-            registrations: None,
+            engine: Some(&|form, out| helper.write(form, out)),
             messages: None,
             profile: false,
             command: b"od\"d\0-c\0two words\0",

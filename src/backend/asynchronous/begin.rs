@@ -5,13 +5,13 @@ use super::Copy;
 use super::end::{run_piece, see_to_the_end, tell};
 use super::per_process::poll;
 use crate::backend::copy_loop::CopyLoop;
-use crate::backend::gpu::GPU;
+use crate::backend::engine::{CopyEngine, CopyOptions, Handle};
 use crate::backend::mode::Mode;
 use crate::backend::threads::cookies::{Cookie, Entry, Notice};
 use crate::backend::threads::queue::{End, Posted};
 use crate::backend::threads::worker;
 use crate::backend::threads::workers::{self, PENDING, QUEUE};
-use crate::backend::{Refused, ioat, libc as original, signals};
+use crate::backend::{Refused, libc as original, signals};
 use crate::os::{process, sys};
 use crate::plan::{self, Cut, PAGE};
 use core::sync::atomic::Ordering;
@@ -24,8 +24,11 @@ pub enum By {
         workers: usize,
         copy_loop: CopyLoop,
         stream_from: usize,
+        /// Engines that may take a copy instead.
+        beside: &'static [&'static dyn CopyEngine],
+        how: CopyOptions,
     },
-    Helper(&'static ioat::Engine, ioat::Options, CopyLoop),
+    Engine(Handle, CopyOptions, CopyLoop),
 }
 
 impl By {
@@ -33,14 +36,14 @@ impl By {
     const fn floor(&self) -> usize {
         match self {
             By::Workers { .. } => FLOOR,
-            By::Helper(..) => 4 * FLOOR,
+            By::Engine(..) => 4 * FLOOR,
         }
     }
 
     fn copy_loop(&self, len: usize) -> CopyLoop {
         match *self {
             By::Workers { stream_from, .. } if len >= stream_from => CopyLoop::Stream,
-            By::Workers { copy_loop, .. } | By::Helper(_, _, copy_loop) => copy_loop,
+            By::Workers { copy_loop, .. } | By::Engine(_, _, copy_loop) => copy_loop,
         }
     }
 }
@@ -156,7 +159,7 @@ fn may_hand_on_to(by: &By, now: u64) -> Result<(), Refused> {
     let ours = match by {
         By::Workers { .. } => process::shares_our_memory(),
         // The helper identifies processes, not memory.
-        By::Helper(..) => process::is_ours(),
+        By::Engine(..) => process::is_ours(),
     };
     if !ours {
         return Err(Refused::NotOurs);
@@ -215,7 +218,7 @@ impl Parts {
         let mode = Mode::of_caller(who.copy_loop(len));
         match *who {
             // SAFETY: the caller's promise.
-            By::Workers { .. } if unsafe { self.hand_to_card(copy, mode) } => (len, None),
+            By::Workers { .. } if unsafe { self.hand_to_other(who, copy, mode) } => (len, None),
             By::Workers { workers, .. } => {
                 let Some(part) = self.entry() else {
                     // SAFETY: the caller's promise.
@@ -227,25 +230,26 @@ impl Parts {
                 (len, None)
             }
             // SAFETY: the caller's promise.
-            By::Helper(engine, how, _) => unsafe { self.submit(engine, &how, copy, mode) },
+            By::Engine(engine, how, _) => unsafe { self.submit(engine, &how, copy, mode) },
         }
     }
 
-    /// Returns whether a graphics card has taken a copy.
-    unsafe fn hand_to_card(&mut self, copy: &Copy, mode: Mode) -> bool {
+    /// Returns whether an engine beside the workers has taken a copy.
+    unsafe fn hand_to_other(&mut self, who: &By, copy: &Copy, mode: Mode) -> bool {
+        let &By::Workers { beside, how, .. } = who else { return false };
         let &Copy { src, dst, len } = copy;
-        if !GPU.takes(dst, src, len) {
-            return false;
-        }
+        let takes = |engine: &Handle| engine.is_beside() && engine.takes(dst, src, len);
+        let Some(engine) = Handle::all(beside).find(takes) else { return false };
         let Some(part) = self.entry() else { return false };
-        // SAFETY: the caller's promise, which lasts until the end is told.
-        let taken = unsafe { GPU.begin(&part.request, dst, src, len) }.is_ok();
-        if taken {
+        part.request.engine.store(engine.address(), Ordering::Relaxed);
+        // SAFETY: the caller keeps both ranges until the end is reported.
+        let taken = unsafe { engine.begin(&part.request, dst, src, len, &how) };
+        if let Ok(Some(_)) = taken {
             self.post_request(part, copy, mode);
-        } else {
-            self.give_back(part);
+            return true;
         }
-        taken
+        self.give_back(part);
+        false
     }
 
     /// Copies what neither workers nor an engine take. It must not fault while other parts are in
@@ -271,8 +275,8 @@ impl Parts {
     /// Submits one request after the other, as large as allowed.
     unsafe fn submit(
         &mut self,
-        engine: &'static ioat::Engine,
-        how: &ioat::Options,
+        engine: Handle,
+        how: &CopyOptions,
         copy: &Copy,
         mode: Mode,
     ) -> (usize, Option<Refused>) {
@@ -282,7 +286,7 @@ impl Parts {
             let (dst, src) = (copy.dst + at, copy.src + at);
             let mut begun = Err(Refused::Busy);
             if let Some(part) = self.entry() {
-                part.request.engine.store(&raw const *engine as usize, Ordering::Relaxed);
+                part.request.engine.store(engine.address(), Ordering::Relaxed);
                 // SAFETY: part of the caller's ranges.
                 begun = unsafe { engine.begin(&part.request, dst, src, len, how) };
                 if let Ok(Some(body)) = begun {

@@ -6,14 +6,14 @@
 use super::Copy;
 use super::per_process::{is_our_poll, poll};
 use crate::backend::copy_loop::Copied;
-use crate::backend::gpu::GPU;
+use crate::backend::engine::Handle;
 use crate::backend::mode::Mode;
 use crate::backend::threads;
 use crate::backend::threads::cookies::{Cookie, CookieState, Ended, Entry};
 use crate::backend::threads::queue::{End, Posted};
 use crate::backend::threads::workers::{self, PENDING, SPIN_TICKS};
 use crate::backend::threads::{watch, worker};
-use crate::backend::{ioat, libc as original, signals};
+use crate::backend::{libc as original, signals};
 use crate::os::once::Once;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::sync::{Woken, pause};
@@ -120,10 +120,9 @@ pub(super) fn run_piece(part: &Entry, copy: &Posted, index: usize) {
     let mut done = true;
     if copy.mode.contains(Mode::BY_HELPER) {
         while !is_over(part, WATCH_NANOS) {}
-        if GPU.owns(&part.request) {
-            GPU.left_over(&part.request, piece.len, |from, to| done &= copy_part(from, to));
-        } else if let Some(engine) = helper(part) {
-            engine.left_over(&part.request, piece.len, |from, to| done &= copy_part(from, to));
+        if let Some(engine) = engine_of(part) {
+            let mut copy = |from, to| done &= copy_part(from, to);
+            engine.left_over(&part.request, piece.len, &mut copy);
         }
     } else {
         done = copy_part(0, piece.len);
@@ -141,19 +140,15 @@ pub(super) fn run_piece(part: &Entry, copy: &Posted, index: usize) {
     }
 }
 
-/// Returns the helper's engine that carries a part.
-fn helper(part: &Entry) -> Option<&'static ioat::Engine> {
-    let engine = part.request.engine.load(Ordering::Relaxed) as *const ioat::Engine;
-    // SAFETY: null, or what `submit` has put there, which lives for ever.
-    unsafe { engine.as_ref() }
+/// Returns the engine that carries a part.
+fn engine_of(part: &Entry) -> Option<Handle> {
+    // SAFETY: 0, or what `begin` has put there.
+    unsafe { Handle::from_address(part.request.engine.load(Ordering::Relaxed)) }
 }
 
 /// Returns whether the engine's request for a part is over; waits up to `nanos` for it.
 fn is_over(part: &Entry, nanos: u64) -> bool {
-    if GPU.owns(&part.request) {
-        return GPU.is_over(&part.request, nanos);
-    }
-    helper(part).is_none_or(|engine| engine.is_over(&part.request, nanos))
+    engine_of(part).is_none_or(|engine| engine.is_over(&part.request, nanos))
 }
 
 /// Reports that all copies of an owner have ended.
@@ -232,7 +227,7 @@ pub unsafe fn wait(cookie: Cookie) -> CopyStatus {
         // Nothing is claimed meanwhile, so signals may be handled.
         if owner.needs_help()
             && let Some(part) = request_left(owner)
-            && !ioat::is_asked_for(&part.request)
+            && !engine_of(part).is_some_and(|engine| engine.is_asked_for(&part.request))
         {
             is_over(part, WATCH_NANOS);
             continue;

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::backend::copy_loop::CopyLoop;
+use crate::backend::engine::{CopyEngine, Handle};
 use crate::backend::ioat::fake::{Kernel as Fake, Trouble};
 use crate::backend::ioat::{self, ASK_AGAIN, LOST_AFTER};
 use crate::backend::libc as original;
@@ -17,10 +18,11 @@ fn helper(fake: &'static Fake) -> Option<By> {
     init();
     let engine: &'static ioat::Engine = Box::leak(Box::new(ioat::Engine::new()));
     engine.helper.set_fake(fake);
-    assert!(engine.start(sys::NoNewFilter::look().unwrap()));
+    assert!(engine.open(sys::NoNewFilter::look().unwrap()));
     workers::start(3);
-    let how = ioat::Options { channels: None, share: None, spins: false };
-    Some(By::Helper(engine, how, CopyLoop::Ordinary))
+    let engines: &'static [&'static dyn CopyEngine] = Box::leak(Box::new([engine as _]));
+    let engine = Handle::all(engines).next()?;
+    Some(By::Engine(engine, ioat::Options::default(), CopyLoop::Ordinary))
 }
 
 /// Two buffers, and the stretch of them that is copied.

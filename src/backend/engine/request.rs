@@ -5,7 +5,7 @@ use crate::os::sync::{AtomicU32, AtomicU64, AtomicUsize};
 /// One request. The meaning of its words differs by engine.
 #[cfg_attr(loom, derive(Default))]
 pub struct Request {
-    /// Address of the backend.
+    /// Address of the engine's `Handle`.
     pub engine: AtomicUsize,
     pub id: AtomicU64,
     /// Slot << 32 | channels of the words. All ones: there are no words.

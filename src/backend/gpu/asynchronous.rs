@@ -33,16 +33,10 @@ impl Engine {
         let _held = SignalsHeld::all().ok_or(Refused::Busy)?;
         let index = self.take().ok_or(Refused::Busy)?;
         let number = self.post(index, dst, src, len);
-        request.engine.store(&raw const *self as usize, Relaxed);
         request.taken.store(len, Relaxed);
         request.since.store(sys::ticks(), Relaxed);
         request.id.store(u64::from(number) << 8 | index as u64, Release);
         Ok(())
-    }
-
-    /// Returns whether a request is one of ours.
-    pub fn owns(&self, request: &Request) -> bool {
-        request.engine.load(Relaxed) == &raw const *self as usize
     }
 
     /// Returns whether a request is over; waits up to `nanos` for it.

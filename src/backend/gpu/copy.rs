@@ -1,8 +1,9 @@
 //! One copy that its caller waits for, by the caller and the card.
 
 use super::slots::SlotState;
-use super::{Engine, Options};
+use super::Engine;
 use crate::backend::Refused;
+use crate::backend::engine::CopyOptions;
 use crate::backend::engine::stretch::Stretch;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::sync::pause;
@@ -51,7 +52,7 @@ impl Engine {
         dst: usize,
         src: usize,
         len: usize,
-        how: &Options,
+        how: &CopyOptions,
     ) -> Result<(), Refused> {
         if !process::is_ours() {
             return Err(Refused::NotOurs);
@@ -67,7 +68,7 @@ impl Engine {
     }
 
     /// One request. The caller's own part is the beginning, which the program reads first.
-    unsafe fn copy_stretch(&self, whole: Stretch, how: &Options) -> Result<(), Refused> {
+    unsafe fn copy_stretch(&self, whole: Stretch, how: &CopyOptions) -> Result<(), Refused> {
         let Stretch { dst, src, len } = whole;
         let own = match how.share {
             Some(share) => ((len as f64 * f64::from(share)) as usize).min(len),

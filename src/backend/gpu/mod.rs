@@ -33,10 +33,16 @@
 //! any error that is not about one range of memory all copies go to libc for good.
 
 mod asynchronous;
+mod check;
 mod copy;
 mod counts;
 mod driver;
+mod engine;
+// Exports stay out of test executables.
+#[cfg(not(test))]
+mod exports;
 mod registrations;
+mod report;
 mod service;
 mod slots;
 mod unavailable;
@@ -49,13 +55,11 @@ use crate::os::once::Once;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::{process, sys};
 use crate::plan::PAGE;
-use core::ffi::{CStr, c_int};
+use core::ffi::CStr;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use counts::Counts;
 use registrations::Registrations;
-#[cfg(not(test))]
-pub use service::start;
 use slots::{CopySlot, slot};
 pub use unavailable::Unavailable;
 use watch::Watch;
@@ -72,28 +76,6 @@ const QUICK_CHUNK: usize = 4 << 20;
 pub const FLOOR: usize = 1 << 20;
 /// Copies that can be in flight.
 const SLOTS: usize = 64;
-
-/// Options of copies by this engine.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Part of each copy the caller does itself; `None`: as much as it has time for.
-    pub share: Option<f32>,
-    /// Set if the caller sleeps rather than copies.
-    pub spare_cpus: bool,
-    /// Set if the caller stays awake while it waits.
-    pub spins: bool,
-}
-
-/// Settings of the process.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// Smallest copy for the card.
-    pub floor: usize,
-    /// Bytes that may stay registered.
-    pub keep: Option<usize>,
-    /// Set if the service thread sleeps as soon as it has nothing to do.
-    pub spare_cpus: bool,
-}
 
 /// States of the engine.
 mod state {
@@ -289,8 +271,3 @@ impl Engine {
         }
     }
 }
-
-/// Result of a call of a function that the driver does not have.
-pub const NO_DRIVER: c_int = driver::NOT_INITIALIZED;
-#[cfg(not(test))]
-pub use driver::passed_on as driver_function;

@@ -9,7 +9,8 @@ mod submit;
 
 use super::driver::{Address, Card, CuResult, NOT_READY, OUT_OF_MEMORY, Stream};
 use super::slots::{SlotState, slot};
-use super::{BUFFER, CHANNELS, Engine, GPU, SLOTS, Settings, Unavailable, state};
+use super::{BUFFER, CHANNELS, Engine, FLOOR, GPU, SLOTS, Unavailable, state};
+use crate::backend::engine::Settings;
 use crate::os::lookup::rare;
 use crate::os::sync::pause;
 use crate::os::{process, sys, thread};
@@ -31,7 +32,7 @@ const NEVER: u32 = u32::MAX;
 
 /// Makes the service thread. At start-up, never in the hook.
 pub fn start(settings: &Settings) {
-    GPU.floor.store(settings.floor.max(1), Relaxed);
+    GPU.floor.store(settings.min_bytes.unwrap_or(FLOOR).max(1), Relaxed);
     GPU.keep.store(settings.keep.unwrap_or_else(usual_keep), Relaxed);
     GPU.spare_cpus.store(settings.spare_cpus.into(), Relaxed);
     GPU.state.store(state::COLD, Relaxed);

@@ -53,7 +53,7 @@ impl Engine {
     }
 
     /// For `--check`: has ranges registered, and waits for it. False: it was not possible.
-    pub fn prepare(&self, ranges: [(usize, usize); 2]) -> bool {
+    pub fn register(&self, ranges: [(usize, usize); 2]) -> bool {
         for _ in 0..2000 {
             let now = sys::ticks();
             if ranges.iter().all(|&(start, len)| self.registrations.covers(start, len, now).is_ok())

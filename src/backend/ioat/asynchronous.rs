@@ -32,11 +32,6 @@ pub fn is_asked_for(request: &Request) -> bool {
 }
 
 impl Engine {
-    /// Returns how much of a copy one request takes.
-    pub fn part_of(&self, len: usize) -> usize {
-        self.limit.part_of(len)
-    }
-
     /// Starts a request for the aligned body of a copy; the edges are copied at once. Returns
     /// the body, or `None` when there is none or a page of it is bad. Then, and after a
     /// refusal, nothing is under way and all is to be copied.

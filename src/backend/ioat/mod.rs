@@ -9,16 +9,20 @@
 
 mod across;
 mod asynchronous;
+mod check;
 pub mod counts;
+mod engine;
 #[cfg(test)]
 pub mod fake;
 pub mod helper;
 mod piece_lists;
 pub mod queues;
+pub mod report;
 #[cfg(test)]
 mod tests;
 mod words;
 
+pub use crate::backend::engine::CopyOptions as Options;
 pub use adma_shared::abi;
 
 use crate::backend::copy_loop::{Copied, CopyLoop};
@@ -26,31 +30,20 @@ use crate::backend::engine::stretch::Stretch;
 use crate::backend::engine::tuning::{CallerShare, Clock, CopyTimes, Limit};
 use crate::backend::threads::workers;
 use crate::backend::{Refused, signals};
-use crate::os::mapped::Zeroed;
+use crate::os::mapped::{Zeroed, zeroed};
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::{process, sys};
 use crate::plan::{Cut, PAGE, Split};
 pub use across::There;
 #[cfg(test)]
 pub(super) use asynchronous::ASK_AGAIN;
-pub use asynchronous::is_asked_for;
+use asynchronous::is_asked_for;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize};
 use counts::Counts;
 use helper::Helper;
 use piece_lists::{PieceLists, TakenList, Turn};
 use words::Words;
-
-/// Options of copies by this engine.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Channels one copy may use; `None`: all. With one, copies use the channels in turn.
-    pub channels: Option<usize>,
-    /// Part of each copy the caller does itself; `None`: as much as it has time for.
-    pub share: Option<f32>,
-    /// Set if the caller stays awake while it waits.
-    pub spins: bool,
-}
 
 /// Bytes of a line, the unit in which the helper keeps pages.
 const LINE: usize = 64 * PAGE;
@@ -94,15 +87,18 @@ pub struct Engine {
 // SAFETY: atomic numbers and lists that belong to their takers; zeros are an engine not started.
 unsafe impl Zeroed for Engine {}
 
+/// One engine for the process: it has one file of the helper.
+pub static IOAT: Engine = zeroed();
+
 impl Engine {
     #[cfg(test)]
     pub const fn new() -> Self {
-        crate::os::mapped::zeroed()
+        zeroed()
     }
 
     /// Opens the helper. Called by one thread at a time, with signals held: a handler that jumped
     /// out would leak the descriptor. False: there is no engine.
-    pub fn start(&self, allowed: sys::NoNewFilter) -> bool {
+    pub fn open(&self, allowed: sys::NoNewFilter) -> bool {
         let info = match self.helper.open(allowed) {
             Ok(info) => info,
             Err(errno) => {

@@ -8,7 +8,8 @@ use core::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-const HOW: Options = Options { channels: None, share: Some(0.0), spins: false };
+const HOW: Options =
+    Options { channels: None, share: Some(0.0), spins: false, spare_cpus: false };
 const LATE: Duration = Duration::from_millis(3);
 /// Longer than a caller waits for a CPU.
 const VERY_LATE: Duration = Duration::from_millis(300);
@@ -31,7 +32,7 @@ fn engine(channels: u32, troubles: impl IntoIterator<Item = Trouble>) -> Engine 
 }
 
 fn start(engine: &Engine) -> bool {
-    engine.start(sys::NoNewFilter::look().unwrap())
+    engine.open(sys::NoNewFilter::look().unwrap())
 }
 
 fn kernel(engine: &Engine) -> &'static Kernel {
@@ -100,7 +101,7 @@ fn copies_of_every_shape_are_right_with_every_channel_count_share_and_wait() {
             for share in [None, Some(0.0), Some(0.5), Some(1.0)] {
                 round += 1;
                 let channels = [None, Some(1), Some(3), Some(64)][round % 4];
-                let how = Options { channels, share, spins: round % 5 == 0 };
+                let how = Options { channels, share, spins: round % 5 == 0, spare_cpus: false };
                 assert_eq!(copy_at(&engine, offsets, len, &how), Ok(()));
                 let (own, len) = (count(&engine.counts.caller_bytes), len as u64);
                 let by_channels: u64 = engine.counts.channel_bytes.iter().map(count).sum();
