@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{finish, has, library, needs, plain, skip_this, succeed, text, victim};
+use common::{finish, has, library, needs, plain, preloaded, skip_this, succeed, text, victim};
 
 #[test]
 fn gdb_backtraces_lead_out_of_the_library_at_every_step() {
@@ -19,6 +19,22 @@ fn gdb_backtraces_lead_out_of_the_library_at_every_step() {
         return skip_this("ptrace is not permitted");
     }
     assert!(done.status.success() && said.contains("\nworker:"), "{said}");
+}
+
+/// They do not see how a worker and its caller agree: drd aborted, and helgrind found ten million races.
+#[test]
+fn thread_checkers_of_valgrind_find_nothing_in_shared_copies() {
+    needs!(has("valgrind"));
+    for tool in ["drd", "helgrind"] {
+        let mut command = preloaded("valgrind");
+        command.args(["-q", "--error-exitcode=9", &format!("--tool={tool}")]);
+        command
+            .arg(victim("outlive"))
+            .arg("once")
+            .env("ADMA_MIN_BYTES", "64K")
+            .env("ADMA_CHANNELS", "2");
+        succeed(&mut command);
+    }
 }
 
 /// Returns the address ranges of the unwind entries.

@@ -46,7 +46,7 @@ fn fresh_memory_written_whole_gets_huge_pages() {
 #[test]
 fn program_that_has_a_say_in_its_pages_keeps_it() {
     needs!(on_request());
-    for how in ["asked_for_small", "told_small", "told_once", "split"] {
+    for how in ["asked_for_small", "asked_by_number", "told_small", "told_once", "split"] {
         assert_eq!(number(&mut with("0-63"), &[how]), Some(0), "{how}");
     }
     // What it has marked itself is all huge when written later.

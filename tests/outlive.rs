@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::traps::survives_unreported;
 use common::{plain, preloaded, shown, succeed, victim};
 
 /// Runs a scene of `outlive` without the library, on one CPU and on all.
@@ -35,4 +36,31 @@ fn child_of_a_fork_beside_a_fill_keeps_small_pages() {
 #[test]
 fn memory_mapped_across_the_end_of_a_mapping_that_is_filled_can_be_moved() {
     survives(&["remap"]);
+}
+
+#[test]
+fn jump_out_of_the_first_copies_of_a_filtered_process_leaves_nothing_taken() {
+    survives_unreported("outlive filtered");
+}
+
+#[test]
+fn jump_out_of_a_large_fread_leaves_cancellation_enabled() {
+    survives(&["stream"]);
+}
+
+#[test]
+fn thread_cancelled_in_a_large_fread_leaves_the_stream_unlocked() {
+    survives(&["cancelled"]);
+}
+
+#[test]
+fn filter_for_all_threads_that_forbids_exit_does_not_end_the_program() {
+    survives_unreported("outlive leaving kill");
+    survives_unreported("outlive leaving errno");
+    survives_unreported("outlive leaving unseen");
+}
+
+#[test]
+fn filter_that_kills_for_a_call_of_shared_copies_leaves_them_to_libc() {
+    survives_unreported("outlive masking");
 }

@@ -63,7 +63,7 @@ unsafe extern "C" {
 }
 
 /// Prefixes of the variables that we read.
-const BEGINNINGS: [&[u8]; 4] = [b"ADMA_", RUNTIME_DIR, RANKS[0], RANKS[1]];
+const BEGINNINGS: [&[u8]; 5] = [b"ADMA_", RUNTIME_DIR, RANKS[0], RANKS[1], b"LD_PRELOAD="];
 const RUNTIME_DIR: &[u8] = b"XDG_RUNTIME_DIR=";
 
 /// Iterates over the variables that may be for us: every program pays for this at its start. Only

@@ -1,4 +1,4 @@
-//! Exclusion of programs by ADMA_ONLY and ADMA_NOT.
+//! Exclusion of programs by ADMA_ONLY and ADMA_NOT, and under valgrind.
 
 use super::environment::environment;
 use crate::os::lookup::{Function, resolve_anywhere};
@@ -6,7 +6,7 @@ use adma_shared::knobs::is_list_of_programs;
 use core::ffi::{CStr, c_char};
 use memchr::memrchr;
 
-/// Returns whether ADMA_ONLY or ADMA_NOT leaves this program out. Asked before anything else, and
+/// Returns whether ADMA_ONLY, ADMA_NOT or valgrind leaves this program out. Asked before anything else, and
 /// without allocating: a program that is left out has nothing to do with us. Only for start-up.
 pub fn leaves_this_program_out() -> bool {
     // SAFETY: reads a value the kernel has given the process.
@@ -19,7 +19,10 @@ fn leaves_out<'a>(
     names: impl Fn() -> [&'a [u8]; 2],
 ) -> bool {
     let (mut only, mut not, mut check) = (None, None, false);
-    for variable in environment.filter(|variable| variable.starts_with(b"ADMA_")) {
+    for variable in environment {
+        if is_under_valgrind(variable) {
+            return true;
+        }
         let good = |list: &&[u8]| core::str::from_utf8(list).is_ok_and(is_list_of_programs);
         only = variable.strip_prefix(b"ADMA_ONLY=").filter(good).or(only);
         not = variable.strip_prefix(b"ADMA_NOT=").filter(good).or(not);
@@ -27,6 +30,14 @@ fn leaves_out<'a>(
     }
     let is_among = |list: &[u8]| names().iter().any(|name| is_among(list, name));
     !check && (only.is_some_and(|list| !is_among(list)) || not.is_some_and(is_among))
+}
+
+/// Returns whether a variable shows that valgrind runs the program. It runs one thread at a time, so
+/// sharing gains nothing; drd aborts at a bare clone, and helgrind takes every byte of a shared copy for
+/// a race, because it does not see how the threads agree.
+fn is_under_valgrind(variable: &[u8]) -> bool {
+    let preloaded = variable.strip_prefix(b"LD_PRELOAD=").unwrap_or_default();
+    preloaded.windows(11).any(|word| word == b"/vgpreload_")
 }
 
 /// Returns whether one of a comma list of patterns is this name.
@@ -118,6 +129,8 @@ mod tests {
         assert!(decide(&["ADMA_NOT=py*"], python));
         assert!(decide(&["ADMA_ONLY=python3", "ADMA_NOT=script*"], python));
         assert!(!decide(&["ADMA_ONLY=redis-server", "ADMA_CHECK=1"], python));
+        assert!(decide(&["LD_PRELOAD=/usr/lib/valgrind/vgpreload_core.so:/x/libadma.so"], python));
+        assert!(!decide(&["LD_PRELOAD=/home/vgpreload/libadma.so"], python));
         for bad in ["", ",", "a,,b", "/usr/bin/a", "a,b/c"] {
             assert!(!decide(&[&format!("ADMA_ONLY={bad}")], python), "{bad}: said, and not obeyed");
         }

@@ -1,22 +1,29 @@
 //! Calls that install a seccomp filter, which is noted: a filter may kill for the call that asks
-//! whether there is one. (Chromium's does.) prctl also tells that a program wants small pages.
+//! whether there is one. (Chromium's does.) prctl and madvise also tell that a program wants small pages.
 
 use crate::backend::libc::pass_to_kernel;
+use crate::backend::threads::workers::{self, Dismissal};
 use crate::os::lookup::{self, Function};
 use crate::os::{huge_pages, process, sys};
+use crate::runtime::DISPATCHER;
 use core::arch::naked_asm;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// Installs a filter by `call`, which answers 0.
+/// Installs a filter by `call`, which answers 0, or a descriptor (SECCOMP_FILTER_FLAG_NEW_LISTENER).
 fn install(call: impl FnOnce() -> isize) -> isize {
     // The filter of a child of vfork is its own; that of a child by a bare clone is noted in its memory.
     let is_own = process::is_ours() || !process::shares_our_memory();
     let installing = is_own.then(sys::InstallingFilter::new);
+    // It may be a filter for all threads, and need not allow them to leave.
+    workers::dismiss(Dismissal::Filter);
     let answer = call();
     // Programs try with bad arguments, to learn whether there are filters at all.
-    if answer == 0 {
-        core::mem::forget(installing);
+    if answer >= 0
+        && let Some(installing) = installing
+    {
+        installing.keep();
+        DISPATCHER.close(); // the filter need not allow what a shared copy calls
     }
     answer
 }
@@ -60,10 +67,13 @@ unsafe extern "C" fn syscall() {
         "je {filter}",
         "cmp rdi, {prctl}",
         "je {filter}",
+        "cmp rdi, {madvise}",
+        "je {filter}",
         "jmp qword ptr [rip + {next}]",
         ".cfi_endproc",
         seccomp = const libc::SYS_seccomp,
         prctl = const libc::SYS_prctl,
+        madvise = const libc::SYS_madvise,
         filter = sym by_kernel,
         next = sym NEXT_SYSCALL,
     )
@@ -123,8 +133,10 @@ unsafe extern "C" fn by_kernel(
         libc::SYS_prctl => a as i32 == libc::PR_SET_SECCOMP,
         _ => false,
     };
-    if number == libc::SYS_prctl {
-        note_page_size(a, b);
+    match number {
+        libc::SYS_prctl => note_page_size(a, b),
+        libc::SYS_madvise => huge_pages::note_advice(c as i32),
+        _ => {}
     }
     // SAFETY: the program's own call.
     let call = || unsafe { pass_to_kernel(number, [a, b, c, d, e, f]) };

@@ -53,11 +53,7 @@ unsafe extern "C" fn pkey_mprotect(start: usize, len: usize, rights: usize, key:
 unsafe extern "C" fn madvise(start: usize, len: usize, advice: usize) -> c_int {
     const GUARD_INSTALL: i32 = 102;
     let takes_away = [libc::MADV_DONTNEED, libc::MADV_FREE, libc::MADV_REMOVE, GUARD_INSTALL];
-    match advice as i32 {
-        libc::MADV_HUGEPAGE => huge_pages::note_request(),
-        libc::MADV_NOHUGEPAGE => huge_pages::refuse(),
-        _ => {}
-    }
+    huge_pages::note_advice(advice as i32);
     let arguments = [start, len, advice, 0];
     // SAFETY: the program's own call.
     unsafe {

@@ -99,14 +99,18 @@ impl Entry {
     }
 }
 
-/// Notes that the program has called madvise with MADV_NOHUGEPAGE, or prctl with PR_SET_THP_DISABLE.
+/// Notes that the program has asked for small pages.
 pub fn refuse() {
     REFUSED.store(true, Relaxed);
 }
 
-/// Notes that the program is about to call madvise with MADV_HUGEPAGE.
-pub fn note_request() {
-    REQUESTS.fetch_add(1, Relaxed);
+/// Notes that the program is about to call madvise.
+pub fn note_advice(advice: i32) {
+    match advice {
+        libc::MADV_HUGEPAGE => drop(REQUESTS.fetch_add(1, Relaxed)),
+        libc::MADV_NOHUGEPAGE => refuse(),
+        _ => {}
+    }
 }
 
 /// Takes off the marks of other threads of the parent, in the child of a fork, and releases the budget.
@@ -222,7 +226,10 @@ impl Region {
         if from >= to || to - from <= HUGE || len < least {
             return None;
         }
-        let held = SignalsHeld::all()?;
+        let Some(held) = SignalsHeld::all() else {
+            ON_REQUEST.store(NO, Relaxed); // it is not tried with every copy
+            return None;
+        };
         if !is_wanted(allowed) || !takes_budget(&held) {
             return None;
         }

@@ -57,7 +57,7 @@ macro_rules! functions {
 
 adma_shared::intercepted_functions! { functions [
     flockfile funlockfile fileno fwide feof_unlocked ferror_unlocked __freading __fwriting
-    __fbufsize ftello64 fseeko64 pthread_setcancelstate pthread_testcancel
+    __fbufsize ftello64 fseeko64 _pthread_cleanup_push _pthread_cleanup_pop pthread_testcancel
     sigaction abort
     unshare setns setuid setgid seteuid setegid setreuid setregid setresuid setresgid setgroups
     initgroups capset

@@ -93,13 +93,18 @@ impl From<NoFilter> for NoNewFilter {
 #[unsafe(link_section = ".data")] // a page that start-up touches anyhow
 static INSTALLED_FILTERS: AtomicU32 = AtomicU32::new(0);
 
-/// A filter that is being installed, for one thread or all; when this is forgotten it is there for good.
+/// A filter that is being installed, for one thread or all.
 pub struct InstallingFilter(());
 
 impl InstallingFilter {
     pub fn new() -> Self {
         INSTALLED_FILTERS.fetch_add(1, Ordering::SeqCst);
         Self(())
+    }
+
+    /// Notes that it is there for good.
+    pub fn keep(self) {
+        core::mem::forget(self);
     }
 }
 

@@ -2,6 +2,7 @@
  *
  *   huge             KiB of huge pages afterwards
  *   asked_for_small  like huge, after MADV_NOHUGEPAGE for other memory
+ *   asked_by_number  like asked_for_small, by syscall()
  *   read_into        like huge, by a read of a file
  *   told_small       like huge, after PR_SET_THP_DISABLE
  *   told_once        like huge, after PR_SET_THP_DISABLE was set and withdrawn
@@ -67,7 +68,7 @@ static void mappings(void)
 
 enum { HUGE, ASKED_FOR_SMALL, ASKED_FOR_HUGE, ASKED_MEANWHILE, TOLD_SMALL, RESIDENT, SPARSE, GROWN,
        COLLAPSED, JUMPED, BESIDE };
-enum { READ_INTO = -4, TOLD_ONCE, SPLIT, EXHAUSTED }; /* print what `HUGE` does */
+enum { ASKED_BY_NUMBER = -5, READ_INTO, TOLD_ONCE, SPLIT, EXHAUSTED }; /* print what `HUGE` does */
 
 static char *locked_page, *second_half;
 
@@ -211,6 +212,8 @@ static void pages(void)
         copy_without_descriptors();
     if (scene_how == ASKED_FOR_SMALL)
         madvise(map(4 * MIB), 4 * MIB, MADV_NOHUGEPAGE);
+    if (scene_how == ASKED_BY_NUMBER)
+        syscall(SYS_madvise, map(4 * MIB), 4 * MIB, MADV_NOHUGEPAGE);
     if (scene_how == TOLD_SMALL || scene_how == TOLD_ONCE)
         prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
     if (scene_how == TOLD_ONCE)
@@ -224,7 +227,8 @@ static void pages(void)
 SCENES((void)0, {"huge", pages, HUGE}, {"asked_for_small", pages, ASKED_FOR_SMALL},
        {"asked_for_huge", pages, ASKED_FOR_HUGE},
        {"asked_meanwhile", pages, ASKED_MEANWHILE}, {"told_small", pages, TOLD_SMALL},
-       {"read_into", pages, READ_INTO}, {"told_once", pages, TOLD_ONCE},
+       {"read_into", pages, READ_INTO}, {"asked_by_number", pages, ASKED_BY_NUMBER},
+       {"told_once", pages, TOLD_ONCE},
        {"split", pages, SPLIT}, {"exhausted", pages, EXHAUSTED},
        {"resident", pages, RESIDENT}, {"sparse", pages, SPARSE}, {"grown", pages, GROWN},
        {"jumped", pages, JUMPED}, {"beside", pages, BESIDE},

@@ -5,8 +5,15 @@
  *   marks          memory of a fill that was jumped out of, given back and touched here and there, stays small
  *   child          like marks, in the child of a fork beside a thread that fills
  *   remap          mremap of memory that was mapped across the end of another mapping while its beginning was filled
+ *   filtered       like files, with one thread, in a process that is under a filter from its start
+ *   stream         a jump out of a large fread leaves cancellation enabled and the stream unlocked
+ *   cancelled      so does a cancellation in the middle of it
+ *   leaving ACTION a filter for all threads that does not allow them to exit (kill, errno, or errno and
+ *                  unseen by the library): the program goes on, and copies
+ *   once           one copy of 1 MiB, for valgrind
+ *   masking        a filter that kills for rt_sigprocmask: the program copies
  */
-#include "trap.h"
+#include "filtered.h"
 
 static sigjmp_buf after_call;
 static volatile sig_atomic_t inside;
@@ -167,4 +174,141 @@ static void remap(void)
         wrong("%d of %d calls of mremap failed", failed, made);
 }
 
-SCENES((void)0, {"files", files}, {"marks", marks}, {"child", child}, {"remap", remap})
+static void filtered(void)
+{
+    if (!*scene_argument(0, ""))
+        be_filtered(scene_words);
+    files();
+    expect_workers(map_blocks(32 * MIB), "after jumps under a filter");
+}
+
+static const char *stream_path;
+
+static FILE *open_stream(void)
+{
+    FILE *in = fopen(stream_path, "r");
+    MUST(in);
+    return in;
+}
+
+static void make_file(size_t size)
+{
+    static char path[64];
+    snprintf(path, sizeof path, "/tmp/outlive.%d", getpid());
+    stream_path = path;
+    char *bytes = map(size);
+    memset(bytes, 3, size);
+    int fd = open(path, O_CREAT | O_WRONLY | O_TRUNC, 0600);
+    MUST(fd >= 0 && write(fd, bytes, size) == (ssize_t)size);
+    close(fd);
+    munmap(bytes, size);
+}
+
+enum { READ = 32 * MIB };
+
+static void *try_lock(void *stream)
+{
+    if (ftrylockfile(stream))
+        return stream;
+    funlockfile(stream);
+    return NULL;
+}
+
+static void stream(void)
+{
+    make_file(READ);
+    char *to = map(READ);
+    handle(SIGALRM, jump_out, SA_NODEFER);
+    volatile int jumps = 0;
+    for (volatile int i = 0; i < rounds(300); i++) {
+        FILE *in = open_stream();
+        int state;
+        if (sigsetjmp(after_call, true)) {
+            jumps++;
+            pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &state);
+            if (state != PTHREAD_CANCEL_ENABLE)
+                wrong("jump %d: cancellation is disabled", jumps);
+            close(fileno(in)); /* its lock may be libc's own, as without the library */
+            continue;
+        }
+        inside = 1;
+        alarm_after_us(20 + i * 61 % 9000);
+        size_t got = fread(to, 1, READ, in);
+        inside = 0;
+        alarm_after_us(0);
+        if (got != READ)
+            wrong("%zu bytes", got);
+        fclose(in);
+    }
+    unlink(stream_path);
+    if (jumps < 20)
+        cannot("%d jumps only", jumps);
+}
+
+static void *read_for_ever(void *in)
+{
+    char *to = map(READ);
+    for (;;) {
+        begun = true;
+        if (fread(to, 1, READ, in) != READ)
+            rewind(in);
+    }
+    return NULL;
+}
+
+static void cancelled(void)
+{
+    make_file(READ + 5 * MIB);
+    for (int i = 0; i < rounds(60); i++) {
+        FILE *in = open_stream();
+        begun = false;
+        pthread_t reader = start_thread(read_for_ever, in), other;
+        while (!begun)
+            sched_yield();
+        struct timespec some = {0, i * 131 % 9000 * 1000};
+        nanosleep(&some, NULL);
+        void *result, *locked;
+        MUST(!pthread_cancel(reader) && !pthread_join(reader, &result));
+        other = start_thread(try_lock, in);
+        MUST(!pthread_join(other, &locked));
+        if (result != PTHREAD_CANCELED || locked)
+            wrong("round %d: result %p, %s", i, result, locked ? "locked" : "not locked");
+        fclose(in);
+    }
+    unlink(stream_path);
+}
+
+static void leaving(void)
+{
+    struct blocks b = map_blocks(32 * MIB);
+    expect_workers(b, "before the filter");
+    const char *action = scene_argument(0, "kill");
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, strcmp(action, "kill") ? SECCOMP_RET_ERRNO | EPERM : SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    (strcmp(action, "unseen") ? put_filter : put_filter_unseen)(code, COUNT(code), SECCOMP_FILTER_FLAG_TSYNC);
+    sleep_ms(400); /* idle workers leave after 100 */
+    copy_checked(b, 5, "under the filter");
+    copy_once(64 * MIB, 6, "into fresh memory under the filter");
+}
+
+static void masking(void)
+{
+    struct blocks b = map_blocks(32 * MIB);
+    expect_workers(b, "before the filter");
+    filter_calls((const int[]){SYS_rt_sigprocmask, -1}, SECCOMP_RET_KILL_PROCESS, SECCOMP_FILTER_FLAG_TSYNC);
+    copy_checked(b, 5, "under the filter");
+    copy_once(64 * MIB, 6, "into fresh memory under the filter");
+}
+
+static void once(void)
+{
+    copy_once(MIB, 1, "one copy");
+}
+
+SCENES((void)0, {"files", files}, {"marks", marks}, {"child", child}, {"remap", remap},
+       {"filtered", filtered}, {"stream", stream}, {"cancelled", cancelled}, {"leaving", leaving},
+       {"masking", masking}, {"once", once})

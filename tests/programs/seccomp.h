@@ -12,15 +12,15 @@ static inline void put_filter(struct sock_filter *code, unsigned short count, un
         cannot("no seccomp filter here: %s", strerror(errno));
 }
 
-/* Like `put_filter`, for this thread, by a system call that no library sees. */
-static inline void put_filter_unseen(struct sock_filter *code, unsigned short count)
+/* Like `put_filter`, by a system call that no library sees. */
+static inline void put_filter_unseen(struct sock_filter *code, unsigned short count, unsigned flags)
 {
     struct sock_fprog program = {count, code};
     long answer = SYS_seccomp;
     MUST(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     __asm__ volatile("syscall"
                      : "+a"(answer)
-                     : "D"(SECCOMP_SET_MODE_FILTER), "S"(0), "d"(&program)
+                     : "D"(SECCOMP_SET_MODE_FILTER), "S"(flags), "d"(&program)
                      : "rcx", "r11", "memory");
     if (answer)
         cannot("no seccomp filter here: %s", strerror(-answer));

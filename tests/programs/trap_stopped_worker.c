@@ -34,7 +34,7 @@ static void refuse_interruptions(void)
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | 0),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
-    put_filter_unseen(code, COUNT(code));
+    put_filter_unseen(code, COUNT(code), 0);
 }
 
 struct tracer {

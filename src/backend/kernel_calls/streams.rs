@@ -24,6 +24,7 @@ use crate::os::file;
 use crate::os::lookup::{self, Function};
 use crate::os::sys::NoFilter;
 use core::ffi::c_void;
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Arguments of the program's call.
@@ -40,7 +41,7 @@ pub struct StreamCall {
 /// Least read of libc.
 const BLOCK: usize = 4096;
 
-const FUNCTIONS: [Function; 13] = [
+const FUNCTIONS: [Function; 14] = [
     Function::flockfile,
     Function::funlockfile,
     Function::fileno,
@@ -52,7 +53,8 @@ const FUNCTIONS: [Function; 13] = [
     Function::__fbufsize,
     Function::ftello64,
     Function::fseeko64,
-    Function::pthread_setcancelstate,
+    Function::_pthread_cleanup_push,
+    Function::_pthread_cleanup_pop,
     Function::pthread_testcancel,
 ];
 
@@ -87,37 +89,39 @@ pub fn test_cancel() -> bool {
     function.inspect(|function| unsafe { function() }).is_some()
 }
 
-/// Guard that locks the stream and disables cancellation, which would leave the stream locked.
-struct Locked {
-    stream: Option<usize>,
-    cancel_state: i32,
+/// glibc's struct _pthread_cleanup_buffer.
+type CleanupBuffer = MaybeUninit<[usize; 4]>;
+
+/// Guard that locks the stream. A thread that is cancelled in a read of libc's, or a handler that jumps
+/// out of it, passes this by: then the C library unlocks the stream (pthread_cleanup_push).
+struct Locked<'a> {
+    buffer: &'a mut CleanupBuffer,
 }
 
-impl Locked {
-    unsafe fn new(call: &StreamCall) -> Self {
-        const DISABLE: usize = 1;
-        let mut cancel_state = 0i32;
-        let locks = matches!(call.op, Op::fread | Op::fread_chk);
-        // SAFETY: the program's stream; the old state is written where there is room.
-        unsafe {
-            ask(Function::pthread_setcancelstate, DISABLE, &raw mut cancel_state as usize, 0);
-            if locks {
-                ask(Function::flockfile, call.stream, 0, 0);
-            }
+impl<'a> Locked<'a> {
+    /// `None`: the program has called a function that does not lock.
+    unsafe fn new(call: &StreamCall, buffer: &'a mut CleanupBuffer) -> Option<Self> {
+        if !matches!(call.op, Op::fread | Op::fread_chk) {
+            return None;
         }
-        Self { stream: locks.then_some(call.stream), cancel_state }
+        let unlock = lookup::found(Function::funlockfile) as usize;
+        // SAFETY: the program's stream; the C library links the buffer into a list of this thread until
+        // `drop`, and unlinks it when the stack is unwound.
+        unsafe {
+            ask(Function::flockfile, call.stream, 0, 0);
+            ask(Function::_pthread_cleanup_push, buffer.as_mut_ptr() as usize, unlock, call.stream);
+        }
+        Some(Self { buffer })
     }
 }
 
-impl Drop for Locked {
+impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        // SAFETY: locked by this thread; the state that it had.
+        const EXECUTE: usize = 1;
+        // SAFETY: the last that was pushed, by this thread; it unlocks the stream.
         unsafe {
-            if let Some(stream) = self.stream {
-                ask(Function::funlockfile, stream, 0, 0);
-            }
-            ask(Function::pthread_setcancelstate, self.cancel_state as usize, 0, 0);
-        }
+            ask(Function::_pthread_cleanup_pop, self.buffer.as_mut_ptr() as usize, EXECUTE, 0)
+        };
     }
 }
 
@@ -171,7 +175,8 @@ impl StreamCall {
         test_cancel();
         // SAFETY: the caller's promise.
         unsafe {
-            let locked = Locked::new(self);
+            let mut buffer = CleanupBuffer::uninit();
+            let locked = Locked::new(self, &mut buffer);
             let done = self.carry_out_locked(total, least, allowed, dispatch);
             drop(locked);
             match done {
@@ -182,8 +187,7 @@ impl StreamCall {
         }
     }
 
-    /// Returns how many bytes were read; `None`: none of it can be shared. Then libc reads when the
-    /// thread can be cancelled again: it may wait for as long as a pipe is empty.
+    /// Returns how many bytes were read; `None`: none of it can be shared, and libc reads all.
     unsafe fn carry_out_locked(
         &self,
         total: usize,

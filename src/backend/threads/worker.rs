@@ -22,7 +22,7 @@ use crate::backend::{Refused, may_start};
 use crate::os::once::Once;
 use crate::os::signal_mask::{FaultsHeard, SignalsHeld};
 use crate::os::sync::{Woken, pause};
-use crate::os::sys::{self, NoFilter, NoNewFilter};
+use crate::os::sys::{self, NoFilter, NoNewFilter, syscall};
 use crate::os::{cpus, memory_policy, process};
 use core::arch::{asm, naked_asm};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -212,7 +212,7 @@ extern "C" fn work(number: usize) -> ! {
         }
         faults_heard = None; // deferred signals go back to the process
         if PENDING.count_out(&ALIVE) {
-            leave();
+            leave(me);
         }
     }
 }
@@ -265,7 +265,7 @@ fn take_turn(number: usize, last: &mut usize, faults_heard: &mut Option<FaultsHe
     workers::prepare_to_take_back();
     *faults_heard = None;
     match sleep_idle(heard) {
-        Woken::TimedOut if QUEUE.count_out(&ALIVE, heard) => leave(),
+        Woken::TimedOut if QUEUE.count_out(&ALIVE, heard) => leave(me),
         Woken::TimedOut | Woken::LookAgain => {}
         Woken::Refused => {
             workers::REFUSED.note();
@@ -302,11 +302,18 @@ fn sleep_idle(heard: u64) -> Woken {
 
 /// Ends a worker. The last thread of a process sets its exit status: if the main thread has ended
 /// by a bare exit, the worker repeats that one's status.
-fn leave() -> ! {
+/// Where a seccomp filter refuses that, it sleeps for ever.
+fn leave(me: &Worker) -> ! {
     let status = if process::main_has_ended() { process::status_of_main() } else { 0 };
-    // SAFETY: ends this thread only; the kernel clears `alive` when the stack is free again.
-    unsafe {
-        asm!("syscall", in("rax") libc::SYS_exit, in("rdi") status, options(noreturn, nostack))
+    loop {
+        // SAFETY: ends this thread only; the kernel clears `alive` when the stack is free again.
+        unsafe { syscall!(SYS_exit, status) };
+        me.alive.store(Worker::STUCK, Ordering::Relaxed);
+        sys::futex_wake_shared(me.alive.as_ptr()); // for `dismiss`
+        sys::futex_wait(me.alive.as_ptr(), Worker::STUCK, 0);
+        // SAFETY: no memory; where futexes are refused as well.
+        unsafe { syscall!(SYS_pause) };
+        sys::yield_now();
     }
 }
 

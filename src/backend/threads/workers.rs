@@ -93,7 +93,8 @@ mod take_back {
 /// State of a worker; apart from its stack, so that a look at all of them touches few pages.
 #[repr(align(64))]
 pub(super) struct Worker {
-    /// 0: no such thread. The kernel clears it when the thread has left its stack.
+    /// 0: no such thread. The kernel clears it when the thread has left its stack. `STUCK`: it cannot
+    /// leave, so its stack is not used again.
     pub alive: AtomicU32,
     /// Thread id, which stays when the worker has left.
     pub tid: AtomicU32,
@@ -114,6 +115,8 @@ pub(super) struct Worker {
 unsafe impl Zeroed for [Worker; MOST_WORKERS] {}
 
 impl Worker {
+    pub const STUCK: u32 = 2;
+
     /// Returns the upper end of its stack, mapped if need be. For the thread that makes the worker.
     pub fn stack(&self) -> Option<usize> {
         let mut top = self.stack.load(Ordering::Relaxed);
@@ -126,7 +129,7 @@ impl Worker {
 
     /// Returns whether the thread is there, or is just being made or ending.
     fn is_alive(&self) -> bool {
-        self.alive.load(Ordering::Acquire) != 0
+        !matches!(self.alive.load(Ordering::Acquire), 0 | Self::STUCK)
     }
 
     pub fn is_wanted(&self) -> bool {
@@ -421,9 +424,11 @@ pub enum Dismissal {
     RightsChange,
     /// The program has reached its limit of threads: no worker may take the place of its own.
     ThreadLimit,
+    /// A seccomp filter is about to come, which may kill a worker that leaves. None are made meanwhile.
+    Filter,
 }
 
-/// Sends workers away. If they are idle, or at `ThreadLimit`, waits until the kernel does not count
+/// Sends workers away. If they are idle, or must not stay, waits until the kernel does not count
 /// them as threads any more. The next copy makes new ones; not for a while at `ThreadLimit`. False:
 /// there was nothing to wait for.
 pub fn dismiss(why: Dismissal) -> bool {
@@ -435,10 +440,11 @@ pub fn dismiss(why: Dismissal) -> bool {
         Dismissal::Alone if !idle => return false,
         Dismissal::ThreadLimit if !WORKERS.iter().any(Worker::is_alive) => return false,
         Dismissal::ThreadLimit => REFUSED.note(),
+        Dismissal::Filter if !WORKERS.iter().any(Worker::is_alive) => return false,
         _ => {}
     }
     send_away();
-    if idle || why == Dismissal::ThreadLimit {
+    if idle || matches!(why, Dismissal::ThreadLimit | Dismissal::Filter) {
         wait_until_they_have_left();
     }
     true
