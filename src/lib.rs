@@ -32,8 +32,8 @@
 //!                            on; piece: one claimed piece; task: what is done with its memory;
 //!                            parallel: the same function on every CPU; refusal: what the system
 //!                            refuses is tried again
-//!             signals/       our handler in front of the program's, for bad pages; the one that
-//!                            looks up: it asks workers whether the stack it is on is theirs
+//!             signals/       our handler in front of the program's, for bad pages; calls: the
+//!                            program's own sigaction and its relatives
 //!             engine/        the trait of engines that copy by themselves, and what they share;
 //!                            request: one that goes on by itself; stretch: a long copy, part by
 //!                            part; tuning: what past copies tell about the next one

@@ -92,7 +92,9 @@ const ROLES: &[(&str, Run)] = &[
 ];
 
 fn main() {
-    let options = Options::from_command_line();
+    let benches = BENCHES.iter().map(|bench| (bench.name, bench.about));
+    let names = benches.chain(ACTIONS.iter().map(|(name, about, _)| (*name, *about)));
+    let options = Options::from_command_line(&names.collect::<Vec<_>>());
     if let Some(name) = &options.inner {
         return inner(name, &options);
     }

@@ -1,11 +1,9 @@
 //! The command line. The driver hands it on to every process it starts.
 
-use crate::benches::reads;
 use crate::programs::jobs;
-use crate::{ACTIONS, BENCHES};
 use clap::ArgAction::Set;
-use clap::Parser;
 use clap::builder::PossibleValuesParser;
+use clap::{CommandFactory, FromArgMatches, Parser};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -14,10 +12,10 @@ pub const MIB: usize = 1 << 20;
 
 /// Every figure is a ratio to libc, measured in the same interleaved run.
 #[derive(Parser)]
-#[command(name = "adma-bench", args_override_self = true, after_help = after_help())]
+#[command(name = "adma-bench", args_override_self = true)]
 pub struct Options {
     /// What to measure; everything but programs unless named
-    #[arg(hide_possible_values = true, value_parser = names())]
+    #[arg(hide_possible_values = true)]
     pub names: Vec<String>,
     /// libadma.so to measure; 'none' measures libc against itself, which shows the noise
     /// (default: libadma.so beside this file)
@@ -71,27 +69,32 @@ pub struct Options {
     pub given: Vec<String>,
 }
 
-fn names() -> PossibleValuesParser {
-    let actions = ACTIONS.iter().map(|(name, ..)| *name);
-    PossibleValuesParser::new(BENCHES.iter().map(|bench| bench.name).chain(actions))
-}
-
-fn after_help() -> String {
-    let benches = BENCHES.iter().map(|bench| (bench.name, bench.about));
-    let names = benches.chain(ACTIONS.iter().map(|(name, about, _)| (*name, *about)));
-    let lines: String = names.map(|(name, about)| format!("  {name:<9} {about}\n")).collect();
-    format!("Names:\n{lines}\nADMA_* variables reach the library. Progress goes to stderr.")
-}
+/// Names of what can be measured, each with a line of help.
+pub type Names<'a> = &'a [(&'static str, &'static str)];
 
 impl Options {
-    pub fn from_command_line() -> Self {
-        Self::try_from_args(std::env::args().skip(1)).unwrap_or_else(|error| error.exit())
+    pub fn from_command_line(names: Names<'_>) -> Self {
+        Self::try_from_args(names, std::env::args().skip(1)).unwrap_or_else(|error| error.exit())
     }
 
-    fn try_from_args(args: impl Iterator<Item = String>) -> Result<Self, clap::Error> {
+    fn try_from_args(
+        names: Names<'_>,
+        args: impl Iterator<Item = String>,
+    ) -> Result<Self, clap::Error> {
         let given: Vec<String> = args.collect();
-        let mut options =
-            Self::try_parse_from(["adma-bench".to_string()].into_iter().chain(given.clone()))?;
+        let lines = names.iter().map(|(name, about)| format!("  {name:<9} {about}\n"));
+        let known = PossibleValuesParser::new(names.iter().map(|(name, _)| *name));
+        let mut command = Self::command()
+            .after_help(format!(
+                "Names:\n{}\nADMA_* variables reach the library. Progress goes to stderr.",
+                lines.collect::<String>()
+            ))
+            .mut_args(|arg| match arg.get_id() == "names" {
+                true => arg.value_parser(known.clone()),
+                false => arg,
+            });
+        let words = ["adma-bench".to_string()].into_iter().chain(given.clone());
+        let mut options = Self::from_arg_matches(&command.try_get_matches_from_mut(words)?)?;
         let usual = if options.quick { 0.5 } else { 3.0 };
         options.seconds = options.cell_seconds.unwrap_or(usual);
         options.given = given;
@@ -126,9 +129,9 @@ fn positive<T: FromStr + Default + PartialOrd>(text: &str) -> Result<T, String> 
 }
 
 fn job_name(name: &str) -> Result<String, String> {
-    let all = jobs::JOBS.iter().map(|job| job.name).chain(reads::JOBS.iter().copied());
+    let all = jobs::JOBS.iter().map(|job| job.name).chain(jobs::READS.iter().copied());
     let unknown = || format!("no such job; there are {}", all.collect::<Vec<_>>().join(", "));
-    let known = jobs::known(name) || reads::JOBS.contains(&name);
+    let known = jobs::known(name) || jobs::READS.contains(&name);
     known.then(|| name.into()).ok_or_else(unknown)
 }
 
@@ -147,7 +150,8 @@ mod tests {
     use super::Options;
 
     fn of(words: &[&str]) -> Result<Options, clap::Error> {
-        Options::try_from_args(words.iter().map(|word| word.to_string()))
+        let names = [("copy", ""), ("programs", ""), ("reads", "")];
+        Options::try_from_args(&names, words.iter().map(|word| word.to_string()))
     }
 
     fn parse(words: &[&str]) -> Options {

@@ -5,15 +5,12 @@ use crate::machine;
 use crate::measure::{Samples, shuffled};
 use crate::options::{MIB, Options};
 use crate::out::{Table, median, progress, range, ratio, spread};
+use crate::programs::jobs;
 use crate::programs::needs::Place;
 use crate::spawn::{self, Server};
 use crate::turns::in_turn;
 use std::fs;
 use std::path::Path;
-
-/// Jobs of bench/programs/reads_jobs.py.
-pub const JOBS: &[&str] =
-    &["read", "readinto", "cold", "np_fromfile", "np_load", "parquet", "h5py", "torch_load"];
 
 /// Most pairs for reads of less than 16 MiB, with `LEAST` seconds each: the alignment of a buffer
 /// to cache lines makes 10 % of such reads, and depends on the heap and the environment.
@@ -49,7 +46,7 @@ pub fn run(options: &Options) {
             let chosen = |job: &&&str| {
                 options.jobs.as_ref().is_none_or(|all| all.contains(&job.to_string()))
             };
-            for job in JOBS.iter().filter(chosen) {
+            for job in jobs::READS.iter().filter(chosen) {
                 table.row(cell(start, job, size / MIB, options.seconds));
                 table.print_new();
                 let _ = fs::remove_file(folder.join(format!("{job}-{}M.npy", size / MIB)));

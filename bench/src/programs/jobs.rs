@@ -45,6 +45,10 @@ const GSTREAMER: &[Need] = &[
 ];
 const NODE: &[Need] = &[Program("node", "nodejs")];
 
+/// Jobs of bench/programs/reads_jobs.py, which the benchmark `reads` runs.
+pub const READS: &[&str] =
+    &["read", "readinto", "cold", "np_fromfile", "np_load", "parquet", "h5py", "torch_load"];
+
 #[rustfmt::skip]
 pub const JOBS: &[Job] = &[
     job("numpy-copyto", "np.copyto, {} x 256 MiB", ("numpy_jobs.py", "copyto"), 12, Itself, NUMPY),

@@ -9,8 +9,8 @@
 
 use super::{BUS, DISPOSITIONS, HandlerSlot, RESETHAND, SEGV, SLOTS, SignalChain, exchange};
 use crate::backend::copy_loop;
-use crate::backend::threads::workers;
 use crate::os::deferred;
+use crate::os::once::Once;
 use crate::os::signal_mask::{OF_THE_C_LIBRARY, SignalsHeld, block_signal, signal_set};
 use crate::os::{holders, process};
 use core::arch::{global_asm, naked_asm};
@@ -203,7 +203,7 @@ fn function_to_run(chain: &SignalChain, slot: usize) -> Option<usize> {
     reset.handler = libc::SIG_DFL;
     if !program.is_function() {
         if is_ours {
-            workers::let_pieces_end();
+            POOL.get().inspect(|pool| (pool.let_pieces_end)());
         }
         let _ = exchange(chain.signal, &reset);
         return None;
@@ -233,11 +233,29 @@ fn is_in_shared_copy(context: &Ucontext) -> bool {
     context.mask & OF_THE_C_LIBRARY == OF_THE_C_LIBRARY
 }
 
+/// What the handler asks of the pool of workers, which is above it and registers this at start-up.
+#[derive(Clone, Copy)]
+pub struct WorkerPool {
+    /// Returns whether a stack pointer is a worker's.
+    pub is_worker_stack: fn(usize) -> bool,
+    /// Waits until no worker has a piece, or for a while.
+    pub let_pieces_end: fn(),
+    /// Has every worker end when it has finished its piece.
+    pub send_away: fn(),
+}
+
+#[unsafe(link_section = ".data")] // a page that start-up touches anyhow
+pub static POOL: Once<WorkerPool> = Once::new();
+
+fn is_worker_stack(sp: usize) -> bool {
+    POOL.get().is_some_and(|pool| (pool.is_worker_stack)(sp))
+}
+
 /// Handles an interruption of a thread that hangs in a page fault. If a signal waits for it, its
 /// copy loop ends as at a bad page, and the caller goes on alone with signals let in.
 fn interrupt(context: &mut Ucontext) {
     let [sp, ip] = [RSP, RIP].map(|number| context.registers[number]);
-    if workers::is_worker_stack(sp) || holders::note_interrupt(context.mask) {
+    if is_worker_stack(sp) || holders::note_interrupt(context.mask) {
         context.registers[RIP] = copy_loop::recover(ip).unwrap_or(ip);
     }
 }
@@ -245,11 +263,11 @@ fn interrupt(context: &mut Ucontext) {
 /// Defers a signal that was sent while its thread shares a copy. The program's handler could jump
 /// out of the copy while others write, so the signal waits like all others.
 fn deferred(signal: i32, info: &libc::siginfo_t, context: &mut Ucontext) {
-    let is_worker = workers::is_worker_stack(context.registers[RSP]);
+    let is_worker = is_worker_stack(context.registers[RSP]);
     if is_worker {
         // Sent to the process, and blocked by all threads of the program: it goes back when this
         // worker blocks it.
-        workers::send_away();
+        POOL.get().inspect(|pool| (pool.send_away)());
     }
     if !deferred::note(signal, info) {
         // No room. Blocked, it stays pending in the kernel, and bad pages go unnoticed.

@@ -32,6 +32,8 @@ mod handler;
 #[cfg(test)]
 mod tests;
 
+pub use handler::{POOL, WorkerPool};
+
 use super::Refused;
 use crate::os::lock::Lock;
 use crate::os::signal_mask::{Action, SignalsHeld};

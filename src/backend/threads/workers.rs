@@ -10,6 +10,7 @@ use super::watch;
 use crate::backend::Refused;
 use crate::backend::copy_loop::Sequence;
 use crate::backend::engine::tuning;
+use crate::backend::signals::{self, WorkerPool};
 use crate::os::mapped::{Zeroed, zeroed};
 use crate::os::signal_mask::{self, SignalsHeld};
 use crate::os::sys::{self, NoFilter, NoNewFilter};
@@ -140,6 +141,7 @@ impl Worker {
 /// Sets up workers at start-up, before the first copy.
 pub fn init() {
     process::note_start();
+    signals::POOL.set(WorkerPool { is_worker_stack, let_pieces_end, send_away });
     sys::look_at_thread_register();
     let page = |bytes: usize| bytes.next_multiple_of(4096);
     let frame = sys::auxiliary(libc::AT_MINSIGSTKSZ).map_or(USUAL_FRAME, |bytes| bytes as usize);
@@ -483,7 +485,7 @@ pub(super) fn interrupt_pieces() {
 /// Waits until no worker has a piece, for about a tenth of a second at most. For a thread that is
 /// about to die of a fault: the process must not die instead of a fault that a worker meets in a
 /// piece that was taken back.
-pub fn let_pieces_end() {
+fn let_pieces_end() {
     let begun = sys::ticks();
     let is_busy = |worker: &Worker| worker.helps.load(Ordering::Acquire) != 0;
     while WORKERS.iter().any(is_busy) && sys::ticks().wrapping_sub(begun) < LET_END_TICKS {
