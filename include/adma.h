@@ -295,11 +295,17 @@ int adma_on(void);
  *   and nothing outside of it ever is. A buffer that is not mapped is -EFAULT for large
  *   messages between proven processes, on both sides; otherwise it is SIGSEGV, as for memcpy,
  *   in a thread of its process that waits or checks.
- * Progress: no thread serves connections, except that calls which may block are made by helper
- *   threads for callers with a time limit. A thread that waits, checks or arms on any connection
- *   makes all connections of its process go on, and clients of its listeners greet. One side
- *   that waits is enough for a message between proven processes; a streamed one needs both
- *   processes to wait, check or arm.
+ * Progress: one thread of the library in each process serves all its connections. What was posted
+ *   (adma_iwrite, adma_iread) arrives whether or not its program ever calls again; clients greet,
+ *   and the end of the other process is noticed. Threads that wait copy their own messages
+ *   themselves. The thread is made with the first connection and ends with the last, has all
+ *   signals blocked, and steps aside for unshare(2) and setns(2). Calls that may block are made by
+ *   further helper threads. Where the system gives no thread (RLIMIT_NPROC, a filter) calls that
+ *   wait, check or accept do its work: nothing goes on between them, and adma_event_fd and adma_arm
+ *   are -EAGAIN.
+ * Both write first: messages up to 32 KiB are taken before they are read, larger ones are not. Two
+ *   sides that both call adma_write first and adma_read then work with small messages and wait for
+ *   each other for ever with large ones: call adma_iwrite, adma_read, adma_wait instead.
  * Event loops: adma_event_fd() is a descriptor to poll, and adma_arm() says whether to look
  *   first. See there, and example_server.c.
  * Threads: everything may be called by several threads at once, on one connection too; each
@@ -349,12 +355,13 @@ int adma_listen(const char *path);
  * A connection is a number from 2^30 up, not a descriptor. Clients that do not greet hold up no
  * others, and are dropped after ADMA_IPC_TIMEOUT seconds (10); so are those of other users, at
  * once, and those that fail: all errors are the listener's.
- *   -EAGAIN      the listener is O_NONBLOCK, and no client has greeted. Greetings go on in the
- *                background of adma_accept, adma_arm, adma_check and all waits
+ *   -EAGAIN      the listener is O_NONBLOCK, and no client has greeted. Greetings go on by
+ *                themselves, and the listener becomes readable when one has ended
  *   -EINTR       a signal handler has run
  *   -EMFILE, -ENFILE, -ENOMEM  no descriptor or memory for a client, which waits; told after 10 ms
  *   -EBADF, -ENOTSOCK, -EINVAL not a listener, or closed meanwhile
- * A listener that several threads or processes accept from should be O_NONBLOCK if it is polled.
+ * A listener that several threads or processes accept from should be O_NONBLOCK if it is polled;
+ * several processes poll adma_event_fd() of it, not the listener itself.
  */
 int adma_accept(int listener);
 
@@ -382,8 +389,8 @@ int adma_connect_for(const char *path, int milliseconds);
  *   -EAFNOSUPPORT not a unix socket
  *   -EMFILE      4096 connections are open, or no descriptor is left
  * A socket that a third process has, too, can be read and written by that process. The library
- * keeps up to three descriptors for each connection, two more with the kernel helper and two with
- * adma_event_fd. They are not to be closed while the connection lasts.
+ * keeps up to three descriptors for each connection, two more with the kernel helper and one with
+ * adma_event_fd; and three for all. They are not to be closed while the connection lasts.
  */
 int adma_attach(int socket);
 
@@ -419,22 +426,27 @@ int adma_connection_info(int connection, char *text, size_t size);
  * adma_event_fd - a descriptor to poll, of a connection or a listener
  *
  * It becomes readable with the next change after adma_arm has said 0. It is the library's, the
- * same on every call until adma_close, and close-on-exec: do not read, write or close it.
+ * same on every call until adma_close, and close-on-exec: do not read, write or close it. One that
+ * was never armed is readable. -EAGAIN: the system gives no thread to serve it.
  */
 int adma_event_fd(int connection);
 
 /*
  * adma_arm - look, and ask to be told of the next change
  *
- * Returns 1: look first: there is a message to read, a cookie that is over or can go on
- * (adma_check), room that was missing, a client to accept, or the end of the other side. It
- * says so as long as that is the case. 0: there is nothing, and the next change makes
+ * Returns 1: look first: there is a message to read, a cookie that is over (adma_check), room
+ * that was missing, a client to accept, or the end of the other side. It says so as long as that
+ * is the case. 0: there is nothing, and the next change makes
  * adma_event_fd() readable. So:
  *
  *	while (adma_arm(c) == 1)
  *		look(c);	// adma_next, adma_read, adma_check, adma_accept
  *	epoll_wait(...);
  *
+ * The rules: arm after every look and before every wait; look when it says 1, and arm again. Then
+ * level and edge triggered loops (EPOLLET) lose nothing. No call here waits, nor do adma_next,
+ * adma_iread, adma_iwrite and adma_check: an event loop calls only these; adma_read of a message that
+ * is there waits until it is copied.
  * A negative result is an error of the connection or listener. Where several threads or tasks wait
  * for one connection, adma_arm takes the news of all from the descriptor: when it says 1 to one of
  * them, all look.

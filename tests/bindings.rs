@@ -3,7 +3,10 @@
 
 mod common;
 
-use common::{Folder, finish, library, link_flags, plain, root, skip_this, succeed};
+use common::{
+    Folder, finish, finish_within, library, link_flags, plain, root, skip_this, succeed, text,
+    victim_with,
+};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -123,15 +126,18 @@ struct Language {
     client: Vec<PathBuf>,
 }
 
+/// Compiles an example in C.
+fn built(place: &Path, name: &str, source: &Path) -> PathBuf {
+    let built = place.join(name);
+    let mut command = plain("cc");
+    command.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&built).arg("-I");
+    succeed(command.arg(root().join("include")).arg(source).args(link_flags()));
+    built
+}
+
 fn languages(place: &Path) -> Vec<Language> {
-    let [server, client] = ["server", "client"].map(|name| {
-        let built = place.join(name);
-        let mut command = plain("cc");
-        command.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&built).arg("-I");
-        command.arg(root().join("include")).arg(root().join(format!("include/example_{name}.c")));
-        succeed(command.args(link_flags()));
-        vec![built]
-    });
+    let [server, client] = ["server", "client"]
+        .map(|name| vec![built(place, name, &root().join(format!("include/example_{name}.c")))]);
     let mut languages = vec![Language { name: "C", server, client }];
     succeed(crate_command("build").arg("--examples"));
     let [server, client] =
@@ -176,6 +182,43 @@ fn examples_of_every_language_serve_those_of_every_other() {
             }
         });
         talk(serving, &["end"]);
+        assert!(server.wait().unwrap().success(), "{} server", serving.name);
+    }
+}
+
+/// By every language, and in C by an edge triggered loop as well; proven and streamed.
+#[test]
+fn example_servers_serve_200_clients_at_once() {
+    let place = Folder::new("crowd");
+    let mut languages = languages(&place);
+    let level = std::fs::read_to_string(root().join("include/example_server.c")).unwrap();
+    let edge = place.join("edge.c");
+    std::fs::write(&edge, level.replace(".events = EPOLLIN,", ".events = EPOLLIN | EPOLLET,"))
+        .unwrap();
+    assert_ne!(std::fs::read_to_string(&edge).unwrap(), level);
+    let server = vec![built(&place, "edge", &edge)];
+    languages.push(Language { name: "C, edge triggered,", server, client: Vec::new() });
+    let flags = link_flags();
+    let clients = victim_with("ipc_crowd", &flags.each_ref().map(String::as_str));
+    for (number, serving) in languages.iter().enumerate() {
+        let engine = if number == 0 { "shm" } else { "auto" };
+        let path = place.join(format!("{number}"));
+        let mut server = plain("sh");
+        // Clients that greet have more descriptors than those that have.
+        server.args(["-c", "ulimit -n 4096; exec \"$@\"", "sh"]).args(&serving.server).arg(&path);
+        server.env("ADMA_IPC_ENGINE", engine).stdout(Stdio::null());
+        let mut server = with_library(server).spawn().unwrap();
+        while !path.exists() {
+            assert!(server.try_wait().unwrap().is_none(), "{} server", serving.name);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let mut crowd = plain(&clients);
+        let done = finish_within(
+            crowd.arg(&path).args(["200", "4", "end"]).env("ADMA_IPC_ENGINE", engine),
+            Duration::from_secs(200),
+        );
+        let said = text(&done.stdout) + &text(&done.stderr);
+        assert!(done.status.success(), "{} server, {engine}: {said}", serving.name);
         assert!(server.wait().unwrap().success(), "{} server", serving.name);
     }
 }

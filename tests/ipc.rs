@@ -95,6 +95,10 @@ rows! { passes:
     block_that_cannot_be_mapped_for_want_of_a_descriptor_is_carried: "ipc_blocks no_descriptors";
     block_never_becomes_a_standard_stream: "ipc_blocks standard";
     message_that_ends_behind_its_block_is_carried: "ipc_blocks straddling";
+    listener_can_be_polled_as_any_other: "ipc_service polled";
+    service_thread_ends_with_the_last_connection: "ipc_service ends";
+    service_thread_does_not_keep_a_process_alive: "ipc_service last";
+    service_thread_steps_aside_for_unshare: "ipc_service alone";
     process_connected_to_itself_has_blocks: "ipc_blocks alone";
     block_that_is_not_what_it_should_be_is_not_mapped: "ipc_blocks lied_to";
     block_that_loses_its_pages_all_the_time_ends_no_process: "ipc_blocks punched";
@@ -139,6 +143,13 @@ rows! { pass_under:
         "ADMA_IPC_ENGINE=shm", &["ipc_waiting quiet", "ipc_waiting quiet beside"];
     process_stopped_in_the_middle_of_a_piece_holds_up_no_call_with_a_limit:
         "ADMA_IPC_TIMEOUT=1", &["ipc_stopped frozen"];
+    // Also where every message is streamed, as most are on a system with Yama.
+    message_arrives_although_neither_program_calls:
+        "ADMA_IPC_ENGINE=auto", &["ipc_service computes"];
+    streamed_message_arrives_although_neither_program_calls:
+        "ADMA_IPC_ENGINE=shm", &["ipc_service computes"];
+    limits_hold_under_a_flood_of_clients: "ADMA_IPC_ENGINE=auto", &["ipc_service flood"];
+    service_thread_that_is_refused_is_not_missed_by_calls: "ADMA_IPC_ENGINE=shm", &["ipc_service refused"];
     // A listener that does not accept, a silent client, and clients that send garbage.
     greetings_have_a_limit: "ADMA_IPC_TIMEOUT=1",
         &["ipc_silent queue", "ipc_silent socket", "ipc_listen closed_meanwhile"];

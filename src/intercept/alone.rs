@@ -3,6 +3,7 @@
 //! which would keep the old rights), and the one that makes a thread, at the limit of threads.
 
 use crate::backend::threads::workers::{self, Dismissal};
+use crate::ipc;
 use crate::os::lookup::{self, Function};
 use core::ffi::c_int;
 
@@ -13,7 +14,8 @@ macro_rules! passed_on {
         unsafe extern "C" fn $name(first: usize, second: usize, third: usize) -> c_int {
             workers::dismiss(Dismissal::$why);
             // SAFETY: the program's own call, passed on.
-            unsafe { pass_on(Function::$name, [first, second, third, 0]) }
+            let call = || unsafe { pass_on(Function::$name, [first, second, third, 0]) };
+            if Dismissal::$why == Dismissal::Alone { without_service_thread(call) } else { call() }
         }
     )*)* };
 }
@@ -22,6 +24,18 @@ passed_on! {
     Alone: unshare setns;
     RightsChange: setuid setgid seteuid setegid setreuid setregid setresuid setresgid
         setgroups initgroups capset;
+}
+
+/// Makes a call while no thread serves connections.
+fn without_service_thread(call: impl FnOnce() -> c_int) -> c_int {
+    ipc::step_aside();
+    let answer = call();
+    // SAFETY: the address of this thread's errno.
+    let errno = unsafe { &mut *libc::__errno_location() };
+    let kept = *errno;
+    ipc::step_back();
+    *errno = kept;
+    answer
 }
 
 /// The limit of threads (RLIMIT_NPROC, pids.max) is the program's: workers make room for its own.

@@ -12,8 +12,7 @@ use crate::ipc::settings::settings;
 use crate::ipc::setup;
 use crate::ipc::setup::accept;
 use crate::ipc::setup::handshake::Established;
-use crate::ipc::wait::{moment_in, steps};
-use crate::ipc::wake::background;
+use crate::ipc::wait::{moment_in, serve};
 use crate::os::{sys, text};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -69,8 +68,7 @@ pub extern "C" fn adma_accept_for(listener: c_int, milliseconds: c_int) -> c_int
 }
 
 fn accept_until(listener: c_int, end: Option<u64>) -> c_int {
-    let serve = || _ = steps::serve_background(true);
-    entered(|| accept::accept(listener, settings(), end, serve))
+    entered(|| accept::accept(listener, settings(), end))
 }
 
 pub unsafe extern "C" fn adma_connect(path: *const c_char) -> c_int {
@@ -91,6 +89,7 @@ pub extern "C" fn adma_attach(socket: c_int) -> c_int {
 }
 
 fn entered(establish: impl FnOnce() -> os::Result<Established>) -> c_int {
+    serve::begin();
     let link = handles::become_owner().and_then(|owner| Ok(Link::new(establish()?, owner)));
     answer(link.and_then(|link| {
         if settings().tell {
@@ -143,20 +142,20 @@ pub unsafe extern "C" fn adma_peer(connection: c_int, info: *mut PeerInfo) -> c_
 }
 
 pub extern "C" fn adma_event_fd(connection: c_int) -> c_int {
+    serve::begin();
     answer(match os::is_listener(connection) {
-        true => accept::events(connection).map(|events| events.raw()),
+        true => accept::event_fd(connection),
         false => handles::find(connection).and_then(|link| Ok(link.events()?.raw())),
     })
 }
 
 pub extern "C" fn adma_arm(connection: c_int) -> c_int {
-    steps::look_for_lost();
-    while steps::serve_background(true) {}
+    serve::begin();
     let news = match os::is_listener(connection) {
-        true => accept::arm(connection, settings()),
+        true => handles::become_owner().and_then(|_| accept::arm(connection, settings())),
         false => handles::find(connection).and_then(|link| link.arm()),
     };
-    answer(news.map(|news| c_int::from(news || background::was_skipped())))
+    answer(news.map(c_int::from))
 }
 
 pub extern "C" fn adma_next(connection: c_int) -> isize {
@@ -339,17 +338,19 @@ pub fn is_message(cookie: i64) -> bool {
 }
 
 pub fn check(cookie: i64) -> isize {
-    with_cookie(cookie, -libc::EINPROGRESS, |link, role, number| link.check(role, number))
+    with_cookie(cookie, false, -libc::EINPROGRESS, |link, role, number| link.check(role, number))
 }
 
 /// Negative: without end.
 pub fn wait_for(cookie: i64, milliseconds: c_int) -> isize {
     let limit = moment_in(milliseconds);
-    with_cookie(cookie, -libc::ETIMEDOUT, |link, role, number| link.wait_until(role, number, limit))
+    with_cookie(cookie, true, -libc::ETIMEDOUT, |link, role, number| {
+        link.wait_until(role, number, limit)
+    })
 }
 
 pub fn cancel(cookie: i64) -> isize {
-    with_cookie(cookie, 0, |link, role, number| Some(link.cancel(role, number)))
+    with_cookie(cookie, true, 0, |link, role, number| Some(link.cancel(role, number)))
 }
 
 /// Returns the bytes from the start of a message that are in place.
@@ -363,9 +364,10 @@ pub fn copied(cookie: i64) -> isize {
     copied.map_or(-libc::EINVAL as isize, |bytes| bytes as isize)
 }
 
-/// `unfinished` is the result where the message is not over.
+/// `waits`: the caller moves the message itself meanwhile; `unfinished` is the result where it is not over.
 fn with_cookie(
     cookie: i64,
+    waits: bool,
     unfinished: c_int,
     work: impl FnOnce(&Link, Role, u32) -> Option<isize>,
 ) -> isize {
@@ -375,10 +377,16 @@ fn with_cookie(
     };
     // Not a cookie, one used before, or one that another thread waits with.
     let (endpoint, _) = link.endpoint(role);
-    let number = endpoint.lock().begin_wait(number);
+    let number = endpoint.lock().begin_wait(number, waits);
     let Some(number) = number else { return -libc::EINVAL as isize };
+    if waits {
+        link.take_from_service();
+    }
     work(&link, role, number).unwrap_or_else(|| {
         endpoint.lock().end_wait(number);
+        if waits {
+            link.leave_to_service(role, number);
+        }
         unfinished as isize
     })
 }

@@ -13,8 +13,7 @@ use crate::ipc::memory::blocks;
 use crate::ipc::os;
 use crate::ipc::os::blocking;
 use crate::ipc::setup::accept;
-use crate::ipc::wake::background;
-use crate::ipc::wake::wakeups;
+use crate::ipc::wake::service;
 use crate::os::{cpus, sys};
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -131,7 +130,7 @@ pub fn become_owner() -> os::Result<u64> {
     // SAFETY: just made sure of it.
     let word = unsafe { &*OWNER.load(Ordering::Acquire) };
     if word.compare_exchange(0, BEGINNING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-        wakeups::forget_sleepers();
+        service::forget_after_fork();
         let fresh = sys::ticks() << 16 | (sys::getpid() as u64 & 0xffff) | 2;
         word.store(fresh, Ordering::Release);
     }
@@ -200,7 +199,7 @@ pub fn forget_after_fork() {
     accept::forget_after_fork();
     // Skipped without messages: the child need not touch another page.
     if os::was_used() {
-        background::forget_after_fork();
+        service::forget_after_fork();
         cpus::forget_after_fork();
     }
     blocking::forget_after_fork();

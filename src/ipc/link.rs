@@ -15,11 +15,11 @@ use crate::ipc::memory::region::{Lane, Side};
 use crate::ipc::messages::{AfterPost, Buffer, Endpoint, Hint, NoRoom, Role};
 use crate::ipc::os;
 use crate::ipc::setup::handshake::Established;
-use crate::ipc::wake::background::{self, CONNECTION};
 use crate::ipc::wake::doorbell::how;
 use crate::ipc::wake::events::Events;
-use crate::ipc::wake::wakeups::{self, NEEDY};
+use crate::ipc::wake::service::{self, CONNECTION};
 use crate::os::lock::{Held, Lock, Release, Released};
+use crate::os::sync::full_fence;
 use crate::os::sys;
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -31,7 +31,7 @@ use once_cell::race::OnceBox;
 pub const MOST_SPIN: u64 = 60_000;
 pub const LEAST_SPIN: u64 = 2_000;
 
-/// Time to sleep on the word before polling: the peer's death is noticed this late at most.
+/// Longest sleep on the word where no service thread notices the peer's end.
 pub const WORD_NANOSECONDS: u64 = 2_000_000;
 
 pub struct Link {
@@ -44,10 +44,6 @@ pub struct Link {
     endpoints: [Lock<Endpoint>; 2],
     other: AtomicU32,
     pub closing: AtomicBool,
-    /// Set if a side cannot copy by calls (a needy connection): every thread that waits helps.
-    pub must_help: AtomicBool,
-    /// Set while one of our sleepers polls; the others sleep on the doorbell's word.
-    polling: AtomicBool,
     believed_at: AtomicU64,
     /// Set if this process was proven and has changed its rights since.
     changed: AtomicBool,
@@ -80,10 +76,6 @@ impl Link {
     pub fn new(established: Established, owner: u64) -> Self {
         let proven = established.proven.as_ref();
         let terms = proven.map(|proven| proven.terms);
-        let needy = !proven.is_some_and(|proven| proven.may_call() && proven.peer_calls);
-        if needy {
-            NEEDY.fetch_add(1, Ordering::Relaxed);
-        }
         Self {
             owner,
             handle: AtomicU32::new(0),
@@ -91,8 +83,6 @@ impl Link {
             endpoints: Role::BOTH.map(|role| Lock::new(Endpoint::new(role, terms))),
             other: AtomicU32::new(other::ALIVE),
             closing: AtomicBool::new(false),
-            must_help: AtomicBool::new(needy),
-            polling: AtomicBool::new(false),
             believed_at: AtomicU64::new(sys::ticks()),
             changed: AtomicBool::new(false),
             writes: AtomicU32::new(0),
@@ -104,30 +94,63 @@ impl Link {
     /// Sets the handle; from then on other threads find the connection.
     pub fn enter(&self, handle: u32) {
         self.handle.store(handle, Ordering::Release);
-        if self.must_help.load(Ordering::Relaxed) {
-            self.watch_in_background();
-        }
+        service::join(); // before it is in the set, which goes with the last member
+        self.join_service();
     }
 
-    /// Returns what identifies it in the background set.
+    /// Returns what identifies it to the service thread.
     pub fn key(&self) -> u64 {
         CONNECTION | u64::from(self.handle.load(Ordering::Acquire))
     }
 
-    /// Has all threads that wait, check or arm serve this connection when its peer rings.
-    fn watch_in_background(&self) {
-        // Without a descriptor for that, only threads in calls for this connection look after it.
-        let _ = background::watch(self.socket.raw(), libc::POLLIN | libc::POLLRDHUP, self.key());
-        self.mine().doorbell.0.announce(how::BYTE);
+    /// Has the service thread hear of the peer's rings and of its end.
+    pub fn join_service(&self) {
+        for (fd, events) in self.descriptors().into_iter().filter(|(fd, _)| *fd >= 0) {
+            // Without memory for that, only calls for this connection look after it.
+            let _ = service::watch(fd, events, self.key());
+        }
+        if self.needs_service() {
+            self.mine().doorbell.0.announce(how::BYTE);
+        }
     }
 
-    /// Leaves messages that no thread waits for to threads that wait on other connections.
-    pub fn note_in_background(&self) {
-        // Asks: a writer whose chunks all had room has not looked at what the peer has lost.
-        if self.is_needy() {
-            background::note(self.key());
-            wakeups::wake_if_needed();
+    /// Takes it from the service thread: its sockets report the end for ever.
+    pub fn leave_service(&self) {
+        self.descriptors()
+            .iter()
+            .filter(|(fd, _)| *fd >= 0)
+            .for_each(|(fd, _)| service::forget(*fd));
+    }
+
+    /// Leaves a message that no thread waits for to the service thread, after it was posted, or its wait
+    /// has ended.
+    pub fn leave_to_service(&self, role: Role, number: u32) {
+        self.mine().doorbell.0.announce(how::BYTE); // before the look
+        let (endpoint, lane) = self.endpoint(role);
+        let is_due = endpoint.lock().is_due(lane, number);
+        if is_due || !service::runs() {
+            service::call(self.key());
         }
+    }
+
+    /// Spares the peer a byte for the service thread, if there is nothing to tell that: a thread waits
+    /// for the only message under way.
+    pub fn take_from_service(&self) {
+        let bell = &self.mine().doorbell.0;
+        if bell.wants_byte() && !self.needs_service() {
+            bell.withdraw(how::BYTE);
+            full_fence();
+            // Another thread may have posted between the two.
+            if self.needs_service() {
+                bell.announce(how::BYTE);
+            }
+        }
+    }
+
+    /// Returns whether the service thread has to hear of the peer's next step.
+    pub fn needs_service(&self) -> bool {
+        self.armed_events().is_some()
+            || self.endpoints.iter().any(|endpoint| endpoint.lock().needs_service())
     }
 
     pub fn proven(&self) -> Option<&Proven> {
@@ -172,9 +195,7 @@ impl Link {
     /// Tells threads of this process of a change in a message that is not the caller's own: its
     /// waiter sleeps and hears nothing of it from the peer.
     pub fn ring_own(&self) {
-        if self.mine().doorbell.0.answer_own() {
-            wakeups::wake_all();
-        }
+        self.mine().doorbell.0.answer_own();
         self.ring_events();
     }
 
@@ -286,9 +307,11 @@ impl Link {
         let posted = unsafe { self.post(role, addr, len, true, &mut pinned) };
         let (endpoint, posted) = posted.map_err(|unposted| unposted.error)?;
         self.ring_after(endpoint.release());
-        self.note_in_background();
         match posted {
-            AfterPost::Waits(number, _) => Ok(number),
+            AfterPost::Waits(number, _) => {
+                self.leave_to_service(role, number);
+                Ok(number)
+            }
             AfterPost::Over(_) => Err(-libc::EINVAL as isize), // not where there is a cookie
         }
     }
@@ -309,12 +332,14 @@ impl Link {
             proven.calls.store(false, Ordering::Relaxed);
             // The peer has to know what we cannot do any more.
             self.mine().lost.store(1, Ordering::Relaxed);
-            self.note_needy();
         }
         if outcome == Outcome::Gone && self.end_of_other() != other::CHANGED {
             self.note_end(other::DIED);
         }
         self.finish(role, number, outcome);
+        if outcome == Outcome::Refused {
+            service::call(self.key()); // other messages are refused as well
+        }
     }
 
     pub fn finish(&self, role: Role, number: u32, outcome: Outcome) {
@@ -322,39 +347,6 @@ impl Link {
         let waited_for = endpoint.lock().copied(lane, number, outcome);
         if waited_for {
             self.ring();
-        }
-    }
-
-    /// Returns whether a side cannot copy by calls, so that messages need both.
-    pub fn is_needy(&self) -> bool {
-        if self.must_help.load(Ordering::Relaxed) {
-            return true;
-        }
-        let lost = self.theirs().lost.load(Ordering::Relaxed) != 0;
-        lost.then(|| self.note_needy()).is_some()
-    }
-
-    fn note_needy(&self) {
-        if !self.must_help.swap(true, Ordering::Relaxed) {
-            NEEDY.fetch_add(1, Ordering::Relaxed);
-            self.watch_in_background();
-            self.note_in_background(); // sleepers did not poll it
-        }
-    }
-
-    // ---- sleepers ------------------------------------------------------------------------
-
-    /// Makes this thread the one that polls the socket; false: another thread does.
-    pub fn take_polling(&self) -> bool {
-        !self.polling.swap(true, Ordering::AcqRel)
-    }
-
-    /// Lets another thread poll, which looks once more.
-    pub fn leave_polling(&self) {
-        self.polling.store(false, Ordering::Release);
-        self.mine().doorbell.0.ring();
-        if self.must_help.load(Ordering::Relaxed) {
-            self.mine().doorbell.0.announce(how::BYTE); // for the background
         }
     }
 
@@ -366,49 +358,42 @@ impl Link {
 
     /// Empties the socket, unless the peer has broken the protocol.
     pub fn drain(&self) {
-        if self.take_packets() {
-            self.ring_events(); // they may have been meant for that
-        }
-    }
-
-    /// Returns whether there were packets, or a broken protocol.
-    fn take_packets(&self) -> bool {
-        if self.end_of_other() == other::BROKEN {
-            return false;
-        }
-        os::drain(self.socket.raw()).unwrap_or_else(|_| {
+        if self.end_of_other() != other::BROKEN && os::drain(self.socket.raw()).is_err() {
             self.broken();
-            true
-        })
+        }
     }
 
     // ---- event loops ----------------------------------------------------------------------
 
-    /// Returns the descriptors for an event loop.
+    /// Returns the descriptor for an event loop. An error: there is no thread to ring it, or no descriptor.
     pub fn events(&self) -> os::Result<&Events> {
-        self.events.get_or_try_init(|| Events::new(self.descriptors()).map(Box::new))
+        if !service::start() {
+            return Err(libc::EAGAIN);
+        }
+        self.events.get_or_try_init(|| Events::new().map(Box::new))
+    }
+
+    /// Returns the descriptor if the program waits for it.
+    pub fn armed_events(&self) -> Option<&Events> {
+        self.events.get().filter(|events| events.is_armed())
     }
 
     /// Arms the descriptor; returns whether there is something to look at first.
     pub fn arm(&self) -> os::Result<bool> {
-        let events = self.events()?;
-        self.note_events(os::poll(self.descriptors(), 0).unwrap_or_default());
-        if self.take_packets() {
-            wakeups::wake_all(); // they may have been meant for a thread that polls the socket
-        }
-        let has_changed = events.arm();
-        self.mine().doorbell.0.announce(how::BYTE);
-        while self.help(true) {}
-        if has_changed || self.end_of_other() != other::ALIVE {
-            return Ok(true);
-        }
+        let has_changed = self.events()?.arm();
+        self.mine().doorbell.0.announce(how::BYTE); // before the look
+        self.believe();
+        Ok(has_changed || self.has_news())
+    }
+
+    /// Returns whether an event loop should look at this connection.
+    pub fn has_news(&self) -> bool {
         let news = |role: Role| {
             let (endpoint, lane) = self.endpoint(role);
             let mut endpoint = endpoint.lock();
-            (role == Role::Reader && endpoint.next_len(lane).is_some())
-                || endpoint.has_news(lane, self.proven())
+            (role == Role::Reader && endpoint.next_len(lane).is_some()) || endpoint.has_news(lane)
         };
-        Ok(Role::BOTH.into_iter().any(news))
+        self.end_of_other() != other::ALIVE || Role::BOTH.into_iter().any(news)
     }
 
     /// Returns the length of the next message that no read was posted for, or a negated errno.
@@ -459,9 +444,9 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        if self.must_help.load(Ordering::Relaxed) {
-            NEEDY.fetch_sub(1, Ordering::Relaxed);
-            background::forget(self.socket.raw());
+        if self.handle.load(Ordering::Acquire) != 0 {
+            self.leave_service();
+            service::leave();
         }
     }
 }

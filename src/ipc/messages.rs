@@ -15,7 +15,7 @@ pub use progress::Step;
 use crate::backend::libc as original;
 use crate::ipc::MOST_EAGER;
 use crate::ipc::claims::{self, Broken, Cursors};
-use crate::ipc::copy::{MessagePiece, Proven, Terms};
+use crate::ipc::copy::{MessagePiece, Terms};
 use crate::ipc::memory::blocks::BlockAddress;
 use crate::ipc::memory::region::{self, Descriptor, Lane, SHORT, WINDOW, kind};
 use crate::ipc::tally::{self, Means, Regime};
@@ -111,6 +111,8 @@ struct OwnPost {
     /// Set if the program has a cookie for it; and while a thread is in a call with that.
     cookie: bool,
     waited: bool,
+    /// Set while that thread waits, and moves the message itself.
+    attended: bool,
     matched: bool,
     /// Set if the message is longer than the buffer of its reader.
     too_long: bool,
@@ -243,6 +245,7 @@ impl Endpoint {
         let own = self.own(number);
         (own.number, own.state, own.kind) = (number, State::Posted, kind);
         (own.cookie, own.waited, own.matched) = (cookie, false, false);
+        own.attended = !cookie;
         (own.too_long, own.cancelled, own.withdrawn) = (false, false, false);
         (own.ours, own.room_end) = (ours, room_end);
         (own.claimed, own.finished, own.stream_at) = (0, 0, 0);
@@ -453,9 +456,8 @@ impl Endpoint {
         publish(desc, number, kind, buffer.len, if told { buffer.addr } else { 0 });
     }
 
-    /// Returns whether an event loop should look: a cookie that is over or has a piece to copy, or room
-    /// that was missing.
-    pub fn has_news(&mut self, lane: &Lane, proven: Option<&Proven>) -> bool {
+    /// Returns whether an event loop should look: a cookie that is over, or room that was missing.
+    pub fn has_news(&mut self, lane: &Lane) -> bool {
         if self.wants_room && self.look_how_far(lane).is_ok() && !self.is_far_ahead() {
             self.wants_room = false;
             return true;
@@ -465,29 +467,43 @@ impl Endpoint {
             let number = first.wrapping_add(offset);
             let own = self.own(number);
             let asks = own.number == number && own.cookie && !own.waited;
-            asks && own.state != State::Free && self.has_news_of(lane, proven, number)
+            asks && own.state != State::Free && self.has_news_of(lane, number)
         })
     }
 
-    /// Returns whether `adma_check` would end this message, or take it a step further.
-    fn has_news_of(&mut self, lane: &Lane, proven: Option<&Proven>, number: u32) -> bool {
-        if self.is_over(lane, number) {
-            return true;
-        }
-        match self.is_matched(lane, number) {
-            Ok(false) => return false,
-            Ok(true) => {}
-            Err(Broken) => return true,
-        }
-        if !matches!(self.judge(lane, number, false), Ok(Step::Idle(_))) {
-            return true;
-        }
+    /// Returns whether `adma_check` would end this message.
+    fn has_news_of(&mut self, lane: &Lane, number: u32) -> bool {
+        self.is_over(lane, number)
+            || match self.is_matched(lane, number) {
+                Ok(false) => false,
+                Ok(true) => !matches!(self.judge(lane, number, false), Ok(Step::Idle(_))),
+                Err(Broken) => true,
+            }
+    }
+
+    /// Returns the numbers of messages of which some may not be over, oldest first.
+    pub fn under_way(&self) -> impl Iterator<Item = u32> + use<> {
+        let (first, count) = (self.done, self.next.wrapping_sub(self.done));
+        (0..count.min(WINDOW as u32)).map(move |offset| first.wrapping_add(offset))
+    }
+
+    /// Returns whether a message is under way that no thread waits for.
+    pub fn is_unattended(&mut self, number: u32) -> bool {
         let own = self.own(number);
-        let idle = !own.is_streamed() && own.claimed == own.finished;
-        let (pieces, whole) = (own.layout.pieces(), own.whole);
-        let view = claims::cursors(lane.claims(number), number);
-        idle && view.front + view.back < pieces
-            && proven.is_some_and(|proven| proven.reaches(whole))
+        own.number == number && own.state == State::Posted && (!own.attended || own.withdrawn)
+    }
+
+    /// Returns whether the service thread has to hear of the peer's next step.
+    pub fn needs_service(&mut self) -> bool {
+        self.under_way()
+            .any(|number| self.is_unattended(number) && self.own(number).kind != kind::EAGER)
+    }
+
+    /// Returns whether there is something to do for a message that was just posted, or left.
+    pub fn is_due(&mut self, lane: &Lane, number: u32) -> bool {
+        self.is_unattended(number)
+            && !self.is_over(lane, number)
+            && self.is_matched(lane, number) != Ok(false)
     }
 
     /// Returns the messages that are not over, oldest first.
@@ -517,11 +533,11 @@ impl Endpoint {
         self.requests.iter_mut().map(|own| core::mem::take(&mut own.ours.pin))
     }
 
-    /// Begins a call with a cookie, for one thread at a time. Returns the message's number, of
-    /// which the cookie lacks the highest bit.
-    pub fn begin_wait(&mut self, number: u32) -> Option<u32> {
+    /// Begins a call with a cookie, for one thread at a time; `attends`: that thread waits, and moves the
+    /// message. Returns the message's number, of which the cookie lacks the highest bit.
+    pub fn begin_wait(&mut self, number: u32, attends: bool) -> Option<u32> {
         let own = self.of_cookie(number).filter(|own| !own.waited)?;
-        own.waited = true;
+        (own.waited, own.attended) = (true, attends);
         Some(own.number)
     }
 
@@ -546,7 +562,8 @@ impl Endpoint {
     }
 
     pub fn end_wait(&mut self, number: u32) {
-        self.own(number).waited = false;
+        let own = self.own(number);
+        (own.waited, own.attended) = (false, false);
     }
 }
 

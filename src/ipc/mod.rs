@@ -4,8 +4,8 @@
 //!
 //! ```text
 //! calls       the adma_* functions: handles and cookies checked
-//! wait        posting and waiting, in stages; steps: taking messages a step further, the caller's own
-//!             and those in the background; long_sleep; workers: large messages that workers copy too
+//! wait        posting and waiting, in stages; steps: taking the caller's own message a step further;
+//!             serve: what the service thread does; workers: large messages that workers copy too
 //! handles     the table of connections; the process that they belong to after a fork
 //! link        one connection: posting, copying, waking; ends: the peer's, and ours
 //! messages    one direction: posts and their matching; eager; progress: pieces and chunks; cancel;
@@ -14,8 +14,8 @@
 //! copy        between two address spaces, for proven peers; across: by the kernel helper; proof: the
 //!             secret that only a process reads that may trace us
 //! memory      region: what both processes share, and its law; blocks: `adma_alloc`
-//! wake        doorbell: between processes; wakeups: between threads; events: for event loops;
-//!             background: connections that may need any thread of the process
+//! wake        doorbell: between processes; events: for event loops; service: the thread that serves
+//!             connections
 //! os          system calls; memory and sockets; blocking: threads for calls that may block
 //! claims      pieces of one message; tally: counts for reports; settings
 //! ```
@@ -49,7 +49,9 @@
 //!
 //! # Progress
 //!
-//! No thread serves connections: waiting, checking and arming make all of them go on (`wait::steps`).
+//! One thread is responsible for all connections (`wake::service`): it greets, moves messages that no
+//! thread waits for, notices peers that end or lose their rights, and rings event descriptors. Threads
+//! that wait copy their own messages.
 
 pub mod calls;
 pub mod claims;
@@ -75,6 +77,8 @@ pub use handles::forget_after_fork;
 pub use settings::Engines;
 #[cfg(not(test))]
 pub use settings::{HelperEngine, Settings, Workers, configure};
+#[cfg(not(any(test, loom)))]
+pub use wake::service::{step_aside, step_back};
 
 /// Largest eager message: several find room at a time.
 const MOST_EAGER: usize = memory::region::EAGER_ROOM / 8;

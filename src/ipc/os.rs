@@ -19,7 +19,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_void};
 use core::mem::ManuallyDrop;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 /// A value, or an errno.
 pub type Result<T> = core::result::Result<T, i32>;
@@ -184,12 +184,27 @@ impl Drop for Fd {
     }
 }
 
+/// Number of the service thread; 0: there is none.
+pub static SERVICE_TID: AtomicI32 = AtomicI32::new(0);
+
+/// Names the calling thread.
+pub fn set_thread_name(name: &CStr) {
+    // SAFETY: a terminated name.
+    unsafe { syscall!(SYS_prctl, libc::PR_SET_NAME, name.as_ptr()) };
+}
+
 /// Takes ownership of a fresh descriptor; never of 0, 1 or 2, because a program that has closed its
-/// standard streams may still write to them.
+/// standard streams may still write to them. The service thread makes descriptors while the program
+/// may expect the lowest free number, so it moves its own out of the way.
 fn fd(answer: Result<usize>) -> Result<Fd> {
     let first = Fd::owned(answer? as i32);
+    let service = SERVICE_TID.load(Ordering::Relaxed);
+    let is_service = service != 0 && service == sys::gettid();
+    if is_service && let number @ 0.. = sys::duplicate(first.number, sys::LEAST_KEPT) {
+        return Ok(Fd::owned(number as i32));
+    }
     if first.number > libc::STDERR_FILENO {
-        return Ok(first);
+        return Ok(first); // also where the limit of descriptors is low
     }
     match sys::duplicate(first.number, libc::STDERR_FILENO + 1) {
         number @ 0.. => Ok(Fd::owned(number as i32)),
@@ -391,15 +406,15 @@ impl Epoll {
         unsafe { syscall!(SYS_epoll_ctl, self.raw(), libc::EPOLL_CTL_DEL, fd, 0) };
     }
 
-    /// Returns the keys of some descriptors that are ready now.
-    pub fn ready<const N: usize>(&self, keys: &mut [u64; N]) -> usize {
+    /// Waits at most `limit_ms` and returns the keys of some descriptors that are ready.
+    pub fn wait<const N: usize>(&self, keys: &mut [u64; N], limit_ms: i32) -> Result<usize> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; N];
         // SAFETY: the kernel fills at most `N` events.
-        let got = unsafe { syscall!(SYS_epoll_wait, self.raw(), events.as_mut_ptr(), N, 0) };
-        let got = got.clamp(0, N as isize) as usize;
+        let got =
+            unsafe { call!(SYS_epoll_wait, self.raw(), events.as_mut_ptr(), N, limit_ms) }?.min(N);
         for (key, event) in keys.iter_mut().zip(&events[..got]) {
             *key = event.u64;
         }
-        got
+        Ok(got)
     }
 }

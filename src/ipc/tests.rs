@@ -40,6 +40,7 @@ impl Drop for Pair {
 }
 
 fn pair_with(settings: [Settings; 2], what: &'static str) -> Pair {
+    crate::ipc::wait::serve::begin();
     original::resolve();
     let sockets = os::unix_pair().unwrap();
     let enter = |side: usize| {

@@ -1,44 +1,39 @@
 //! Waiting for a message, in stages.
 //!
-//! A thread that waits looks for work first: a piece of its own message, then what other connections
-//! of the process need. With nothing to do it rests: it spins for some microseconds; it sleeps on its
-//! doorbell's word for milliseconds; it polls, for seconds (`long_sleep`), and looks again.
+//! A thread that waits looks for a piece of its own message first. With nothing to do it rests: it spins
+//! for some microseconds, then it sleeps on its doorbell's word. The service thread wakes it when the
+//! peer ends.
 
-mod long_sleep;
-pub mod steps;
+pub mod serve;
+mod steps;
 mod workers;
 
 use crate::ipc::copy::across::Pinned;
 use crate::ipc::link::{LEAST_SPIN, Link, MOST_SPIN, Unposted, WORD_NANOSECONDS};
 use crate::ipc::memory::region::LINE;
 use crate::ipc::messages::{AfterPost, Endpoint, Hint, Role, Withdrawal};
-use crate::ipc::wake::background;
 use crate::ipc::wake::doorbell::how;
-use crate::ipc::wake::wakeups;
+use crate::ipc::wake::service;
 use crate::os::lock::{Held, Release};
 use crate::os::sync::{Woken, fetch_to_change, pause};
 use crate::os::{cpus, sys};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
-use long_sleep::AnnouncedSleep;
 
-/// Longest sleep before another look at a connection that a thread was in.
-const SKIPPED_NS: u64 = 1_000_000;
+/// Longest sleep in nanoseconds: a lost wake-up is a delay, not a hang.
+const MOST_SLEEP: u64 = 4_000_000_000;
 
 /// The stages of resting.
-enum Rest<'a> {
+enum Rest {
     Fresh,
     /// Until this many ticks.
     Spin(u64),
-    /// Announced: the next rest is a sleep while the word is this, with a limit in nanoseconds.
-    Word(u64, u64),
-    /// Announced: the next rest polls.
-    Poll(AnnouncedSleep<'a>),
+    /// Announced: the next rest is a sleep while the word is this.
+    Word(u64),
 }
 
-/// Returns the nanoseconds until `limit`, at most `most`, and few where another look is due.
+/// Returns the nanoseconds until `limit`, at most `most`.
 fn left(limit: Option<u64>, most: u64) -> u64 {
-    let most = if background::was_skipped() { SKIPPED_NS.min(most) } else { most };
     limit.map_or(most, |limit| limit.saturating_sub(sys::nanoseconds()).clamp(1, most))
 }
 
@@ -107,14 +102,10 @@ impl Link {
             if limit.is_some_and(|limit| sys::nanoseconds() >= limit) {
                 return -libc::ETIMEDOUT as isize;
             }
-            match self.help_background(limit.is_some()) {
-                true => rest = Rest::Fresh,
-                false => self.rest(&mut rest, hint, limit),
-            }
+            self.rest(&mut rest, hint, limit);
             // SAFETY: the caller's promise.
             posted = unsafe { self.post(role, addr, len, false, &mut pinned) };
         };
-        drop(rest); // another thread may poll for this connection
         const CANCELLED: isize = -libc::ECANCELED as isize;
         match taken.or_else(|| self.wait_until(role, number, limit)) {
             Some(result) => result,
@@ -174,42 +165,25 @@ impl Link {
     pub fn wait_until(&self, role: Role, number: u32, limit: Option<u64>) -> Option<isize> {
         let is_late = || limit.is_some_and(|limit| sys::nanoseconds() >= limit);
         let mut rest = Rest::Fresh;
-        let result = loop {
-            match self.step_or_help(role, number, limit.is_some()) {
-                Ok(result) => break Some(result),
+        loop {
+            match self.step(role, number, limit.is_some()) {
+                Ok(result) => return Some(result),
                 // The step may have been the last.
-                Err(_) if is_late() => break self.collect_if_over(role, number),
+                Err(_) if is_late() => return self.collect_if_over(role, number),
                 Err(None) => rest = Rest::Fresh,
                 Err(Some(hint)) => self.rest(&mut rest, hint, limit),
             }
-        };
-        // Other sleepers take over what this one has looked after.
-        drop(rest);
-        match result {
-            Some(_) => wakeups::wake_if_needed(),
-            None => self.note_in_background(),
         }
-        result
     }
 
     /// Takes one step without waiting; returns the result if that was the last.
     pub fn check(&self, role: Role, number: u32) -> Option<isize> {
         self.believe();
-        let stepped = self.step_or_help(role, number, true);
-        stepped.ok().or_else(|| self.collect_if_over(role, number))
-    }
-
-    /// Like `step`; with nothing to do for this message it serves others.
-    fn step_or_help(&self, role: Role, number: u32, limited: bool) -> Result<isize, Option<Hint>> {
-        match self.step(role, number, limited) {
-            Err(Some(_)) if self.help_background(limited) => Err(None),
-            stepped => stepped,
+        let stepped = self.step(role, number, true);
+        if !service::runs() && stepped.is_err() {
+            service::help_out();
         }
-    }
-
-    fn help_background(&self, limited: bool) -> bool {
-        steps::look_for_lost();
-        self.help(limited) || (steps::has_background(self) && steps::serve_background(limited))
+        stepped.ok().or_else(|| self.collect_if_over(role, number))
     }
 
     fn collect_if_over(&self, role: Role, number: u32) -> Option<isize> {
@@ -237,7 +211,7 @@ impl Link {
         }
     }
 
-    fn rest<'a>(&'a self, rest: &mut Rest<'a>, hint: Hint, limit: Option<u64>) {
+    fn rest(&self, rest: &mut Rest, hint: Hint, limit: Option<u64>) {
         match core::mem::replace(rest, Rest::Fresh) {
             _ if self.closing.load(Ordering::Relaxed) => {
                 self.sleep_shortly(self.mine().doorbell.0.announce(how::WORD));
@@ -250,34 +224,23 @@ impl Link {
                 self.spin(hint, || {});
                 *rest = Rest::Spin(until);
             }
-            // A futex is one word: other connections are heard of by polling.
-            Rest::Fresh | Rest::Spin(_) if steps::has_background(self) => {
-                *rest = self.announce_long();
+            Rest::Fresh | Rest::Spin(_) => {
+                *rest = Rest::Word(self.mine().doorbell.0.announce(how::WORD));
             }
-            Rest::Fresh | Rest::Spin(_) => *rest = self.announce(WORD_NANOSECONDS),
-            Rest::Word(seen, most) => {
-                let begun = sys::ticks();
+            Rest::Word(seen) => {
+                let (begun, is_served) = (sys::ticks(), service::start());
+                let most = if is_served { MOST_SLEEP } else { WORD_NANOSECONDS };
                 let woken = self.mine().doorbell.0.sleep(seen, left(limit, most));
                 // Would spinning have been as good?
                 self.note_spin(sys::ticks().wrapping_sub(begun) < MOST_SPIN);
-                *rest = match woken {
-                    Woken::LookAgain => Rest::Fresh,
-                    Woken::TimedOut | Woken::Refused => self.announce_long(),
-                };
+                if woken != Woken::LookAgain {
+                    self.look_for_end();
+                }
+                if !is_served {
+                    service::help_out();
+                }
             }
-            Rest::Poll(watch) => watch.sleep(left(limit, long_sleep::MOST_SLEEP)),
         }
-    }
-
-    fn announce<'a>(&self, most: u64) -> Rest<'a> {
-        Rest::Word(self.mine().doorbell.0.announce(how::WORD), most)
-    }
-
-    /// Announces a sleep on the word, and a poll unless another thread polls: that one rings the word
-    /// when it leaves. Announced before we ask whether one polls, because it may leave then.
-    fn announce_long(&self) -> Rest<'_> {
-        let word = self.announce(long_sleep::MOST_SLEEP);
-        AnnouncedSleep::new(self).map_or(word, Rest::Poll)
     }
 
     /// Spins until the word changes, or for a microsecond.

@@ -1,7 +1,5 @@
-//! Sleeping and waking: `doorbell` between the two processes, `wakeups` between threads of this one,
-//! `events` for event loops, and `background` for connections that need any thread of the process.
+//! Waking: other processes, and event loops; and the thread that serves connections.
 
-pub mod background;
 pub mod doorbell;
 pub mod events;
-pub mod wakeups;
+pub mod service;

@@ -84,6 +84,15 @@ pub fn main_has_ended() -> bool {
     sys::has_ended(sys::getpid())
 }
 
+/// Returns the number of threads of this process, as the kernel counts them. Takes a descriptor for
+/// a moment.
+pub fn threads() -> Option<i64> {
+    let mut room = [0; 1024];
+    let allowed = NoNewFilter::look()?;
+    let stat = brief_file::read(c"/proc/self/stat", &mut room, allowed)?;
+    sys::word_of_stat(stat, 20)
+}
+
 /// Returns the exit status of the main thread, for the last thread to exit with; 0 where that is
 /// not known. Not read if the C library has made threads: the file would take a descriptor number
 /// from them, and they end the process with a status of their own.

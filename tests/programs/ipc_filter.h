@@ -8,11 +8,11 @@ static inline void filter_call(int call, unsigned answer)
     filter_calls((int[]){ call, -1 }, answer, 0);
 }
 
-/* Filters the calls that reach into another process. */
+/* Filters the calls that reach into another process, of all threads: one serves connections. */
 static inline void filter_reach(unsigned answer)
 {
-    filter_call(SYS_process_vm_readv, answer);
-    filter_call(SYS_process_vm_writev, answer);
+    filter_calls((int[]){ SYS_process_vm_readv, SYS_process_vm_writev, -1 }, answer,
+                 SECCOMP_FILTER_FLAG_TSYNC);
 }
 
 /* Traps a call: the handler runs in its place, and returns its result. */

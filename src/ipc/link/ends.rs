@@ -48,7 +48,7 @@ impl Link {
         false
     }
 
-    pub(super) fn look_for_end(&self) -> bool {
+    pub fn look_for_end(&self) -> bool {
         self.believed_at.store(sys::ticks(), Ordering::Relaxed);
         let look = || {
             let events = os::poll(self.descriptors(), 0).unwrap_or_default();
@@ -198,6 +198,7 @@ impl Link {
         if self.socket.is_there() {
             self.ring();
         }
+        self.leave_service(); // the socket is readable from now on
         os::shut_down(&self.socket, libc::SHUT_RD);
         self.mine().doorbell.0.ring();
     }

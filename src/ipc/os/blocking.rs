@@ -24,9 +24,19 @@ struct Pool {
     jobs: VecDeque<Job>,
     busy: usize,
     threads: usize,
+    /// Rises when idle threads are to end.
+    dismissals: u32,
+    /// Numbers of threads, also of some that have ended; 0: none.
+    tids: [i32; MOST_THREADS],
 }
 
-static POOL: Lock<Pool> = Lock::new(Pool { jobs: VecDeque::new(), busy: 0, threads: 0 });
+static POOL: Lock<Pool> = Lock::new(Pool {
+    jobs: VecDeque::new(),
+    busy: 0,
+    threads: 0,
+    dismissals: 0,
+    tids: [0; MOST_THREADS],
+});
 
 /// Rises with every job; idle threads sleep on it.
 static NEWS: AtomicU32 = AtomicU32::new(0);
@@ -53,7 +63,35 @@ pub fn run(work: impl FnOnce() + Send + 'static) -> bool {
     true
 }
 
+/// Has threads end when they are idle, and waits until `end` until the kernel does not count them any
+/// more.
+pub fn dismiss(end: u64) {
+    let stays = |tid: i32| tid != 0 && sys::is_thread(tid as u32);
+    loop {
+        let mut pool = POOL.lock();
+        if pool.threads == 0 && !pool.tids.into_iter().any(stays) {
+            return;
+        }
+        pool.dismissals += 1; // again in every turn: a thread that ends may have made another
+        drop(pool);
+        if sys::nanoseconds() > end {
+            return;
+        }
+        NEWS.fetch_add(1, Ordering::SeqCst);
+        sys::futex_wake(NEWS.as_ptr(), i32::MAX as u32);
+        sys::sleep(100_000);
+    }
+}
+
 fn work_until_idle() {
+    let mut pool = POOL.lock();
+    let dismissals = pool.dismissals;
+    if let Some(place) =
+        pool.tids.iter_mut().find(|tid| **tid == 0 || !sys::is_thread(**tid as u32))
+    {
+        *place = sys::gettid();
+    }
+    drop(pool);
     loop {
         let seen = NEWS.load(Ordering::SeqCst);
         let mut pool = POOL.lock();
@@ -67,7 +105,8 @@ fn work_until_idle() {
         drop(pool);
         sys::futex_wait(NEWS.as_ptr(), seen, IDLE_NS);
         let mut pool = POOL.lock();
-        if NEWS.load(Ordering::SeqCst) == seen && pool.jobs.is_empty() {
+        let is_idle = NEWS.load(Ordering::SeqCst) == seen || pool.dismissals != dismissals;
+        if is_idle && pool.jobs.is_empty() {
             pool.threads -= 1;
             return;
         }

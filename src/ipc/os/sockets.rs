@@ -93,6 +93,24 @@ pub fn accept(listener: i32) -> Result<Fd> {
     fd(unsafe { call!(SYS_accept4, listener, 0, 0, libc::SOCK_CLOEXEC) }).map(connected)
 }
 
+/// Makes a listener readable, by a connection that is closed again: for a program that polls it. Nothing
+/// happens where its queue is full, which is readable, or where its name has been given to another.
+pub fn make_readable(listener: i32) {
+    // SAFETY: all zeros is a valid address.
+    let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+    let mut len = size_of::<libc::sockaddr_un>() as u32;
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: the kernel writes at most `len` bytes of the address, and reads them.
+    unsafe {
+        let named: Result<usize> = call!(SYS_getsockname, listener, &raw mut address, &raw mut len);
+        if named.is_ok()
+            && let Ok(socket) = fd(call!(SYS_socket, libc::AF_UNIX, kind))
+        {
+            let _: Result<usize> = call!(SYS_connect, socket.raw(), &raw const address, len);
+        }
+    }
+}
+
 /// Returns whether a descriptor is in non-blocking mode.
 pub fn is_nonblocking(fd: i32) -> bool {
     // SAFETY: no memory.

@@ -1,15 +1,14 @@
 //! Clients that have come to a listener and are greeting.
 //!
-//! All of them are served together, by every thread that accepts, and in the background of
-//! `adma_check` and `adma_arm`: a silent client does not block others. A client of another user is
-//! closed at once, before anything of it is read. Nothing here blocks but `accept` itself.
+//! A call that accepts or arms takes clients out of the listener's queue, a bounded number of them, and
+//! the service thread greets them all together: a silent client does not block others. A client of
+//! another user is closed at once, before anything of it is read. Nothing here blocks but `accept`
+//! itself.
 
-use crate::ipc::os::{self, Fd};
+use crate::ipc::os::{self, Epoll, Fd};
 use crate::ipc::settings::Settings;
 use crate::ipc::setup::handshake::{self, Established, Handshake, side};
-use crate::ipc::wake::background::{self, GREETING};
-use crate::ipc::wake::events::Events;
-use crate::ipc::wake::wakeups::{self, Wakeups};
+use crate::ipc::wake::service::{self, GREETING};
 use crate::os::lock::Lock;
 use crate::os::sys;
 use crate::os::text;
@@ -20,8 +19,17 @@ use core::sync::atomic::{AtomicU32, Ordering};
 /// Most clients that may be greeting, of all listeners; one more replaces the oldest.
 const MOST: usize = 512;
 
+/// Most clients that one call which must not wait takes out of the queue.
+const AT_ONCE: usize = 32;
+
 /// Delay before -EMFILE is returned, so that a server that polls its listener does not spin.
 const EMFILE_BACKOFF_MS: i32 = 10;
+
+/// Longest sleep where the caller has to greet itself.
+const ALONE_MS: i32 = 2;
+
+/// Longest sleep before another look whether the program has closed the listener by close(2).
+const LOOK_MS: i32 = 1000;
 
 /// Device and inode of a listener.
 type File = (u64, u64);
@@ -34,36 +42,60 @@ struct Incoming {
     socket: Fd,
 }
 
-/// Clients by progress.
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        service::forget(self.socket.raw());
+        service::leave();
+    }
+}
+
+/// A listener that clients were taken from.
+struct Listening {
+    file: File,
+    /// Its descriptor when it was last seen.
+    number: i32,
+    /// Clients that have greeted.
+    ready: Vec<Established>,
+    /// An eventfd, readable while there are such clients.
+    bell: Arc<Fd>,
+    /// For event loops: the listener and `bell`.
+    events: Option<Arc<Epoll>>,
+    /// Set if a call that must not wait has found no client, and the program may poll the listener
+    /// itself.
+    polled: bool,
+}
+
 #[derive(Default)]
 struct Backlog {
     greeting: Vec<Incoming>,
-    ready: Vec<(File, Established)>,
-    /// Listeners that event loops poll.
-    polled: Vec<(File, Arc<Events>)>,
+    listening: Vec<Listening>,
 }
 
-static BACKLOG: Lock<Backlog> =
-    Lock::new(Backlog { greeting: Vec::new(), ready: Vec::new(), polled: Vec::new() });
+impl Backlog {
+    fn find(&mut self, file: File) -> Option<&mut Listening> {
+        self.listening.iter_mut().find(|one| one.file == file)
+    }
+}
+
+static BACKLOG: Lock<Backlog> = Lock::new(Backlog { greeting: Vec::new(), listening: Vec::new() });
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
-
-/// Approximate count of clients that are greeting; not 0: threads look at the background set.
-pub static GREETINGS: AtomicU32 = AtomicU32::new(0);
 
 /// Removes a client from the list, to be dropped or continued without the lock.
 fn take(which: impl FnMut(&Incoming) -> bool) -> Option<Incoming> {
     let mut backlog = BACKLOG.lock();
     let index = backlog.greeting.iter().position(which)?;
-    let taken = backlog.greeting.remove(index);
-    GREETINGS.store(backlog.greeting.len() as u32, Ordering::Relaxed);
-    Some(taken)
+    Some(backlog.greeting.remove(index))
 }
 
-fn take_ready(listener: File) -> Option<Established> {
+fn take_ready(file: File) -> Option<Established> {
     let mut backlog = BACKLOG.lock();
-    let index = backlog.ready.iter().position(|ready| ready.0 == listener)?;
-    Some(backlog.ready.remove(index).1)
+    let one = backlog.find(file).filter(|one| !one.ready.is_empty())?;
+    let ready = one.ready.remove(0);
+    if one.ready.is_empty() {
+        os::drain_event(&one.bell);
+    }
+    Some(ready)
 }
 
 /// Goes on with the greeting of this number, if it is still there.
@@ -76,42 +108,67 @@ pub fn go_on(number: u32) {
 /// Continues a greeting as far as possible. A client that fails is dropped: its error is not the
 /// listener's.
 fn advance(mut incoming: Incoming) {
-    let listener = incoming.listener;
     match incoming.handshake.go_on() {
-        None => {
-            let (fd, events) = incoming.handshake.events();
-            let watched = background::watch(fd, events, GREETING | u64::from(incoming.number));
-            if fd != incoming.socket.raw() {
-                background::forget(incoming.socket.raw());
-            }
-            if watched.is_ok() {
-                let mut backlog = BACKLOG.lock();
-                backlog.greeting.push(incoming);
-                GREETINGS.store(backlog.greeting.len() as u32, Ordering::Relaxed);
-            }
-        }
-        Some(Ok(established)) => {
-            let mut backlog = BACKLOG.lock();
-            backlog.ready.push((listener, established));
-            let polled = backlog.polled.iter().find(|polled| polled.0 == listener).cloned();
-            drop(backlog);
-            polled.iter().for_each(|(_, events)| events.ring());
-            wakeups::wake_all(); // the thread that accepts may be another one
-        }
+        None => keep(incoming),
+        Some(Ok(established)) => hand_over(incoming.listener, established),
         Some(Err(errno)) => {
-            if crate::ipc::settings::settings().tell {
+            let own = os::peer_credentials(incoming.socket.raw()).map(|peer| peer.pid);
+            let is_token = errno == libc::ECONNRESET && own == Ok(sys::getpid());
+            if crate::ipc::settings::settings().tell && !is_token {
                 text::say(format_args!("client refused: {} (errno {errno})", text::meaning(errno)));
             }
         }
     }
 }
 
-/// Drops clients that have not greeted in time; returns how long the others may still take.
-fn drop_late() -> i32 {
+/// Keeps a client until its descriptor is ready.
+fn keep(incoming: Incoming) {
+    let (fd, events) = incoming.handshake.events();
+    let key = GREETING | u64::from(incoming.number);
+    if fd != incoming.socket.raw() {
+        service::forget(incoming.socket.raw());
+    }
+    let mut backlog = BACKLOG.lock();
+    // In the list first: the service thread may hear of it at once.
+    backlog.greeting.push(incoming);
+    drop(backlog);
+    if service::watch(fd, events, key).is_err() {
+        drop(take(|one| GREETING | u64::from(one.number) == key));
+    }
+}
+
+/// Gives a client that has greeted to the calls that accept, and wakes them.
+fn hand_over(listener: File, established: Established) {
+    let mut backlog = BACKLOG.lock();
+    let Some(one) = backlog.find(listener) else { return };
+    one.ready.push(established);
+    sys::raise_event(one.bell.raw());
+    let polled = (one.polled && one.events.is_none()).then_some(one.number);
+    drop(backlog);
+    if let Some(number) = polled.filter(|number| sys::file_of(*number) == Some(listener)) {
+        os::make_readable(number);
+    }
+}
+
+/// Drops clients that have not greeted in time, and listeners that the program has closed.
+pub fn drop_late() {
     while take(|one| one.handshake.milliseconds() == 0).is_some() {}
-    let backlog = BACKLOG.lock();
-    let left = backlog.greeting.iter().map(|one| one.handshake.milliseconds());
-    left.min().unwrap_or(i32::MAX)
+    let is_closed = |one: &mut Listening| sys::file_of(one.number) != Some(one.file);
+    let mut closed = Vec::new();
+    let mut backlog = BACKLOG.lock();
+    if closed.try_reserve(backlog.listening.len()).is_ok() {
+        closed.extend(backlog.listening.extract_if(.., is_closed));
+    }
+    drop(backlog);
+    closed.iter().for_each(|one| forget(Some(one.file)));
+}
+
+/// Joins all clients to a new set of the service thread.
+pub fn join_all() {
+    for one in &BACKLOG.lock().greeting {
+        let (fd, events) = one.handshake.events();
+        let _ = service::watch(fd, events, GREETING | u64::from(one.number));
+    }
 }
 
 /// Takes a client out of the listener's queue and begins to greet. False: there is none, because
@@ -130,6 +187,7 @@ fn begin(listener: i32, file: File, settings: Settings) -> os::Result<bool> {
     // Ordered by their last step: the first has been silent for longest.
     let full = BACKLOG.lock().greeting.len() >= MOST;
     drop(take(|_| full));
+    service::join();
     advance(Incoming { listener: file, number, handshake, socket });
     Ok(true)
 }
@@ -150,87 +208,136 @@ fn check_file(listener: i32, file: File) -> os::Result<()> {
     Err(libc::EBADF)
 }
 
-/// Arms the descriptor of a listener's events, begins to greet all clients in its queue, and returns
-/// whether one can be accepted.
+/// Returns the bell of a listener, which is remembered from now on.
+fn bell_of(listener: i32, file: File) -> os::Result<Arc<Fd>> {
+    let known = |backlog: &mut Backlog| {
+        backlog.find(file).map(|one| {
+            one.number = listener;
+            one.bell.clone()
+        })
+    };
+    if let Some(bell) = known(&mut BACKLOG.lock()) {
+        return Ok(bell);
+    }
+    os::check_heap()?;
+    let bell = Arc::new(os::new_event()?);
+    let mut backlog = BACKLOG.lock();
+    if let Some(bell) = known(&mut backlog) {
+        return Ok(bell); // another thread was first
+    }
+    let (ready, clone) = (Vec::new(), bell.clone());
+    backlog.listening.push(Listening {
+        file,
+        number: listener,
+        ready,
+        bell,
+        events: None,
+        polled: false,
+    });
+    Ok(clone)
+}
+
+fn has_client(listener: i32) -> bool {
+    os::poll([(listener, libc::POLLIN)], 0).is_ok_and(|events| events != [0])
+}
+
+/// Begins to greet clients in a listener's queue, some of them, and returns whether one can be
+/// accepted, or more are in the queue.
 pub fn arm(listener: i32, settings: Settings) -> os::Result<bool> {
+    event_fd(listener)?;
     let file = file_of(listener)?;
-    events(listener)?.arm();
-    drop_late();
-    let has_client = || os::poll([(listener, libc::POLLIN)], 0).is_ok_and(|events| events != [0]);
-    while has_client() && begin(listener, file, settings)? {}
-    Ok(BACKLOG.lock().ready.iter().any(|ready| ready.0 == file))
+    let mut left = AT_ONCE;
+    while left > 0 && has_client(listener) && begin(listener, file, settings)? {
+        left -= 1;
+    }
+    let is_ready = BACKLOG.lock().find(file).is_some_and(|one| !one.ready.is_empty());
+    Ok(is_ready || (left == 0 && has_client(listener)))
 }
 
 /// Returns the next client that has greeted. Waits until `end`, a time of `sys::nanoseconds`;
-/// `None`: as the listener's O_NONBLOCK says. `serve` serves the background set.
-pub fn accept(
-    listener: i32,
-    settings: Settings,
-    end: Option<u64>,
-    serve: impl Fn(),
-) -> os::Result<Established> {
+/// `None`: as the listener's O_NONBLOCK says.
+pub fn accept(listener: i32, settings: Settings, end: Option<u64>) -> os::Result<Established> {
     let file = file_of(listener)?;
     let waits = end.is_some() || !os::is_nonblocking(listener);
+    let bell = bell_of(listener, file)?;
+    let mut left = if waits { usize::MAX } else { AT_ONCE };
     let mut last = false;
     loop {
         check_file(listener, file)?;
-        let mut limit = drop_late();
-        // Before the look: a thread that ends a greeting after it wakes us.
-        let wakeups = waits.then(Wakeups::new);
-        serve(); // also what other threads have noted, and woken us for
+        let mut limit_ms = if waits { LOOK_MS } else { 0 };
+        if !service::is_served() {
+            service::help_out();
+            limit_ms = limit_ms.min(ALONE_MS);
+        }
         if let Some(ready) = take_ready(file) {
             return Ok(ready);
         }
-        if last {
-            return Err(if waits { libc::ETIMEDOUT } else { libc::EAGAIN });
+        if last || left == 0 {
+            break;
         }
         if let Some(end) = end {
-            let left = end.saturating_sub(sys::nanoseconds()).div_ceil(1_000_000);
-            limit = limit.min(left.min(i32::MAX as u64) as i32);
+            let rest = end.saturating_sub(sys::nanoseconds()).div_ceil(1_000_000);
+            limit_ms = limit_ms.min(rest.min(i32::MAX as u64) as i32);
+            last = rest == 0;
         }
-        if background::was_skipped() {
-            limit = limit.min(1);
-        }
-        let (woken, limit) = wakeups.as_ref().map_or((-1, 0), |all| (all.raw(), all.limit(limit)));
-        let set = [listener, background::raw()?, woken].map(|fd| (fd, libc::POLLIN));
-        let [client, ..] = os::poll(set, limit)?;
+        let [client, _] = os::poll([listener, bell.raw()].map(|fd| (fd, libc::POLLIN)), limit_ms)?;
         if client != 0 {
             check_file(listener, file)?;
+            left -= 1;
             begin(listener, file, settings).inspect_err(|errno| {
                 if let libc::EMFILE | libc::ENFILE = *errno {
                     let _ = os::poll([(-1, 0)], EMFILE_BACKOFF_MS);
                 }
             })?;
         } else {
-            last = !waits || end.is_some_and(|end| sys::nanoseconds() >= end);
+            last |= !waits;
         }
     }
+    if waits {
+        return Err(libc::ETIMEDOUT);
+    }
+    let mut backlog = BACKLOG.lock();
+    if let Some(one) = backlog.find(file) {
+        one.polled = true;
+        let is_missed = !one.ready.is_empty() && one.events.is_none();
+        drop(backlog);
+        if is_missed {
+            os::make_readable(listener); // it became ready between the look and the mark
+        }
+    }
+    Err(libc::EAGAIN)
 }
 
 /// Returns the descriptor that an event loop polls for a listener.
-pub fn events(listener: i32) -> os::Result<Arc<Events>> {
+pub fn event_fd(listener: i32) -> os::Result<i32> {
     let file = file_of(listener)?;
-    let known = |backlog: &Backlog| backlog.polled.iter().find(|one| one.0 == file).cloned();
-    if let Some((_, events)) = known(&BACKLOG.lock()) {
-        return Ok(events);
+    let bell = bell_of(listener, file)?;
+    if !service::start() {
+        return Err(libc::EAGAIN);
     }
-    let events = Events::new([(listener, libc::POLLIN), (background::raw()?, libc::POLLIN)])?;
+    let known = |backlog: &mut Backlog| backlog.find(file).and_then(|one| one.events.clone());
+    if let Some(events) = known(&mut BACKLOG.lock()) {
+        return Ok(events.raw());
+    }
+    let events = Epoll::new()?;
+    for fd in [listener, bell.raw()] {
+        events.watch(fd, libc::POLLIN, 0)?;
+    }
     let mut backlog = BACKLOG.lock();
-    backlog.polled.push((file, Arc::new(events)));
-    known(&backlog).map(|(_, events)| events).ok_or(libc::ENOMEM)
+    let one = backlog.find(file).ok_or(libc::EBADF)?;
+    Ok(one.events.get_or_insert_with(|| Arc::new(events)).raw())
 }
 
 /// Forgets a listener that was closed, and its clients.
 pub fn forget(listener: Option<File>) {
     while take(|incoming| Some(incoming.listener) == listener).is_some() {}
     let mut backlog = BACKLOG.lock();
-    backlog.polled.retain(|polled| Some(polled.0) != listener);
-    let (gone, ready) = core::mem::take(&mut backlog.ready)
-        .into_iter()
-        .partition::<Vec<_>, _>(|ready| Some(ready.0) == listener);
-    backlog.ready = ready;
+    let index = backlog.listening.iter().position(|one| Some(one.file) == listener);
+    let gone = index.map(|index| backlog.listening.swap_remove(index));
     drop(backlog);
-    drop(gone);
+    if let Some(gone) = gone {
+        sys::raise_event(gone.bell.raw()); // threads that accept from it look whether it is there
+    }
 }
 
 /// Forgets the parent's clients in the child of a fork.

@@ -56,12 +56,13 @@ impl Link {
         let taken = handles::find_any(handle).is_ok_and(|link| {
             blocking::run(move || {
                 let Some(proven) = link.proven() else { return };
-                let (mut next, left) = (Some(piece), AtomicUsize::new(AT_ONCE));
+                let mut next = Some(piece);
                 while let Some(piece) = next {
                     link.copy(proven, role, number, piece);
-                    next = link.claim(role, number, &left);
+                    next = link.claim(role, number, &AtomicUsize::new(1));
                 }
                 link.ring_own();
+                link.serve(); // as the service thread would, which has not to be woken
             })
         });
         if !taken {

@@ -21,7 +21,7 @@ use crate::os::sync::{AtomicU32, Ordering, Sleepable, Woken, full_fence};
 pub mod how {
     /// Futex on the doorbell's own word.
     pub const WORD: u32 = 1;
-    /// Byte on the socket, for a long sleep that polls to notice the peer's end too.
+    /// Byte on the socket, for the service thread.
     pub const BYTE: u32 = 2;
 }
 
@@ -38,6 +38,16 @@ impl Doorbell {
         self.announced.fetch_or(how, Ordering::SeqCst);
         full_fence();
         seen
+    }
+
+    /// Returns whether a byte was asked for and not sent yet.
+    pub fn wants_byte(&self) -> bool {
+        self.announced.load(Ordering::Relaxed) & how::BYTE != 0
+    }
+
+    /// Takes an announcement back; look after this, for the peer may have looked before it.
+    pub fn withdraw(&self, how: u32) {
+        self.announced.fetch_and(!how, Ordering::SeqCst);
     }
 
     /// Sleeps until rung, at most `nanos`.
@@ -58,8 +68,8 @@ impl Doorbell {
         self.announced.load(Ordering::Relaxed) != 0 && self.wake(0)
     }
 
-    /// Like `answer`, for a change by the doorbell's own process. A byte stays wanted: those that it
-    /// wakes may look at other connections only, and would not announce it again.
+    /// Like `answer`, for a change by the doorbell's own process. A byte stays wanted: the service
+    /// thread waits for the peer.
     pub fn answer_own(&self) -> bool {
         full_fence();
         self.announced.load(Ordering::Relaxed) != 0 && self.wake(how::BYTE)
