@@ -68,7 +68,7 @@ fn describe(config: &Config, out: &mut dyn Write) -> core::fmt::Result {
         return writeln!(out, "              (taskset) or the cgroup's CPU quota to change that.");
     }
     workers::start(workers);
-    let how = threads::Options {
+    let how = threads::ShareOptions {
         workers,
         pieces: threads::Pieces::All(CopyLoop::Ordinary),
         share: None,

@@ -15,7 +15,7 @@ mod tell;
 use crate::job::{End, Signals};
 use crate::options::{self, KnobOptions};
 use crate::say::{self, FAILED, fail, printable, say};
-use crate::{live, obstacle, program};
+use crate::{live_files, obstacle, program};
 use arm::Arm;
 use clap::ValueHint;
 use measure::{Run, Stop};
@@ -36,7 +36,7 @@ Ctrl-C ends the runs and reports those that were complete.
 Exit status: 0; 1 if the program fails, or ends or writes differently; 125 adma
 cannot be set up, 126 the program cannot be executed, 127 it cannot be found."
 )]
-pub struct Options {
+pub struct BenchOptions {
     /// rounds; default 10, and more of short programs
     #[arg(short = 'n', long, value_name = "N", value_parser = number)]
     runs: Option<usize>,
@@ -100,7 +100,7 @@ pub struct Measured {
     copies: Option<(u64, u64, u64)>,
 }
 
-pub fn command(options: Options) -> i32 {
+pub fn command(options: BenchOptions) -> i32 {
     options.knobs.set();
     options::check_environment();
     if options.runs == Some(0) {
@@ -149,7 +149,7 @@ pub fn command(options: Options) -> i32 {
     status
 }
 
-fn tell(result: &Measured, options: &Options) {
+fn tell(result: &Measured, options: &BenchOptions) {
     let report = if options.json { tell::json(result) } else { say::in_locale(tell::text(result)) };
     say::out(format_args!("{report}"));
     if let Some(path) = &options.html
@@ -160,7 +160,7 @@ fn tell(result: &Measured, options: &Options) {
 }
 
 struct Bench<'a> {
-    options: &'a Options,
+    options: &'a BenchOptions,
     program: &'a Path,
     signals: &'a Signals,
 }
@@ -173,11 +173,11 @@ impl Bench<'_> {
             progress(&format!("warm-up {} of {}", round + 1, options.warmup));
             for (at, arm) in result.arms.iter().enumerate() {
                 // The first arm with adma shows what it copies.
-                let tree = if at == 1 && round == 0 { live::make_tree().ok() } else { None };
+                let tree = if at == 1 && round == 0 { live_files::make_tree().ok() } else { None };
                 let run = self.one(arm, tree.as_deref());
                 if let Some(tree) = tree {
                     result.copies = Some(arm::copies(&tree));
-                    live::remove_tree(&tree);
+                    live_files::remove_tree(&tree);
                 }
                 self.check(arm, &run?, false)?;
             }

@@ -17,7 +17,7 @@ use std::process::{Command, Output, Stdio};
 /// see --knobs.
 #[derive(clap::Parser, Debug)]
 #[command(name = "check", verbatim_doc_comment)]
-pub struct Options {
+pub struct CheckOptions {
     /// for programs
     #[arg(long)]
     json: bool,
@@ -40,7 +40,7 @@ pub fn command(json: bool) -> i32 {
     0
 }
 
-impl Options {
+impl CheckOptions {
     pub fn command(self) -> i32 {
         crate::options::check_environment();
         command(self.json)

@@ -4,7 +4,7 @@
 //! shell: `:files`, or `:command N` for the words of a program that begins at word N.
 
 use crate::options::{self, Options};
-use crate::{SUBCOMMANDS, live, say};
+use crate::{SUBCOMMANDS, live_files, say};
 use adma_shared::knobs;
 use clap::{Arg, Command, ValueHint};
 use std::ffi::OsString;
@@ -86,7 +86,7 @@ fn answer(before: &[String], current: &str) -> String {
         }
         programs().iter().for_each(|program| offer(program, ""));
     } else if command.get_name() == "top" {
-        for process in live::all(false, None) {
+        for process in live_files::all(false, None) {
             offer(&process.pid.to_string(), &process.program());
         }
     } else if command.get_positionals().next().is_some() {

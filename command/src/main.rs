@@ -8,7 +8,7 @@
 //! tree        or runs it, and reports for all its processes; job: as its parent, unnoticed
 //! bench       adma bench: runs it with and without the library in turn
 //! top         adma top: live statistics
-//! live        the files they are in
+//! live_files  the files they are in
 //! obstacle    why a program cannot be helped
 //! check       adma check: what this machine offers
 //! library     where the library is
@@ -30,7 +30,7 @@ mod check;
 mod complete;
 mod job;
 mod library;
-mod live;
+mod live_files;
 mod obstacle;
 mod options;
 mod program;
@@ -58,19 +58,19 @@ const SUBCOMMANDS: [Subcommand; 4] = [
     Subcommand {
         name: "bench",
         about: "with and without adma in turn",
-        options: options::command::<bench::Options>,
+        options: options::command::<bench::BenchOptions>,
         run: |words| bench::command(options::parse("bench", words)),
     },
     Subcommand {
         name: "check",
         about: "what this machine offers",
-        options: options::command::<check::Options>,
-        run: |words| options::parse::<check::Options>("check", words).command(),
+        options: options::command::<check::CheckOptions>,
+        run: |words| options::parse::<check::CheckOptions>("check", words).command(),
     },
     Subcommand {
         name: "report",
         about: "reports in JSON, as text and page",
-        options: options::command::<report::Options>,
+        options: options::command::<report::ReportOptions>,
         run: |words| report::command(options::parse("report", words)),
     },
     Subcommand {

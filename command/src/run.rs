@@ -6,7 +6,7 @@
 
 use crate::options::{self, Options};
 use crate::say::{self, FAILED, fail};
-use crate::{SUBCOMMANDS, library, live, obstacle, program, tree};
+use crate::{SUBCOMMANDS, library, live_files, obstacle, program, tree};
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -48,7 +48,7 @@ fn report(options: &Options, program: &Path) {
         let why = tree::run(program, options);
         fail(FAILED, format_args!("--html: no folder for live statistics ({why}); see adma(1)"));
     }
-    if let Some(Err(why)) = folder_of_user().map(|folder| live::usable(&folder))
+    if let Some(Err(why)) = folder_of_user().map(|folder| live_files::usable(&folder))
         && !options.quiet
     {
         say::say(format_args!("warning: no live statistics in {why}"));

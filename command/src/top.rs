@@ -14,7 +14,7 @@ mod metrics;
 mod screen;
 mod set;
 
-use crate::live::{self, LiveProcess, State};
+use crate::live_files::{self, LiveProcess, State};
 use crate::say::{FAILED, fail};
 use adma_shared::live::Recorder;
 use adma_shared::worth::{self, Interval, Saved};
@@ -73,7 +73,7 @@ pub fn command(wish: Wish) -> i32 {
     if let (true, Some(pid)) = (wish.set, wish.pid) {
         return set::command(pid, &wish.what);
     }
-    if let Some(Err(why)) = wish.folder.as_deref().map(live::readable) {
+    if let Some(Err(why)) = wish.folder.as_deref().map(live_files::readable) {
         fail(FAILED, format_args!("--folder {why}"));
     }
     let can_draw = std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
@@ -133,7 +133,7 @@ impl Row {
     fn caller(&self) -> Option<f64> {
         let caller = self.process.live.facts.caller_bytes.load(Relaxed) as f64;
         let channels: f64 =
-            live::channel_bytes(&self.process.live).iter().map(|&bytes| bytes as f64).sum();
+            live_files::channel_bytes(&self.process.live).iter().map(|&bytes| bytes as f64).sum();
         (caller + channels > 0.0).then(|| caller / (caller + channels))
     }
 }
@@ -156,7 +156,7 @@ impl Sampler {
     /// Samples all processes, or one. The rate of a new process is that of its life.
     fn sample(&mut self, wish: &Wish) -> Vec<Row> {
         let pid = wish.pid;
-        let mut processes = live::all(wish.all, wish.folder.as_deref());
+        let mut processes = live_files::all(wish.all, wish.folder.as_deref());
         // A process that has executed another program is shown as the new one.
         processes.retain(|process| {
             pid.is_none_or(|pid| process.pid == pid) && process.state != State::Replaced
@@ -187,7 +187,7 @@ impl Sampler {
         Row {
             program: process.program(),
             command: process.command_line(),
-            user: live::name_of(process.owner),
+            user: live_files::name_of(process.owner),
             copies,
             bytes,
             copies_per_second: copies_new / passed,

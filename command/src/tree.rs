@@ -5,7 +5,7 @@
 //! With `--quiet` or `--each` it becomes the program.
 
 use crate::job::{End, Signals};
-use crate::live::{self, LiveProcess, State};
+use crate::live_files::{self, LiveProcess, State};
 use crate::options::{self, Options};
 use crate::program;
 use crate::report::process::FLOOR;
@@ -22,7 +22,7 @@ use std::time::Instant;
 /// Runs the program, reports, and ends as it has ended. Returns only where no files can be kept,
 /// with the reason, and nothing has been done.
 pub fn run(program: &Path, options: &Options) -> String {
-    let tree = match live::make_tree() {
+    let tree = match live_files::make_tree() {
         Ok(tree) => tree,
         Err(why) => return why,
     };
@@ -40,14 +40,14 @@ pub fn run(program: &Path, options: &Options) -> String {
     }
     if child < 0 {
         signals.as_found();
-        live::remove_tree(&tree);
+        live_files::remove_tree(&tree);
         return "no process could be made".to_owned();
     }
     let end = signals.wait_for(child);
     let seconds = begun.elapsed().as_secs_f64();
-    let mut processes = live::in_folder(&tree, false);
+    let mut processes = live_files::in_folder(&tree, false);
     let not_kept = not_kept(&tree);
-    live::remove_tree(&tree);
+    live_files::remove_tree(&tree);
     processes.retain(LiveProcess::counted);
     signals.before_writing();
     let words: Vec<_> = options.words.iter().map(|word| word.to_string_lossy()).collect();
@@ -77,9 +77,9 @@ pub fn run(program: &Path, options: &Options) -> String {
 
 /// Returns why the statistics of processes are missing, if some could not keep theirs.
 fn not_kept(tree: &Path) -> Option<String> {
-    let processes = live::not_kept(tree);
+    let processes = live_files::not_kept(tree);
     let place = tree.parent().unwrap_or(tree);
-    let why = match live::room_for_file(tree) {
+    let why = match live_files::room_for_file(tree) {
         Err(error) => say::about(place, &error),
         Ok(()) => format!("{}: no room, or of another version", place.display()),
     };

@@ -88,7 +88,11 @@ pub trait Operation {
     ///
     /// # Safety
     /// See `Operation`.
-    unsafe fn share(&self, from: usize, how: &threads::Options) -> Result<(isize, Seen), Refused>;
+    unsafe fn share(
+        &self,
+        from: usize,
+        how: &threads::ShareOptions,
+    ) -> Result<(isize, Seen), Refused>;
 
     /// Does the rest by libc, into fresh memory perhaps, and that with huge pages perhaps.
     ///
@@ -144,7 +148,11 @@ impl Operation for Task {
         }
     }
 
-    unsafe fn share(&self, from: usize, how: &threads::Options) -> Result<(isize, Seen), Refused> {
+    unsafe fn share(
+        &self,
+        from: usize,
+        how: &threads::ShareOptions,
+    ) -> Result<(isize, Seen), Refused> {
         // SAFETY: part of the caller's ranges.
         unsafe { threads::share(&self.part(from, self.len - from), how) }
     }
@@ -188,7 +196,11 @@ impl Operation for (&TransferCall, Transfer<'_>) {
         if self.1.move_bytes(from, len) == len { Ok(()) } else { Err(Fallback::Refused) }
     }
 
-    unsafe fn share(&self, from: usize, how: &threads::Options) -> Result<(isize, Seen), Refused> {
+    unsafe fn share(
+        &self,
+        from: usize,
+        how: &threads::ShareOptions,
+    ) -> Result<(isize, Seen), Refused> {
         let (done, seen) = self.1.share(from, how.workers)?;
         Ok((done as isize, seen))
     }
@@ -250,7 +262,11 @@ impl Operation for Read<'_, '_> {
         if done == len { Ok(()) } else { Err(Fallback::NotCached) }
     }
 
-    unsafe fn share(&self, from: usize, how: &threads::Options) -> Result<(isize, Seen), Refused> {
+    unsafe fn share(
+        &self,
+        from: usize,
+        how: &threads::ShareOptions,
+    ) -> Result<(isize, Seen), Refused> {
         match self {
             Self::Call(_, read) => read.share(from, how),
             Self::Stream(read) => read.share(from, how).map(|(done, seen)| (done as isize, seen)),

@@ -76,7 +76,8 @@ impl Dispatcher {
             match (engine, rest) {
                 (EngineKind::Threads(workers), _) => {
                     let huge = region;
-                    operation.share(from, &threads::Options { workers, pieces, share, fresh, huge })
+                    operation
+                        .share(from, &threads::ShareOptions { workers, pieces, share, fresh, huge })
                 }
                 (EngineKind::Other(other) | EngineKind::Beside(other), Some((dst, src))) => {
                     region.inspect(|region| region.make_pages(dst, len));

@@ -1,5 +1,6 @@
 //! Configuration of connections, and sizes that decide the way of a message.
 
+use crate::backend::engine::CopyOptions;
 use crate::backend::ioat;
 use crate::os::once::Once;
 
@@ -7,7 +8,7 @@ use crate::os::once::Once;
 #[derive(Clone, Copy)]
 pub struct HelperEngine {
     pub engine: &'static ioat::Engine,
-    pub how: ioat::Options,
+    pub how: CopyOptions,
 }
 
 /// The worker threads of this process.

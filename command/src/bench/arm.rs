@@ -1,6 +1,6 @@
 //! Arms of the benchmark, which differ in the environment.
 
-use crate::{library, live, options, run};
+use crate::{library, live_files, options, run};
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -49,7 +49,7 @@ pub fn settings(text: &str) -> Result<String, String> {
 
 /// Sums large copies of all processes with a live file here: number, bytes, bytes by the engine.
 pub fn copies(tree: &Path) -> (u64, u64, u64) {
-    live::in_folder(tree, false).iter().fold((0, 0, 0), |(calls, bytes, carried), process| {
+    live_files::in_folder(tree, false).iter().fold((0, 0, 0), |(calls, bytes, carried), process| {
         let (recorder, total) = (&process.live.recorder, process.live.recorder.total());
         (
             calls.saturating_add(total.0),

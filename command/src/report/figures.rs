@@ -1,7 +1,7 @@
 //! Figures of processes: the record of one, and the sum of many.
 
 use super::Process;
-use crate::live;
+use crate::live_files;
 use adma_shared::Counters;
 use adma_shared::histogram::Histogram;
 use adma_shared::live::{Live, channel_name};
@@ -70,10 +70,10 @@ impl Figures {
 
     /// Returns the bytes of shared copies by channel, the caller's own first.
     pub fn channels(&self) -> Named {
-        let backend = live::backend(&self.live);
+        let backend = live_files::backend(&self.live);
         let name = channel_name(&backend);
         let caller = ("caller".to_owned(), self.live.facts.caller_bytes.load(Relaxed));
-        let channels = live::channel_bytes(&self.live).into_iter().enumerate();
+        let channels = live_files::channel_bytes(&self.live).into_iter().enumerate();
         let channels = channels.map(|(number, bytes)| (format!("{name}-{number}"), bytes));
         std::iter::once(caller).chain(channels).collect()
     }

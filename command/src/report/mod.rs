@@ -15,9 +15,9 @@
 mod advice;
 mod diff;
 pub mod figures;
+pub mod from_live;
 mod hlog;
 pub mod html;
-pub mod live;
 pub mod page;
 pub mod process;
 mod sections;
@@ -46,7 +46,7 @@ use std::sync::atomic::Ordering::Relaxed;
     verbatim_doc_comment,
     override_usage = "adma report FILE... [--html PAGE] [--hlog LOG]\n       adma report --diff BEFORE AFTER"
 )]
-pub struct Options {
+pub struct ReportOptions {
     /// Reports in JSON; - is standard input.
     #[arg(value_name = "FILE", required = true, value_hint = clap::ValueHint::FilePath)]
     files: Vec<OsString>,
@@ -112,7 +112,7 @@ impl Process {
         let messages = figures.live.messages.told().map_or(0, |told| told.total().1);
         let (calls, bytes) = figures.live.recorder.total();
         Self {
-            backend: crate::live::backend(&figures.live),
+            backend: crate::live_files::backend(&figures.live),
             channels: figures.live.facts.channels.load(Relaxed) as usize,
             calls,
             bytes,
@@ -202,7 +202,7 @@ impl Report {
     }
 }
 
-pub fn command(Options { files, html, hlog, diff }: Options) -> i32 {
+pub fn command(ReportOptions { files, html, hlog, diff }: ReportOptions) -> i32 {
     if diff {
         return compare(&files);
     }

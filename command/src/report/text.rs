@@ -3,7 +3,7 @@
 use super::figures::Site;
 use super::units::{bytes, cut, nanoseconds, percent, seconds};
 use super::{Process, Report};
-use crate::live::channel_bytes;
+use crate::live_files::channel_bytes;
 use adma_shared::live::channel_name;
 use adma_shared::tables;
 use adma_shared::units::Time;

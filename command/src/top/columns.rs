@@ -1,7 +1,7 @@
 //! Columns of the table: those for which there is room, each as wide as its cells.
 
 use super::Row;
-use crate::live::State;
+use crate::live_files::State;
 use adma_shared::units::{Bytes, Time};
 use std::collections::HashMap;
 

@@ -71,7 +71,7 @@ fn by_name<'a>(rows: impl IntoIterator<Item = (&'a str, u64)>) -> Map<String, Va
 fn json(rows: &[Row]) -> Value {
     let process = |row: &Row| {
         let (facts, recorder) = (&row.process.live.facts, row.recorder());
-        let channels = crate::live::channel_bytes(&row.process.live);
+        let channels = crate::live_files::channel_bytes(&row.process.live);
         json!({
             "pid": row.process.pid,
             "program": row.program,
@@ -79,7 +79,7 @@ fn json(rows: &[Row]) -> Value {
             "user": row.user,
             "state": format!("{:?}", row.process.state),
             "off": row.is_off(),
-            "backend": crate::live::backend(&row.process.live),
+            "backend": crate::live_files::backend(&row.process.live),
             "channels": channels.len(),
             "min_bytes": facts.min_bytes.load(Relaxed),
             "threshold": facts.threshold.load(Relaxed),

@@ -70,7 +70,7 @@ pub fn of(rows: &[Row]) -> String {
     });
     family("channels", "gauge", "Channels beside the caller.", &|row| {
         let channels = row.process.live.facts.channels.load(Relaxed);
-        vec![(by("backend", &crate::live::backend(&row.process.live)), f64::from(channels))]
+        vec![(by("backend", &crate::live_files::backend(&row.process.live)), f64::from(channels))]
     });
     family("off", "gauge", "Whether it was switched off by adma top.", &|row| {
         vec![(String::new(), f64::from(u8::from(row.is_off())))]

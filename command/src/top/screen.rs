@@ -3,7 +3,7 @@
 use super::columns::{self, Layout as Columns};
 use super::set::{self, Setting};
 use super::{INTERVAL, Row, Sampler, Wish};
-use crate::live::{backend, channel_bytes};
+use crate::live_files::{backend, channel_bytes};
 use crate::report::process::FLOOR;
 use crate::report::units::cut;
 use crate::say::{FAILED, fail};
@@ -301,7 +301,7 @@ impl Screen {
             text += &format!("  {sentence}\n");
         }
         let _ = worth::not_helped(recorder, facts.floor.load(Relaxed), &mut text);
-        let _ = crate::report::text::sites(&mut text, &crate::report::live::sites(process));
+        let _ = crate::report::text::sites(&mut text, &crate::report::from_live::sites(process));
         if let Some(told) = process.messages() {
             let _ = tables::messages(&told, &mut text);
         }
@@ -345,7 +345,7 @@ fn channels(row: &Row) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::live::{LiveProcess, State};
+    use crate::live_files::{LiveProcess, State};
     use adma_shared::Counters;
     use adma_shared::live::{Fallback, Live, Path};
     use ratatui::Terminal;

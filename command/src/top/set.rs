@@ -4,7 +4,7 @@
 //! writable for a moment, and a few numbers are written in place. The library checks each of them.
 //! The process is not notified; its next large copy sees the change.
 
-use crate::live::{self, LiveProcess, State};
+use crate::live_files::{self, LiveProcess, State};
 use crate::say::{self, FAILED, fail};
 use adma_shared::knobs;
 use adma_shared::live::{Control, Live, MOST_CHANNELS};
@@ -57,7 +57,7 @@ impl Setting {
 
 /// `adma top --set PID WHAT ...`
 pub fn command(pid: i32, wanted: &[String]) -> i32 {
-    let processes = live::all(false, None);
+    let processes = live_files::all(false, None);
     let found = processes.iter().rfind(|p| p.pid == pid && p.state == State::Running);
     let Some(process) = found else {
         fail(1, format_args!("process {pid} keeps no live statistics that you could change"))
@@ -86,7 +86,7 @@ pub fn command(pid: i32, wanted: &[String]) -> i32 {
 }
 
 pub fn write(process: &LiveProcess, setting: Setting) -> io::Result<()> {
-    let file = live::open(&process.path, process.owner)?;
+    let file = live_files::open(&process.path, process.owner)?;
     file.set_permissions(Permissions::from_mode(0o600))?;
     // By descriptor: another file may have the name by now.
     let writable =

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::backend::copy_loop::CopyLoop;
-use crate::backend::engine::{CopyEngine, Handle};
+use crate::backend::engine::{CopyEngine, CopyOptions, Handle};
 use crate::backend::ioat::fake::{Kernel as Fake, Trouble};
 use crate::backend::ioat::{self, ASK_AGAIN, LOST_AFTER};
 use crate::backend::libc as original;
@@ -22,7 +22,7 @@ fn helper(fake: &'static Fake) -> Option<By> {
     workers::start(3);
     let engines: &'static [&'static dyn CopyEngine] = Box::leak(Box::new([engine as _]));
     let engine = Handle::all(engines).next()?;
-    Some(By::Engine(engine, ioat::Options::default(), CopyLoop::Ordinary))
+    Some(By::Engine(engine, CopyOptions::default(), CopyLoop::Ordinary))
 }
 
 /// Two buffers, and the stretch of them that is copied.

@@ -34,7 +34,7 @@ impl Engine {
         ours: usize,
         there: There,
         len: usize,
-        how: &Options,
+        how: &CopyOptions,
     ) -> Result<(), i32> {
         let turn = self.turn_for(ours, how);
         let mut at = 0;
@@ -54,7 +54,7 @@ impl Engine {
         there: There,
         len: usize,
         turn: Turn,
-        how: &Options,
+        how: &CopyOptions,
     ) -> Result<(), i32> {
         let (dst, src) = if push { (there.offset, ours) } else { (ours, there.offset) };
         let cut = Cut::for_channels(abi::MAX_PIECES, dst, len, turn.used);
@@ -67,7 +67,7 @@ impl Engine {
             .submit(&mut request)
             .map_err(|errno| if errno == 0 { libc::EPROTO } else { errno })?;
         // The caller's share of its own copies is not learnt from these.
-        let how = Options { share: Some(0.0), ..*how };
+        let how = CopyOptions { share: Some(0.0), ..*how };
         let failed = self.wait(&request, len, sys::ticks(), &how);
         match errno {
             0 if failed == 0 => Ok(()),

@@ -44,7 +44,7 @@ impl Engine {
         dst: usize,
         src: usize,
         len: usize,
-        how: &Options,
+        how: &CopyOptions,
     ) -> Result<Option<Piece>, Refused> {
         let whole = Stretch { dst, src, len };
         let align = self.src_align.load(Relaxed).max(abi::ALIGN);

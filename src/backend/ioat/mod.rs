@@ -22,7 +22,7 @@ pub mod report;
 mod tests;
 mod words;
 
-pub use crate::backend::engine::CopyOptions as Options;
+use crate::backend::engine::CopyOptions;
 pub use adma_shared::abi;
 
 use crate::backend::copy_loop::{Copied, CopyLoop};
@@ -200,7 +200,7 @@ impl Engine {
         dst: usize,
         src: usize,
         len: usize,
-        how: &Options,
+        how: &CopyOptions,
     ) -> Result<(), Refused> {
         // A child of vfork may be killed at any moment, and would keep what it had taken.
         if !process::is_ours() {
@@ -219,7 +219,7 @@ impl Engine {
 
     /// Returns the channels of a copy to or from `at`. They depend on the range of pages that the
     /// helper keeps: what was mapped for a channel's device serves the next copy too.
-    fn turn_for(&self, at: usize, how: &Options) -> Turn {
+    fn turn_for(&self, at: usize, how: &CopyOptions) -> Turn {
         let all = self.channels().max(1);
         let used = how.channels.unwrap_or(all).clamp(1, all);
         let any = used == all && self.features.load(Relaxed) & abi::FEATURE_NODES != 0;
@@ -232,7 +232,7 @@ impl Engine {
         &self,
         whole: Stretch,
         turn: Turn,
-        how: &Options,
+        how: &CopyOptions,
     ) -> Result<(), Refused> {
         let Stretch { dst, src, len } = whole;
         let own = self.own_part(len, how.share);
@@ -369,7 +369,7 @@ impl Engine {
     }
 
     /// Waits for the end of a request of `bytes`. Returns the pieces that failed.
-    fn wait(&self, request: &abi::Submit, bytes: usize, since: u64, how: &Options) -> u64 {
+    fn wait(&self, request: &abi::Submit, bytes: usize, since: u64, how: &CopyOptions) -> u64 {
         let Some(words) = self.words_of(request) else { return self.ask(request.id, None) };
         let engine_was_first = words.missing().is_none();
         if how.share.is_none() {

@@ -8,8 +8,8 @@ use core::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-const HOW: Options =
-    Options { channels: None, share: Some(0.0), spins: false, spare_cpus: false };
+const HOW: CopyOptions =
+    CopyOptions { channels: None, share: Some(0.0), spins: false, spare_cpus: false };
 const LATE: Duration = Duration::from_millis(3);
 /// Longer than a caller waits for a CPU.
 const VERY_LATE: Duration = Duration::from_millis(300);
@@ -45,7 +45,7 @@ fn copy_at(
     engine: &Engine,
     (dst_at, src_at): (usize, usize),
     len: usize,
-    how: &Options,
+    how: &CopyOptions,
 ) -> Result<(), Refused> {
     // The length is prime, so that no two pages are equal.
     let block: Vec<u8> = (0..65_521).map(|i: usize| (i * 31 + i / 251 + len) as u8).collect();
@@ -101,7 +101,7 @@ fn copies_of_every_shape_are_right_with_every_channel_count_share_and_wait() {
             for share in [None, Some(0.0), Some(0.5), Some(1.0)] {
                 round += 1;
                 let channels = [None, Some(1), Some(3), Some(64)][round % 4];
-                let how = Options { channels, share, spins: round % 5 == 0, spare_cpus: false };
+                let how = CopyOptions { channels, share, spins: round % 5 == 0, spare_cpus: false };
                 assert_eq!(copy_at(&engine, offsets, len, &how), Ok(()));
                 let (own, len) = (count(&engine.counts.caller_bytes), len as u64);
                 let by_channels: u64 = engine.counts.channel_bytes.iter().map(count).sum();
@@ -143,7 +143,7 @@ fn one_copy_spreads_over_channels_that_follow_from_its_place() {
     let source = vec![1u8; LEN];
     let mut target = vec![0u8; 7 * LINE];
     let line = (target.as_ptr() as usize).next_multiple_of(LINE);
-    let mut used = |at: usize, how: &Options| {
+    let mut used = |at: usize, how: &CopyOptions| {
         kernel(&engine).seen.lock().unwrap().clear();
         let dst = line - target.as_ptr() as usize + at;
         let (dst, src) = (target[dst..dst + LEN].as_mut_ptr() as usize, source.as_ptr() as usize);
@@ -151,7 +151,7 @@ fn one_copy_spreads_over_channels_that_follow_from_its_place() {
         unsafe { engine.copy(dst, src, LEN, how) }.unwrap();
         seen(&engine, |piece| piece.channel)
     };
-    let two = Options { channels: Some(2), ..HOW };
+    let two = CopyOptions { channels: Some(2), ..HOW };
     for number in 0..5 {
         let next = |step: usize| ((line / LINE + number + step) % 4) as u32;
         for at in [number * LINE, number * LINE + PAGE, number * LINE] {
@@ -270,7 +270,7 @@ fn kernel_is_asked_where_words_do_not_tell() {
                     }
                 });
             }
-            let how = Options { spins, ..HOW };
+            let how = CopyOptions { spins, ..HOW };
             assert_eq!(copy_at(&engine, (1, 2), 300_000, &how), Ok(()));
             let asked = count(&engine.counts.waits);
             assert!(asks.contains(&asked), "row {row}, spins {spins}: {asked}");

@@ -36,7 +36,7 @@ use super::segments::{
 };
 use crate::backend::threads::task::{STEP, make_whole_pages};
 use crate::backend::threads::workers;
-use crate::backend::threads::{Options, Seen, chunk_of};
+use crate::backend::threads::{Seen, ShareOptions, chunk_of};
 use crate::backend::{Refused, libc as original};
 use crate::functions::Op;
 use crate::os::file::{self, RegularFile};
@@ -307,7 +307,7 @@ impl<'a> FileRead<'a> {
     /// Shares the bytes from number `from` on, which the caller has begun. Returns how many of the
     /// whole are done, in order from the first, and what was measured. After a refusal no more is
     /// done than before, and the file position is where it was.
-    pub fn share_cached(&self, from: usize, how: &Options) -> Result<(usize, Seen), Refused> {
+    pub fn share_cached(&self, from: usize, how: &ShareOptions) -> Result<(usize, Seen), Refused> {
         let (mut at, mut seen, began_at) =
             (from, Seen::default(), self.start.load(Ordering::Relaxed));
         while at < self.len {
@@ -352,7 +352,7 @@ impl<'a> FileRead<'a> {
 
     /// Shares the bytes from number `from` on and does what is left of the program's call. Returns
     /// the answer.
-    pub fn share(&self, from: usize, how: &Options) -> Result<(isize, Seen), Refused> {
+    pub fn share(&self, from: usize, how: &ShareOptions) -> Result<(isize, Seen), Refused> {
         let (mut done, seen) = self.share_cached(from, how)?;
         if self.was_replaced.load(Ordering::Relaxed) {
             return Ok((done as isize, seen));

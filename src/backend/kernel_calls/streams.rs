@@ -17,7 +17,7 @@
 
 use super::reads::FileRead;
 use super::segments::{Segment, bytes_of};
-use crate::backend::threads::{Options, Seen};
+use crate::backend::threads::{Seen, ShareOptions};
 use crate::backend::{Refused, libc as original};
 use crate::functions::Op;
 use crate::os::file;
@@ -292,7 +292,7 @@ impl<'a> StreamRead<'a> {
 
     /// Shares the bytes from number `from` on, which the caller has begun. Returns how many are
     /// done; the stream goes on behind them.
-    pub fn share(&self, from: usize, how: &Options) -> Result<(usize, Seen), Refused> {
+    pub fn share(&self, from: usize, how: &ShareOptions) -> Result<(usize, Seen), Refused> {
         let (done, seen) = self.read.share_cached(from, how)?;
         let done = done / self.block * self.block;
         let target = self.start + done;

@@ -20,7 +20,7 @@ use core::sync::atomic::AtomicU64;
 
 /// Options of shared copies.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct ShareOptions {
     /// Worker threads, besides the caller; at most `MOST_WORKERS`.
     pub workers: usize,
     pub pieces: Pieces,
@@ -129,7 +129,7 @@ pub fn note_caller_bytes(bytes: usize) {
 ///
 /// # Safety
 /// What the program has promised of the task. A bad page ends as it would without us.
-pub unsafe fn share(task: &Task, how: &Options) -> Result<(isize, Seen), Refused> {
+pub unsafe fn share(task: &Task, how: &ShareOptions) -> Result<(isize, Seen), Refused> {
     let (mut at, mut answer, mut seen) = (0, 0, Seen::default());
     while at < task.len && answer == 0 {
         let part = task.part(at, chunk_of(task.len - at, how.workers));
@@ -159,7 +159,7 @@ pub fn chunk_of(left: usize, workers: usize) -> usize {
 /// because signals had to be let in.
 unsafe fn share_chunk(
     task: &Task,
-    how: &Options,
+    how: &ShareOptions,
     seen: &mut Seen,
 ) -> Result<(isize, Piece), Refused> {
     workers::may_post()?;

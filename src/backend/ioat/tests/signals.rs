@@ -41,7 +41,7 @@ fn fault_signal_that_is_sent_waits_for_the_end_of_the_copy() {
             // SAFETY: the thread waits for the copy.
             unsafe { libc::pthread_kill(thread, libc::SIGSEGV) };
         });
-        let how = Options { share: Some(0.5), ..HOW };
+        let how = CopyOptions { share: Some(0.5), ..HOW };
         let done = copy_at(&engine, (0, 0), 1 << 20, &how);
         if done.is_ok() { CAME.load(Ordering::SeqCst) as i32 } else { 3 }
     });
@@ -59,7 +59,7 @@ fn caller_copies_its_share_while_the_engine_works() {
         // SAFETY: the target lives until the copy has returned, which is after this.
         note.store(unsafe { (dst as *const u8).read_volatile() }.into(), Ordering::SeqCst);
     });
-    let how = Options { share: Some(0.5), ..HOW };
+    let how = CopyOptions { share: Some(0.5), ..HOW };
     // SAFETY: the vectors' own memory.
     assert_eq!(unsafe { engine.copy(dst, src, 100_000, &how) }, Ok(()));
     assert_eq!(seen.load(Ordering::SeqCst), 0x11);
@@ -89,7 +89,7 @@ fn fault_in_the_callers_share_comes_when_the_engine_has_ended() {
         // SAFETY: a page of the vector's, in the child only; the copy ends in the handler.
         let status = status_of_child(on_fault, || unsafe {
             libc::mprotect(bad as *mut c_void, PAGE, libc::PROT_READ);
-            let _ = engine.copy(dst, src, len, &Options { share: Some(share), ..HOW });
+            let _ = engine.copy(dst, src, len, &CopyOptions { share: Some(share), ..HOW });
             2
         });
         let is_right = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7;

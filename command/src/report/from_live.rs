@@ -4,7 +4,7 @@
 use super::figures::{Figures, Site, TimeSaved};
 use super::process::unknown_code;
 use super::{Process, span};
-use crate::live::LiveProcess;
+use crate::live_files::LiveProcess;
 use crate::symbols;
 use adma_shared::worth;
 use std::sync::atomic::Ordering::Relaxed;
