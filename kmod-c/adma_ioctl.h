@@ -7,17 +7,16 @@
  * caller's own memory, and between those and what another process exports.
  *
  * Every structure begins with its size as the caller knows it. A larger one than
- * the module's whose tail is not zero is refused with E2BIG, a smaller one with
- * EINVAL, a reserved field that is not zero with EINVAL, an unknown flag with
- * EOPNOTSUPP.
+ * the module's whose tail is not zero is refused with E2BIG. In a smaller one the
+ * fields that are missing are taken for 0; one that is smaller than in version 3 of
+ * the interface is refused with EINVAL. So is a reserved field that is not zero, and
+ * with EOPNOTSUPP an unknown flag.
  *
  * Completion costs no call: after the last byte of a request on one channel,
  * that channel itself writes the request's id into the request's word of the
  * channel's page (see ADMA_WORDS_OFFSET). A request is over when the word of
  * every channel in its mask holds its id. A channel that fails writes no word:
- * after a reasonable time ask with ADMA_IOC_WAIT. poll() says POLLIN while no
- * request of the file is in flight, and POLLERR while a failed one was not asked
- * for.
+ * after a reasonable time ask with ADMA_IOC_WAIT.
  */
 #ifndef _UAPI_ADMA_IOCTL_H
 #define _UAPI_ADMA_IOCTL_H

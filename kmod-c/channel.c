@@ -182,113 +182,29 @@ static bool adma_channel_moves(struct adma_channel *ch)
 	       adma_is_recent(READ_ONCE(ch->moved));
 }
 
-/* Returns the units in flight, or about to be. */
-static u32 adma_chan_req_left(const struct adma_chan_req *cr)
-{
-	return READ_ONCE(cr->sent) - (u32)atomic64_read(&cr->done);
-}
-
-/*
- * Waiting
- */
-
-/* Returns whether the channel may still carry out such transfers; see ch->wait. */
-static bool adma_in_flight(struct adma_channel *ch, const struct adma_flight *what)
-{
-	struct adma_chan_req *cr;
-	unsigned long irq;
-	bool found = false;
-
-	if ((what->ch && what->ch != ch) || READ_ONCE(ch->stopped))
-		return false;
-	spin_lock_irqsave(&ch->lock, irq);
-	list_for_each_entry(cr, &ch->reqs, list) {
-		const struct adma_job *job = cr->job;
-
-		found |= (!what->owner || job->owner[0] == what->owner ||
-			  job->owner[1] == what->owner) &&
-			 (!what->buf || job->buf == what->buf) &&
-			 !time_after(cr->begun, what->begun_by) &&
-			 (!what->max_age ||
-			  !time_after(jiffies, READ_ONCE(cr->sent_at) +
-					       what->max_age)) &&
-			 adma_chan_req_left(cr);
-	}
-	spin_unlock_irqrestore(&ch->lock, irq);
-	return found;
-}
-
-/* Returns whether such a transfer is in flight on any channel. */
-bool adma_flight_any(const struct adma_flight *what)
-{
-	unsigned int i;
-
-	/* Pairs with adma_chan_req_send(), as in adma_wait_for_flight(). */
-	smp_mb();
-	for (i = 0; i < adma_nr_channels; i++) {
-		if (adma_in_flight(&adma_channels[i], what))
-			return true;
-	}
-	return false;
-}
-
-/* Returns whether such transfers are in flight, all on channels known to be silent. */
-bool adma_flight_silent(const struct adma_flight *what)
-{
-	unsigned int i;
-	bool found = false;
-
-	for (i = 0; i < adma_nr_channels; i++) {
-		if (!adma_in_flight(&adma_channels[i], what))
-			continue;
-		if (!READ_ONCE(adma_channels[i].silent))
-			return false;
-		found = true;
-	}
-	return found;
-}
-
-/*
- * Waits until no such transfer is in flight; the caller lets none begin; with a
- * @timeout of 0 only looks. Returns the jiffies left, 0 or -ERESTARTSYS.
- */
-long adma_wait_for_flight(const struct adma_flight *what, long timeout,
-			  bool interruptible)
-{
-	long left = max(timeout, 1L);
-	unsigned int i;
-
-	/* Pairs with adma_chan_req_send(): it sees our change, or we its charge. */
-	smp_mb();
-	for (i = 0; i < adma_nr_channels && left > 0; i++) {
-		struct adma_channel *ch = &adma_channels[i];
-
-		if (!adma_in_flight(ch, what))
-			continue;
-		/* The last one may have completed without an interrupt so far. */
-		adma_channel_issue(ch, true);
-		if (!timeout)
-			left = !adma_in_flight(ch, what);
-		else if (interruptible)
-			left = wait_event_interruptible_timeout(ch->wait,
-								!adma_in_flight(ch, what),
-								left);
-		else
-			left = wait_event_timeout(ch->wait,
-						  !adma_in_flight(ch, what),
-						  left);
-	}
-	return left;
-}
-
 /*
  * Completion
  */
 
+static u64 *adma_word_of(const struct adma_job *job, unsigned int channel)
+{
+	return page_address(job->words[channel].page) +
+	       job->slot * ADMA_WORD_STRIDE;
+}
+
+/* The last part writes the words of channels that cannot: after all data. */
 void adma_job_put(struct adma_job *job)
 {
-	if (refcount_dec_and_test(&job->parts))
-		job->end(job);
+	unsigned int i;
+
+	if (!refcount_dec_and_test(&job->parts))
+		return;
+	if (!atomic64_read(&job->failed)) {
+		for_each_set_bit(i, &job->due, ADMA_MAX_CHANNELS)
+			/* Orders the word after the data that has completed. */
+			smp_store_release(adma_word_of(job, i), job->id);
+	}
+	job->end(job);
 }
 
 static void adma_dequeue(struct adma_channel *ch, u32 units)
@@ -316,21 +232,15 @@ void adma_chan_req_end(struct adma_chan_req *cr, bool dead)
 {
 	struct adma_channel *ch = cr->ch;
 	struct adma_job *job = cr->job;
-	u64 *word = page_address(job->words[ch - adma_channels].page) +
-		    job->slot * ADMA_WORD_STRIDE;
 	u32 left = adma_chan_req_left(cr);
 
 	lockdep_assert_held(&ch->lock);
 	if (!cr->closed || (left && !dead && !cr->word_came && !ch->stopped))
 		return;
-	if (cr->failed || left) {
+	if (cr->failed || left)
 		atomic64_or(cr->pieces, &job->failed);
-	} else if (cr->sent) {
+	else if (cr->sent)
 		ch->good++;
-		if (!ch->ordered)
-			/* Orders the word after the data that has completed. */
-			smp_store_release(word, job->id);
-	}
 	adma_chan_req_next_turn(cr);
 	list_move(&cr->list, &ch->free);
 	adma_job_put(job);
@@ -535,6 +445,8 @@ struct adma_chan_req *adma_chan_req_begin(struct adma_channel *ch,
 	if (cr) {
 		cr->job = job;
 		cr->begun = jiffies;
+		if (!job->begun)
+			job->begun = jiffies ?: 1;
 		cr->trusted = !ch->ordered || adma_channel_moves(ch);
 		list_move_tail(&cr->list, &ch->reqs);
 		refcount_inc(&job->parts);
@@ -561,15 +473,16 @@ void adma_chan_req_charge(struct adma_chan_req *cr, s32 units)
 }
 
 /*
- * Submits a transfer. Caller is inside adma_srcu. @fence: the word must not overtake
- * what was sent so far. Returns -ESTALE if @stale says so, -EBUSY if the channel has
- * no room or goes away.
+ * Submits a transfer. Caller is inside adma_srcu. DMA_PREP_FENCE: the word must not
+ * overtake what was sent so far; DMA_PREP_INTERRUPT: there will be no word. Returns
+ * -ESTALE if @stale says so, -EBUSY if the channel has no room or goes away.
  */
 int adma_chan_req_send(struct adma_chan_req *cr, dma_addr_t dst, dma_addr_t src,
-		       size_t len, bool fence, bool (*stale)(struct adma_job *job))
+		       size_t len, unsigned long flags,
+		       bool (*stale)(struct adma_job *job))
 {
 	struct adma_channel *ch = cr->ch;
-	unsigned long irq, flags = fence ? DMA_PREP_FENCE : 0;
+	unsigned long irq;
 	s32 units = adma_units(len);
 	int ret, tries = 0;
 
@@ -640,19 +553,23 @@ static bool adma_chan_req_send_word(struct adma_chan_req *cr)
 }
 
 /*
- * Lets a chan_req end with what was submitted; it is not to be used afterwards.
- * Returns whether the request's id in the word proves that all data has come.
+ * Lets a chan_req end with what was submitted; it is not to be used afterwards. With
+ * @word the channel's word is written in the end. Returns whether the request's id in
+ * that, or in a later word of this channel, proves that all data has come.
  */
-bool adma_chan_req_close(struct adma_chan_req *cr)
+bool adma_chan_req_close(struct adma_chan_req *cr, bool word)
 {
-	bool trusted = cr->sent &&
-		       (!cr->ch->ordered || adma_chan_req_send_word(cr));
 	struct adma_channel *ch = cr->ch;
+	bool trusted = true;
 	unsigned long irq;
 
+	if (!ch->ordered)
+		cr->job->due |= BIT(ch - adma_channels);
+	else if (word)
+		trusted = adma_chan_req_send_word(cr);
 	spin_lock_irqsave(&ch->lock, irq);
 	cr->closed = true;
-	trusted &= cr->trusted && !cr->failed && adma_is_recent(cr->begun);
+	trusted &= cr->trusted && !cr->failed && adma_is_recent(cr->job->begun);
 	/* From here on it may be another request's. */
 	adma_chan_req_end(cr, false);
 	spin_unlock_irqrestore(&ch->lock, irq);

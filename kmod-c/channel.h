@@ -35,6 +35,7 @@ enum adma_stat {
 	ADMA_STAT_BYTES,	/* of them */
 	ADMA_STAT_DESCRIPTORS,	/* transfers handed to channels */
 	ADMA_STAT_PINS,		/* pages pinned since loading */
+	ADMA_STAT_OVERLAPPED,	/* of them, while their copy was in flight */
 	ADMA_STAT_PINNED_PAGES,	/* pages pinned now */
 	ADMA_STAT_ERRORS,	/* transfers that failed */
 	ADMA_STAT_TIMEOUTS,	/* parts of requests silent for too long */
@@ -106,6 +107,8 @@ struct adma_job {
 	const void *user;	/* of the submitter; only compared */
 	const void *owner[2];	/* whose memory it touches; the second may be NULL */
 	const void *buf;	/* export that it reaches, or NULL */
+	unsigned long begun;	/* jiffies, not 0: before its first transfer */
+	unsigned long due;	/* mask of channels whose words we write at the end */
 	atomic64_t failed;	/* mask of pieces */
 	refcount_t parts;	/* chan_reqs that are not over, and the submitter */
 	void (*end)(struct adma_job *job);	/* there are none; interrupts are off */
@@ -141,6 +144,7 @@ struct adma_chan_req {
 
 /* Which transfers in flight to look for; a NULL field matches any. */
 struct adma_flight {
+	const struct adma_job *job;
 	const struct adma_channel *ch;
 	const void *owner;
 	const void *buf;
@@ -168,12 +172,19 @@ static inline u32 adma_units(size_t len)
 /* Returns whether transfers may begin on it. */
 static inline bool adma_channel_is_up(const struct adma_channel *ch)
 {
-	return READ_ONCE(ch->health) == ADMA_UP && !READ_ONCE(ch->leaving);
+	/* Pairs with adma_device_take(). */
+	return !smp_load_acquire(&ch->leaving) && READ_ONCE(ch->health) == ADMA_UP;
 }
 
 static inline u32 adma_chan_req_turn(const struct adma_chan_req *cr)
 {
 	return (u64)atomic64_read(&cr->done) >> 32;
+}
+
+/* Returns the units in flight, or about to be. */
+static inline u32 adma_chan_req_left(const struct adma_chan_req *cr)
+{
+	return READ_ONCE(cr->sent) - (u32)atomic64_read(&cr->done);
 }
 
 /* Returns the chan_req of the probe, which belongs to no request: see health.c. */
@@ -194,10 +205,6 @@ void adma_channel_issue(struct adma_channel *ch, bool poll);
 void adma_channels_poll(void);
 int adma_channel_pick(u32 wanted, u64 addr, u64 first);
 bool adma_channel_full(struct adma_channel *ch);
-bool adma_flight_any(const struct adma_flight *what);
-bool adma_flight_silent(const struct adma_flight *what);
-long adma_wait_for_flight(const struct adma_flight *what, long timeout,
-			  bool interruptible);
 struct adma_chan_req *adma_chan_req_begin(struct adma_channel *ch,
 					  struct adma_job *job);
 void adma_chan_req_charge(struct adma_chan_req *cr, s32 units);
@@ -205,12 +212,19 @@ dma_cookie_t adma_chan_req_transfer(struct adma_chan_req *cr, dma_addr_t dst,
 				    dma_addr_t src, size_t len,
 				    unsigned long flags);
 int adma_chan_req_send(struct adma_chan_req *cr, dma_addr_t dst, dma_addr_t src,
-		       size_t len, bool fence, bool (*stale)(struct adma_job *job));
-bool adma_chan_req_close(struct adma_chan_req *cr);
+		       size_t len, unsigned long flags,
+		       bool (*stale)(struct adma_job *job));
+bool adma_chan_req_close(struct adma_chan_req *cr, bool word);
 void adma_chan_req_next_turn(struct adma_chan_req *cr);
 void adma_chan_req_end(struct adma_chan_req *cr, bool dead);
 void adma_channel_stopped(struct adma_channel *ch);
 void adma_job_put(struct adma_job *job);
+
+/* flight.c */
+bool adma_flight_any(const struct adma_flight *what);
+bool adma_flight_silent(const struct adma_flight *what);
+long adma_wait_for_flight(const struct adma_flight *what, long timeout,
+			  bool interruptible);
 
 /* health.c */
 int adma_health_init(struct adma_channel *ch);

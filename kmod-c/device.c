@@ -7,7 +7,6 @@
 #include <linux/miscdevice.h>
 #include <linux/module.h>
 #include <linux/nospec.h>
-#include <linux/poll.h>
 #include <linux/uaccess.h>
 
 #include "compat.h"
@@ -32,8 +31,7 @@ static int adma_info(struct adma_file *file, struct adma_info *arg)
 			adma_ranges_retire(mem);
 			adma_channels_poll();
 			wait_event_killable_timeout(mem->wait,
-						    adma_requests_poll(file, sequence) &
-						    EPOLLIN,
+						    adma_requests_over(file, sequence),
 						    msecs_to_jiffies(ADMA_FORK_MS));
 			adma_mem_settle(mem, ADMA_FORK_MS);
 		}
@@ -64,19 +62,26 @@ static int adma_info(struct adma_file *file, struct adma_info *arg)
 
 static const struct file_operations adma_port_fops;
 
-/* Known flags of each call, and whether it belongs to a port. */
+/*
+ * The size of each call's structure in the first version, its known flags, and
+ * whether it belongs to a port. Structures may grow at their end; these sizes stay.
+ */
 static const struct {
 	unsigned int cmd;
+	u32 least;
 	u32 flags;
 	bool port;
 } adma_calls[] = {
-	{ ADMA_IOC_INFO, ADMA_INFO_KEEP },
-	{ ADMA_IOC_SUBMIT, ADMA_SUBMIT_PULL | ADMA_SUBMIT_PUSH },
-	{ ADMA_IOC_WAIT },
+	{ ADMA_IOC_INFO, 96, ADMA_INFO_KEEP },
+	{ ADMA_IOC_SUBMIT, 56, ADMA_SUBMIT_PULL | ADMA_SUBMIT_PUSH },
+	{ ADMA_IOC_WAIT, 32 },
 	{ ADMA_IOC_PORT },
-	{ ADMA_IOC_EXPORT, ADMA_EXPORT_READ | ADMA_EXPORT_WRITE, true },
-	{ ADMA_IOC_UNEXPORT, 0, true },
+	{ ADMA_IOC_EXPORT, 32, ADMA_EXPORT_READ | ADMA_EXPORT_WRITE, true },
+	{ ADMA_IOC_UNEXPORT, 32, 0, true },
 };
+
+static_assert(sizeof(struct adma_info) >= 96 && sizeof(struct adma_submit) >= 56 &&
+	      sizeof(struct adma_wait) >= 32 && sizeof(struct adma_export) >= 32);
 
 union adma_arg {
 	struct {
@@ -90,21 +95,22 @@ union adma_arg {
 };
 
 /*
- * Reads a structure of this version or a newer one. Unknown requests of a newer
- * caller are refused, not ignored.
+ * Reads a structure of any version since the first: fields that an older caller does
+ * not know are 0, and unknown requests of a newer one are refused, not ignored.
  */
-static int adma_arg_read(union adma_arg *arg, unsigned int nr, void __user *user)
+static int adma_arg_read(union adma_arg *arg, u32 *size, unsigned int nr,
+			 void __user *user)
 {
-	u32 size, known = _IOC_SIZE(adma_calls[nr].cmd);
+	u32 known = _IOC_SIZE(adma_calls[nr].cmd);
 	int ret;
 
-	if (get_user(size, (u32 __user *)user))
+	if (get_user(*size, (u32 __user *)user))
 		return -EFAULT;
-	if (size < known)
+	if (*size < adma_calls[nr].least)
 		return -EINVAL;
-	if (size > PAGE_SIZE)
+	if (*size > PAGE_SIZE)
 		return -E2BIG;
-	ret = copy_struct_from_user(arg, known, user, size);
+	ret = copy_struct_from_user(arg, known, user, *size);
 	if (ret)
 		return ret;
 	return arg->flags & ~adma_calls[nr].flags ? -EOPNOTSUPP : 0;
@@ -130,6 +136,7 @@ static long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
 	struct adma_file *file = filp->private_data;
 	unsigned int nr = _IOC_NR(cmd);
 	union adma_arg arg;
+	u32 size;
 	int ret;
 
 	if (current->mm != file->mem.mm)
@@ -143,7 +150,7 @@ static long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
 		return -ENOTTY;
 	if (cmd == ADMA_IOC_PORT)
 		return user ? -EINVAL : adma_port(file);
-	ret = adma_arg_read(&arg, nr, (void __user *)user);
+	ret = adma_arg_read(&arg, &size, nr, (void __user *)user);
 	if (ret)
 		return ret;
 	switch (cmd) {
@@ -164,7 +171,8 @@ static long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
 		break;
 	}
 	/* Also after an error: the structure may say how far it got. */
-	if (copy_to_user((void __user *)user, &arg, _IOC_SIZE(cmd))) {
+	size = min_t(u32, size, _IOC_SIZE(cmd));
+	if (copy_to_user((void __user *)user, &arg, size)) {
 		/* The caller does not learn its number, so the export is undone. */
 		if (cmd == ADMA_IOC_EXPORT && !ret) {
 			arg.wait = (struct adma_wait) { .id = arg.export.id };
@@ -199,17 +207,6 @@ static int adma_mmap(struct file *filp, struct vm_area_struct *vma)
 	return ret ?: vm_insert_page(vma, vma->vm_start, file->words[channel].page);
 }
 
-/* POLLIN: nothing is in flight. POLLERR: a failed request was not asked for yet. */
-static __poll_t adma_poll(struct file *filp, struct poll_table_struct *table)
-{
-	struct adma_file *file = filp->private_data;
-
-	if (current->mm != file->mem.mm)
-		return EPOLLERR;
-	poll_wait(filp, &file->mem.wait, table);
-	return adma_requests_poll(file, U64_MAX);
-}
-
 static const struct file_operations adma_fops = {
 	.owner = THIS_MODULE,
 	.open = adma_file_open,
@@ -217,7 +214,6 @@ static const struct file_operations adma_fops = {
 	.unlocked_ioctl = adma_ioctl,
 	.compat_ioctl = compat_ptr_ioctl,
 	.mmap = adma_mmap,
-	.poll = adma_poll,
 };
 
 static int adma_port_release(struct inode *inode, struct file *port)
@@ -258,7 +254,7 @@ static int __init adma_init(void)
 		goto err_destroy_workqueue;
 	ret = adma_channels_request();
 	if (ret) {
-		pr_err("no usable DMA_MEMCPY channel; is the driver (ioatdma, idxd) loaded, and a queue of idxd configured?\n");
+		pr_err("no usable DMA_MEMCPY channel; is the driver (ioatdma, idxd) loaded? For idxd: a queue configured, and idxd=1?\n");
 		goto err_destroy_reapers;
 	}
 	ret = adma_kept_init();

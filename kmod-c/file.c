@@ -40,22 +40,9 @@ static void adma_file_free(struct kref *kref)
 	module_put(THIS_MODULE);
 }
 
-/*
- * Drops one count of what is active: the open file, and each request. The memory
- * stays, because ports may refer to it and pages may have to be unpinned yet.
- */
-void adma_file_leave(struct adma_file *file)
-{
-	if (!refcount_dec_and_test(&file->active))
-		return;
-	mutex_lock(&adma_mems_lock);
-	adma_words_unmap(&file->mem, ADMA_EVERY_DEVICE);
-	mutex_unlock(&adma_mems_lock);
-}
-
 static bool adma_file_idle(struct adma_file *file, const struct adma_flight *what)
 {
-	return refcount_read(&file->active) == 1 && !adma_flight_any(what);
+	return refcount_read(&file->mem.active) == 1 && !adma_flight_any(what);
 }
 
 /*
@@ -102,7 +89,7 @@ int adma_file_release(struct inode *inode, struct file *filp)
 		adma_mem_reap(mem);
 		wait_event_timeout(mem->wait, !atomic_read(&mem->leaving), left);
 	}
-	adma_file_leave(file);
+	adma_mem_leave(mem);
 	adma_mem_put(mem);
 	return 0;
 }
@@ -127,6 +114,7 @@ int adma_file_open(struct inode *inode, struct file *filp)
 	mmgrab(mem->mm);
 	mem->cred = get_current_cred();
 	init_waitqueue_head(&mem->wait);
+	mutex_init(&mem->maps);
 	spin_lock_init(&mem->lock);
 	INIT_LIST_HEAD(&mem->ranges);
 	INIT_LIST_HEAD(&mem->unused);
@@ -137,7 +125,7 @@ int adma_file_open(struct inode *inode, struct file *filp)
 	mem->keep_pages = READ_ONCE(adma_keep_pages);
 	mem->words = file->words;
 	spin_lock_init(&file->lock);
-	refcount_set(&file->active, 1);
+	refcount_set(&mem->active, 1);
 	file->owner = get_pid(task_tgid(current));
 	xa_init_flags(&file->exports, XA_FLAGS_ACCOUNT);
 	mutex_lock(&adma_mems_lock);

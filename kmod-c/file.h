@@ -3,8 +3,6 @@
 #ifndef ADMA_FILE_H
 #define ADMA_FILE_H
 
-#include <linux/poll.h>
-
 #include "range.h"
 
 #define ADMA_MAX_LEN	SZ_1G	/* keeps every count of pages an int */
@@ -14,7 +12,6 @@
 struct adma_file {
 	struct adma_mem mem;
 	struct pid *owner;	/* the process that opened it */
-	refcount_t active;	/* the open file, and its requests */
 
 	spinlock_t lock;	/* protects sequence, ids and states of requests */
 	struct adma_request *slot[ADMA_SLOTS];	/* NULL: was never used */
@@ -60,7 +57,6 @@ static inline long adma_timeout_of(const struct adma_wait *arg)
 /* file.c */
 int adma_file_open(struct inode *inode, struct file *filp);
 int adma_file_release(struct inode *inode, struct file *filp);
-void adma_file_leave(struct adma_file *file);
 
 /* export.c */
 struct adma_buf *adma_buf_enter(const struct file_operations *fops, int fd,
@@ -76,6 +72,6 @@ int adma_submit(struct file *filp, const struct file_operations *port,
 		struct adma_submit *arg);
 int adma_wait(struct adma_file *file, struct adma_wait *arg);
 void adma_requests_free(struct adma_file *file);
-__poll_t adma_requests_poll(struct adma_file *file, u64 sequence);
+bool adma_requests_over(struct adma_file *file, u64 sequence);
 
 #endif /* ADMA_FILE_H */

@@ -3,7 +3,8 @@
  * Ranges that stay pinned from one copy to the next: how they are found again,
  * and which of them are retired to make room, by one rule for all reasons. A hit
  * resets a range's age, time and eviction raise it: what was used since eviction
- * last looked has a second chance, and a hit takes no lock to be remembered.
+ * last looked has a second chance, and a hit takes no lock to be remembered. A file
+ * that needs room walks its own table, as the hand of a clock does.
  */
 #include <linux/pkeys.h>
 #include <linux/rcupdate.h>
@@ -84,10 +85,8 @@ static struct adma_range *adma_range_find(struct adma_mem *mem, u64 addr, size_t
 	/* A range pinned for writing also serves readers. */
 	for (for_write = 1; for_write >= write; for_write--) {
 		range = adma_range_lookup(mem, adma_range_of(addr), for_write);
-		if (range && adma_range_ready(range, addr, len, device)) {
-			adma_count_for(mem, ADMA_STAT_HITS);
+		if (range && adma_range_ready(range, addr, len, device))
 			return range;
-		}
 		if (range)
 			adma_range_put(range);
 	}
@@ -150,51 +149,45 @@ static bool adma_keeps_too_much(const struct adma_mem *mem)
 	       READ_ONCE(mem->keep_pages);
 }
 
-/* Which ranges to evict; a NULL field matches any. */
-struct adma_eviction {
-	const struct adma_mem *mem;
-	const struct user_struct *user;
-	unsigned int ages;	/* rounds without use */
-	bool excess;		/* while more is kept for the file than may be */
-	unsigned long pages;	/* still to be found */
-};
-
-/* Caller holds the lock of the list, which keeps the range alive. */
-static enum lru_status adma_evict_one(struct list_head *item,
-				      struct list_lru_one *list,
-#ifndef ADMA_HAS_ISOLATE_WITHOUT_LOCK
-				      spinlock_t *lock,
-#endif
-				      void *arg)
+/* Retires a range to make room. Returns its pages, 0 if another thread was first. */
+static unsigned int adma_range_evict(struct adma_range *range)
 {
-	struct adma_range *range = container_of(item, struct adma_range, lru);
+	unsigned int pages = bitmap_weight(range->pinned, ADMA_RANGE_PAGES) ?: 1;
 	struct adma_mem *mem = range->mem;
-	struct adma_eviction *what = arg;
 
-	if (!what->pages || (what->mem && what->mem != mem) ||
-	    (what->user && what->user != mem->cred->user) ||
-	    (what->excess && !adma_keeps_too_much(mem)) ||
-	    !adma_range_is_old(range, what->ages) ||
-	    xa_cmpxchg(&mem->table, adma_key(range->index, range->write), range,
-		       NULL, 0) != range)
-		return LRU_SKIP;
-	/* Like adma_range_retire(), with that lock held. */
-	list_lru_isolate(list, item);
-	what->pages -= min_t(unsigned long, what->pages,
-			     bitmap_weight(range->pinned, ADMA_RANGE_PAGES) ?: 1);
+	if (!adma_range_retire(range))
+		return 0;
 	adma_count_for(mem, ADMA_STAT_EVICTIONS);
-	atomic_dec(&mem->kept);
-	adma_range_put(range);
-	return LRU_REMOVED;
+	return pages;
 }
 
-/* Retires ranges of about that many pages; the second pass takes younger ones, too. */
-static void adma_evict(struct adma_eviction *what)
+/*
+ * Retires ranges of one file, of about that many pages or, with @excess, while it
+ * keeps too many. Goes round its table from where the last call stopped, twice at
+ * most: a range that was used since is passed over once. Returns the pages missing.
+ */
+static unsigned long adma_evict(struct adma_mem *mem, unsigned long pages, bool excess)
 {
-	int passes = what->ages == ADMA_AGES ? 1 : 2;
+	unsigned long index = READ_ONCE(mem->hand);
+	int visits = 2 * atomic_read(&mem->kept);
+	struct adma_range *range;
 
-	while (what->pages && passes--)
-		list_lru_walk(&adma_lru, adma_evict_one, what, ULONG_MAX);
+	rcu_read_lock();
+	while (pages && visits-- > 0 && (!excess || adma_keeps_too_much(mem))) {
+		range = xa_find(&mem->table, &index, ULONG_MAX, XA_PRESENT);
+		if (!range) {
+			index = 0;
+			range = xa_find(&mem->table, &index, ULONG_MAX, XA_PRESENT);
+		}
+		if (!range)
+			break;
+		index++;
+		if (adma_range_is_old(range, 1))
+			pages -= min_t(unsigned long, pages, adma_range_evict(range));
+	}
+	rcu_read_unlock();
+	WRITE_ONCE(mem->hand, index);
+	return pages;
 }
 
 /*
@@ -217,17 +210,19 @@ void adma_mem_settle(struct adma_mem *mem, unsigned int ms)
  */
 static void adma_make_room(struct adma_mem *mem, unsigned int pages, bool of_user)
 {
-	struct adma_eviction what = { .mem = mem, .ages = 1, .pages = pages };
-	unsigned long left;
+	unsigned long before, left = adma_evict(mem, pages, false);
+	struct adma_mem *other;
 
-	adma_evict(&what);
-	left = what.pages;
 	if (of_user && left) {
-		what.mem = NULL;
-		what.user = mem->cred->user;
-		adma_evict(&what);
+		before = left;
+		mutex_lock(&adma_mems_lock);
+		list_for_each_entry(other, &adma_mems, all) {
+			if (other != mem && other->cred->user == mem->cred->user)
+				left = adma_evict(other, left, false);
+		}
+		mutex_unlock(&adma_mems_lock);
 		/* Gives their work items a moment, and does not wait for them. */
-		if (what.pages < left)
+		if (left < before)
 			schedule_timeout_killable(1);
 	}
 	adma_mem_settle(mem, ADMA_ROOM_MS);
@@ -242,7 +237,7 @@ void adma_ranges_refused(struct adma_range **range, unsigned int nr, int why)
 	if (why != -ENOMEM && why != -EAGAIN)
 		return;
 	while (nr--) {
-		if (!READ_ONCE(range[nr]->exports))
+		if (range[nr] && !READ_ONCE(range[nr]->exports))
 			adma_range_retire(range[nr]);
 	}
 }
@@ -259,8 +254,10 @@ static struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr,
 	int ret, tries;
 
 	range = adma_range_find(mem, addr, len, write, device);
-	if (range)
+	if (range) {
+		adma_count_for(mem, ADMA_STAT_HITS);
 		return range;
+	}
 	for (tries = 0; tries < ADMA_TRIES; tries++) {
 		range = alone ? adma_range_new(mem, adma_range_of(addr), write) :
 				adma_range_of_table(mem, adma_range_of(addr), write);
@@ -282,6 +279,34 @@ static struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr,
 			return ERR_PTR(ret);
 	}
 	return ERR_PTR(-EBUSY);
+}
+
+/*
+ * Adds the ranges of bytes that are pinned and mapped to @range, with a reference
+ * each. Returns false, and adds none, if some are not.
+ */
+bool adma_ranges_find(struct adma_mem *mem, u64 addr, u64 len, bool write,
+		      unsigned int device, struct adma_range **range,
+		      unsigned int *nr)
+{
+	unsigned int i, found = *nr;
+	u64 end = addr + len;
+	size_t part;
+
+	for (; addr < end; addr += part) {
+		part = min_t(u64, adma_range_rest(addr), end - addr);
+		range[found] = adma_range_find(mem, addr, part, write, device);
+		if (!range[found]) {
+			while (found > *nr)
+				adma_range_put(range[--found]);
+			return false;
+		}
+		found++;
+	}
+	for (i = *nr; i < found; i++)
+		adma_count_for(mem, ADMA_STAT_HITS);
+	*nr = found;
+	return true;
 }
 
 /*
@@ -313,12 +338,8 @@ int adma_ranges_get(struct adma_mem *mem, u64 addr, u64 len, bool write,
 /* Evicts ranges down to what may be kept. */
 void adma_ranges_trim(struct adma_mem *mem)
 {
-	struct adma_eviction what = {
-		.mem = mem, .ages = 1, .excess = true, .pages = ULONG_MAX,
-	};
-
 	if (adma_keeps_too_much(mem))
-		adma_evict(&what);
+		adma_evict(mem, ULONG_MAX, true);
 }
 
 /* Keeps nothing from now on. */
@@ -340,17 +361,59 @@ void adma_ranges_retire(struct adma_mem *mem)
 /* Pinned memory cannot be moved or swapped: unused ranges are retired by age. */
 static void adma_age(struct work_struct *work)
 {
-	struct adma_eviction what = { .ages = ADMA_AGES, .pages = ULONG_MAX };
+	struct adma_range *range;
+	struct adma_mem *mem;
+	unsigned long index;
+	bool kept = false;
 
-	adma_evict(&what);
-	if (list_lru_count(&adma_lru))
+	mutex_lock(&adma_mems_lock);
+	list_for_each_entry(mem, &adma_mems, all) {
+		rcu_read_lock();
+		xa_for_each(&mem->table, index, range) {
+			if (adma_range_is_old(range, ADMA_AGES))
+				adma_range_evict(range);
+			else
+				kept = true;
+		}
+		rcu_read_unlock();
+		cond_resched();
+	}
+	mutex_unlock(&adma_mems_lock);
+	if (kept)
 		adma_age_later();
 }
 
 /*
  * The shrinker. Its lists are those of memory control groups: what a container
- * keeps goes when the container has no memory left. It counts pages.
+ * keeps goes when the container has no memory left. It counts pages. This alone
+ * walks these lists.
  */
+
+/* Caller holds the lock of the list, which keeps the range alive. */
+static enum lru_status adma_shrink_one(struct list_head *item,
+				       struct list_lru_one *list,
+#ifndef ADMA_HAS_ISOLATE_WITHOUT_LOCK
+				       spinlock_t *lock,
+#endif
+				       void *arg)
+{
+	struct adma_range *range = container_of(item, struct adma_range, lru);
+	struct adma_mem *mem = range->mem;
+	unsigned long *pages = arg;
+
+	if (!*pages || !adma_range_is_old(range, 1) ||
+	    xa_cmpxchg(&mem->table, adma_key(range->index, range->write), range,
+		       NULL, 0) != range)
+		return LRU_SKIP;
+	/* Like adma_range_evict(), with that lock held. */
+	list_lru_isolate(list, item);
+	*pages -= min_t(unsigned long, *pages,
+			bitmap_weight(range->pinned, ADMA_RANGE_PAGES) ?: 1);
+	adma_count_for(mem, ADMA_STAT_EVICTIONS);
+	atomic_dec(&mem->kept);
+	adma_range_put(range);
+	return LRU_REMOVED;
+}
 
 static unsigned long adma_shrink_count(struct shrinker *shrinker,
 				       struct shrink_control *sc)
@@ -364,11 +427,11 @@ static unsigned long adma_shrink_count(struct shrinker *shrinker,
 static unsigned long adma_shrink_scan(struct shrinker *shrinker,
 				      struct shrink_control *sc)
 {
-	struct adma_eviction what = { .ages = 1, .pages = sc->nr_to_scan };
+	unsigned long pages = sc->nr_to_scan;
 
 	/* All of the list: ranges that are in use stay where they are. */
 	sc->nr_to_scan = ULONG_MAX;
-	return list_lru_shrink_walk(&adma_lru, sc, adma_evict_one, &what) *
+	return list_lru_shrink_walk(&adma_lru, sc, adma_shrink_one, &pages) *
 	       ADMA_RANGE_PAGES ?: SHRINK_STOP;
 }
 

@@ -126,6 +126,16 @@ int adma_charge(struct adma_mem *mem, struct page **pages, unsigned int nr)
 	return ret;
 }
 
+/* Returns whether so many more pages can surely be charged. */
+bool adma_has_room(const struct adma_mem *mem, unsigned long pages)
+{
+	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
+
+	return atomic_long_read(&mem->pages) + pages <= adma_page_limit() &&
+	       (atomic_long_read(&mem->cred->user->locked_vm) + pages <= limit ||
+		ns_capable_noaudit(&init_user_ns, CAP_IPC_LOCK));
+}
+
 /* As no bounce buffer is ever used, no mapping needs a sync. */
 void adma_unmap(struct device *dev, dma_addr_t addr, unsigned int pages, bool write)
 {
@@ -175,6 +185,41 @@ void adma_words_unmap(struct adma_mem *mem, unsigned int device)
 		adma_unmap(ch->dev, words->dma, 1, true);
 		words->mapped = false;
 	}
+}
+
+/*
+ * Drops one count of what is active: the open file, and each request. The memory
+ * stays, because ports may refer to it and pages may have to be unpinned yet.
+ */
+void adma_mem_leave(struct adma_mem *mem)
+{
+	if (!refcount_dec_and_test(&mem->active))
+		return;
+	mutex_lock(&adma_mems_lock);
+	mem->over = true;
+	adma_words_unmap(mem, ADMA_EVERY_DEVICE);
+	mutex_unlock(&adma_mems_lock);
+}
+
+/* Maps the words of a device that came back, for all files that may use it. */
+void adma_mems_map(unsigned int device)
+{
+	struct adma_mem *mem;
+	unsigned int i;
+
+	mutex_lock(&adma_mems_lock);
+	list_for_each_entry(mem, &adma_mems, all) {
+		for (i = 0; i < adma_nr_channels && !mem->over; i++) {
+			struct adma_words *words = &mem->words[i];
+
+			if (words->page && !words->mapped &&
+			    adma_channels[i].device == device)
+				words->mapped = adma_map(adma_channels[i].dev,
+							 words->page, 1, true,
+							 &words->dma);
+		}
+	}
+	mutex_unlock(&adma_mems_lock);
 }
 
 /*

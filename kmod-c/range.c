@@ -4,6 +4,7 @@
  * and invalidated when the program changes their mapping (see README.md, "What
  * munmap waits for").
  */
+#include <linux/backing-dev.h>
 #include <linux/hugetlb.h>
 #include <linux/magic.h>
 #include <linux/shmem_fs.h>
@@ -56,6 +57,26 @@ static bool adma_page_sealable(struct page *page)
 	return !(seals & F_SEAL_SEAL);
 }
 
+/*
+ * Returns whether a page may be pinned for long and written: not if its file is
+ * written back, which needs to know when the page changes. Kernels since 6.5 refuse
+ * such pins themselves.
+ */
+static bool adma_page_writable(struct page *page)
+{
+	struct address_space *mapping;
+	bool ret;
+
+	if (PageAnon(page))
+		return true;
+	rcu_read_lock();
+	mapping = READ_ONCE(page_folio(page)->mapping);
+	/* Truncated: nothing is written back any more. */
+	ret = !mapping || !mapping->host || !mapping_can_writeback(mapping);
+	rcu_read_unlock();
+	return ret;
+}
+
 /* Returns -ESTALE if the mapping has changed meanwhile. */
 static int adma_range_pin(struct adma_range *range, unsigned int at, int count)
 {
@@ -74,6 +95,12 @@ static int adma_range_pin(struct adma_range *range, unsigned int at, int count)
 	if (got < count) {
 		ret = got == -ENOMEM ? got : -EFAULT;
 		goto err_unpin;	/* a partial pin is still a pin */
+	}
+	for (i = 0; range->write && i < count; i++) {
+		if (!adma_page_writable(pages[i])) {
+			ret = -EFAULT;
+			goto err_unpin;
+		}
 	}
 	ret = adma_charge(range->mem, pages, count);
 	if (ret)
@@ -114,7 +141,7 @@ static void adma_range_unmap(struct adma_range *range, unsigned int device)
 	struct adma_mapping *map = &range->mapping[device];
 	unsigned int at;
 
-	lockdep_assert_held(&range->lock);
+	lockdep_assert_held(&range->mem->maps);
 	for_each_set_bit(at, map->mapped, ADMA_RANGE_PAGES) {
 		if (map->run[at])
 			adma_unmap(adma_devices[device].dev, map->addr[at],
@@ -132,13 +159,10 @@ void adma_mems_unmap(unsigned int device)
 
 	mutex_lock(&adma_mems_lock);
 	list_for_each_entry(mem, &adma_mems, all) {
-		spin_lock(&mem->lock);
-		list_for_each_entry(range, &mem->ranges, all) {
-			spin_lock(&range->lock);
+		mutex_lock(&mem->maps);
+		list_for_each_entry(range, &mem->ranges, all)
 			adma_range_unmap(range, device);
-			spin_unlock(&range->lock);
-		}
-		spin_unlock(&mem->lock);
+		mutex_unlock(&mem->maps);
 		adma_words_unmap(mem, device);
 	}
 	mutex_unlock(&adma_mems_lock);
@@ -151,7 +175,7 @@ static int adma_range_map(struct adma_range *range, unsigned int at,
 	struct adma_mapping *map = &range->mapping[device];
 	unsigned int i, run;
 
-	lockdep_assert_held(&range->lock);
+	lockdep_assert_held(&range->mem->maps);
 	if (READ_ONCE(adma_devices[device].gone))
 		return -EBUSY;
 	for (; at < end; at += run) {
@@ -221,12 +245,12 @@ int adma_range_fill(struct adma_range *range, u64 addr, size_t len,
 			break;
 		*pinned += stop - at;
 	}
-	spin_lock(&range->lock);
+	mutex_lock(&range->mem->maps);
 	for (i = 0; i < adma_nr_devices && !ret; i++) {
 		if (adma_device_wanted(i, device))
 			ret = adma_range_map(range, first, end, i);
 	}
-	spin_unlock(&range->lock);
+	mutex_unlock(&range->mem->maps);
 	mutex_unlock(&range->fill);
 	return ret;
 }
@@ -253,13 +277,11 @@ static bool adma_range_reap(struct adma_range *range)
 
 	if (!list_empty(&range->all)) {
 		mmu_interval_notifier_remove(&range->notifier);
-		spin_lock(&mem->lock);
-		spin_lock(&range->lock);
+		mutex_lock(&mem->maps);
 		for (i = 0; i < adma_nr_devices; i++)
 			adma_range_unmap(range, i);
-		spin_unlock(&range->lock);
 		list_del_init(&range->all);
-		spin_unlock(&mem->lock);
+		mutex_unlock(&mem->maps);
 	}
 	for_each_set_bit(i, range->pinned, ADMA_RANGE_PAGES) {
 		struct page *page = range->pages[i];
@@ -429,8 +451,8 @@ struct adma_range *adma_range_new(struct adma_mem *mem, u64 index, bool write)
 		return ERR_PTR(ret);
 	}
 	kref_get(&mem->kref);
-	spin_lock(&mem->lock);
+	mutex_lock(&mem->maps);
 	list_add(&range->all, &mem->ranges);
-	spin_unlock(&mem->lock);
+	mutex_unlock(&mem->maps);
 	return range;
 }

@@ -2,9 +2,12 @@
 /*
  * User memory: pinned ranges, what they are charged to, and which are kept.
  *
- * Locks, outer first: adma_mems_lock (mutex), mem->lock, range->lock, and last
- * those of tables, lists and channels. The MMU notifier takes mem->lock and
- * range->lock one after the other; both are never held where memory is allocated.
+ * Locks, outer first: range->fill and adma_mems_lock (mutexes, never both),
+ * mem->maps (mutex), and then spinlocks: the lock of a list of adma_lru, which the
+ * shrinker holds while it retires ranges; those of tables; mem->lock; range->lock;
+ * those of channels. Of the spinlocks, only that of a list and that of a table of
+ * exports are held while others are taken. The MMU notifier takes spinlocks and
+ * allocates nothing.
  */
 #ifndef ADMA_RANGE_H
 #define ADMA_RANGE_H
@@ -33,14 +36,14 @@ struct adma_range;
 /* Device number that stands for all devices. */
 #define ADMA_EVERY_DEVICE	UINT_MAX
 
-/* Device that pages are mapped for; a reference is held until the module goes. */
+/* Device that pages are mapped for; a reference is held, also while it is gone. */
 struct adma_device {
 	struct device *dev;
 	struct notifier_block notifier;	/* of its bus: its driver goes */
 	struct device *dsa;	/* idxd's, or NULL; only compared */
 	struct device_driver *idxd;	/* its driver, or NULL; the module is held */
 	struct notifier_block queues;	/* of the driver's bus: a queue goes */
-	bool gone;		/* nothing is mapped any more */
+	bool gone;		/* it has no channel of ours, and nothing is mapped */
 };
 
 /* Pins of a process's memory, for one open file. */
@@ -55,17 +58,24 @@ struct adma_mem {
 	atomic_t kept;		/* ranges in the table */
 	atomic_t ending;	/* finished requests whose work is pending */
 	atomic_t leaving;	/* ranges to be reaped */
+	refcount_t active;	/* the open file, and its requests */
 	unsigned long keep_pages;	/* high-water mark of the table */
 	unsigned long unmapped;	/* jiffies, not 0: the memory map is gone */
 	atomic64_t counts[ADMA_STATS];	/* of ranges */
 
-	spinlock_t lock;	/* protects the lists */
-	struct list_head ranges;	/* all of them, to unmap a device's */
+	unsigned long hand;	/* where eviction goes on in the table */
+
+	/* Protects what follows; not a spinlock: behind an IOMMU unmapping is slow. */
+	struct mutex maps;
+	struct list_head ranges;	/* all of them, with their mappings */
+
+	spinlock_t lock;	/* protects what follows */
 	struct list_head unused;	/* to be reaped */
 	struct delayed_work reaper;
 	struct xarray table;	/* kept ranges, by adma_key() */
 	struct xarray folios;	/* pins of each large folio, by frame number */
 	struct adma_words *words;	/* adma_mems_lock protects their mapping */
+	bool over;		/* ... and this: the words are not used any more */
 	struct list_head all;	/* of adma_mems */
 };
 
@@ -94,7 +104,7 @@ struct adma_range {
 	struct list_head lru;	/* of its control group, then of mem->unused */
 	struct rcu_head rcu;
 
-	spinlock_t lock;	/* protects dead, mappings, and adding to pinned */
+	spinlock_t lock;	/* protects dead, and adding to pinned */
 	bool dead;
 
 	struct mutex fill;	/* serialises pinning; only by its own process */
@@ -162,7 +172,10 @@ void adma_channels_release(void);
 int adma_charge(struct adma_mem *mem, struct page **pages, unsigned int nr);
 void adma_uncharge(struct adma_mem *mem, struct page **pages, unsigned int nr);
 unsigned long adma_page_limit(void);
+bool adma_has_room(const struct adma_mem *mem, unsigned long pages);
 int adma_words_get(struct adma_mem *mem, unsigned int channel);
+void adma_mems_map(unsigned int device);
+void adma_mem_leave(struct adma_mem *mem);
 void adma_words_unmap(struct adma_mem *mem, unsigned int device);
 bool adma_map(struct device *dev, struct page *page, unsigned int pages, bool write,
 	      dma_addr_t *addr);
@@ -183,6 +196,9 @@ void adma_mems_unmap(unsigned int device);
 /* kept.c */
 int adma_kept_init(void);
 void adma_kept_exit(void);
+bool adma_ranges_find(struct adma_mem *mem, u64 addr, u64 len, bool write,
+		      unsigned int device, struct adma_range **range,
+		      unsigned int *nr);
 int adma_ranges_get(struct adma_mem *mem, u64 addr, u64 len, bool write,
 		    unsigned int device, struct adma_range **range,
 		    unsigned int *nr, unsigned int *pinned);

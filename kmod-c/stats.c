@@ -9,7 +9,7 @@
 #include "channel.h"
 
 static const char *const adma_stat_names[] = {
-	"copies", "bytes", "descriptors", "pins", "pinned_pages", "errors",
+	"copies", "bytes", "descriptors", "pins", "overlapped", "pinned_pages", "errors",
 	"timeouts", "ring_full", "quarantined", "exports", "export_bytes",
 	"hits", "misses", "evictions", "invalidations",
 };

@@ -7,12 +7,17 @@
  * as there. It has two faults: a ring of few places, which is full while the channels are
  * paused, and a channel that takes nothing at all, as ioatdma's during a reset. Like old I/OAT
  * engines it needs both sides aligned.
+ *
+ * With pci=1 its device is QEMU's pci-testdev, which may be behind an IOMMU: addresses are then
+ * translated as the IOMMU would, and one that is not mapped fails.
  */
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
 #include <linux/dmaengine.h>
 #include <linux/io.h>
+#include <linux/iommu.h>
 #include <linux/module.h>
+#include <linux/pci.h>
 #include <linux/platform_device.h>
 #include <linux/slab.h>
 #include <linux/workqueue.h>
@@ -31,6 +36,10 @@ static bool no_order;
 module_param(no_order, bool, 0444);
 MODULE_PARM_DESC(no_order, "it says so, and keeps it all the same");
 
+static bool pci;
+module_param(pci, bool, 0444);
+MODULE_PARM_DESC(pci, "the device is QEMU's pci-testdev");
+
 static unsigned int ring;
 module_param(ring, uint, 0644);
 MODULE_PARM_DESC(ring, "transfers a channel has room for; 0: any number (default)");
@@ -48,6 +57,7 @@ struct soft_desc {
 	struct list_head node;
 	dma_addr_t dst, src;
 	size_t len;
+	bool failed;
 };
 
 struct soft_chan {
@@ -68,6 +78,36 @@ static struct soft_chan *to_soft(struct dma_chan *chan)
 	return container_of(chan, struct soft_chan, chan);
 }
 
+/* Returns the memory at an address of the device, and shortens @len to its page, or NULL. */
+static void *soft_memory(dma_addr_t addr, size_t *len)
+{
+	struct iommu_domain *domain = iommu_get_domain_for_dev(soft_dma.dev);
+	phys_addr_t phys = addr;
+
+	if (domain) {
+		phys = iommu_iova_to_phys(domain, addr);
+		*len = min_t(size_t, *len, PAGE_SIZE - offset_in_page(addr));
+	}
+	return phys ? phys_to_virt(phys) : NULL;
+}
+
+static bool soft_copy(const struct soft_desc *desc)
+{
+	size_t at, len;
+
+	for (at = 0; at < desc->len; at += len) {
+		void *dst, *src;
+
+		len = desc->len - at;
+		dst = soft_memory(desc->dst + at, &len);
+		src = soft_memory(desc->src + at, &len);
+		if (WARN_ONCE(!dst || !src, "adma_soft: an address is not mapped\n"))
+			return false;
+		memcpy(dst, src, len);
+	}
+	return true;
+}
+
 /* Copies everything that was issued. Callbacks come in order, and without our lock. */
 static void soft_progress(struct soft_chan *sc)
 {
@@ -79,7 +119,7 @@ static void soft_progress(struct soft_chan *sc)
 		return;
 	spin_lock_bh(&sc->lock);
 	list_for_each_entry(desc, &sc->issued, node) {
-		memcpy(phys_to_virt(desc->dst), phys_to_virt(desc->src), desc->len);
+		desc->failed = !soft_copy(desc);
 		sc->chan.completed_cookie = desc->tx.cookie;
 		desc->tx.cookie = 0;
 	}
@@ -87,6 +127,7 @@ static void soft_progress(struct soft_chan *sc)
 	spin_unlock_bh(&sc->lock);
 
 	list_for_each_entry_safe(desc, next, &done, node) {
+		result.result = desc->failed ? DMA_TRANS_WRITE_FAILED : DMA_TRANS_NOERROR;
 		dma_descriptor_unmap(&desc->tx);
 		if (desc->tx.callback_result)
 			desc->tx.callback_result(desc->tx.callback_param, &result);
@@ -190,13 +231,13 @@ static void soft_free(struct dma_chan *chan)
 	atomic_set(&sc->used, 0);
 }
 
-static int soft_probe(struct platform_device *pdev)
+static int soft_register(struct device *dev)
 {
 	struct dma_device *dma = &soft_dma;
 	unsigned int i;
 	int ret;
 
-	ret = dma_coerce_mask_and_coherent(&pdev->dev, DMA_BIT_MASK(64));
+	ret = dma_coerce_mask_and_coherent(dev, DMA_BIT_MASK(64));
 	if (ret)
 		return ret;
 	dma_cap_set(DMA_MEMCPY, dma->cap_mask);
@@ -204,7 +245,7 @@ static int soft_probe(struct platform_device *pdev)
 	if (no_order)
 		dma_cap_set(DMA_COMPLETION_NO_ORDER, dma->cap_mask);
 	dma->copy_align = DMAENGINE_ALIGN_8_BYTES;
-	dma->dev = &pdev->dev;
+	dma->dev = dev;
 	dma->device_alloc_chan_resources = soft_alloc;
 	dma->device_free_chan_resources = soft_free;
 	dma->device_prep_dma_memcpy = soft_prep;
@@ -224,15 +265,55 @@ static int soft_probe(struct platform_device *pdev)
 	return dma_async_device_register(dma);
 }
 
+static int soft_probe(struct platform_device *pdev)
+{
+	return soft_register(&pdev->dev);
+}
+
 static struct platform_driver soft_driver;
+
+static int soft_pci_probe(struct pci_dev *pdev, const struct pci_device_id *id)
+{
+	int ret = pcim_enable_device(pdev);
+
+	if (ret)
+		return ret;
+	pci_set_master(pdev);
+	return soft_register(&pdev->dev);
+}
+
+static void soft_pci_remove(struct pci_dev *pdev)
+{
+	dma_async_device_unregister(&soft_dma);
+}
+
+static const struct pci_device_id soft_pci_ids[] = {
+	{ PCI_DEVICE(PCI_VENDOR_ID_REDHAT, 0x0005) },
+	{ }
+};
+
+static struct pci_driver soft_pci_driver = {
+	.id_table = soft_pci_ids,
+	.probe = soft_pci_probe,
+	.remove = soft_pci_remove,
+};
 
 static int __init soft_init(void)
 {
+	int ret;
+
 	if (!channels || channels > MAX_CHANNELS)
 		return -EINVAL;
 	soft_workers = alloc_workqueue("adma_soft", WQ_UNBOUND, 0);
 	if (!soft_workers)
 		return -ENOMEM;
+	if (pci) {
+		soft_pci_driver.name = name;
+		ret = pci_register_driver(&soft_pci_driver);
+		if (ret)
+			destroy_workqueue(soft_workers);
+		return ret;
+	}
 	soft_driver.driver.name = name;
 	soft_pdev = platform_create_bundle(&soft_driver, soft_probe, NULL, 0, NULL, 0);
 	if (IS_ERR(soft_pdev))
@@ -243,9 +324,13 @@ module_init(soft_init);
 
 static void __exit soft_exit(void)
 {
-	dma_async_device_unregister(&soft_dma);
-	platform_device_unregister(soft_pdev);
-	platform_driver_unregister(&soft_driver);
+	if (pci) {
+		pci_unregister_driver(&soft_pci_driver);
+	} else {
+		dma_async_device_unregister(&soft_dma);
+		platform_device_unregister(soft_pdev);
+		platform_driver_unregister(&soft_driver);
+	}
 	destroy_workqueue(soft_workers);
 }
 module_exit(soft_exit);

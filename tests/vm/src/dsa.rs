@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub const MAX_QUEUES: usize = 8;
 /// Bytes of BAR 2 for each queue.
@@ -82,8 +82,8 @@ struct Queue {
     max_size: u64,
     incoming: [u64; 8],
     waiting: VecDeque<Descriptor>,
-    /// Fate of the next descriptor, once decided, and its earliest time.
-    fate: Option<(Instant, Fate)>,
+    /// Fate of the next descriptor, once decided, its earliest time, and how late it is answered.
+    fate: Option<(Instant, Fate, Option<Duration>)>,
     /// Delayed descriptors, which others overtake.
     late: VecDeque<(Instant, Descriptor)>,
     /// Set if the next one may be delayed.
@@ -214,11 +214,13 @@ impl Dsa {
         let Some(&descriptor) = queue.waiting.front() else {
             return due.map_or(Next::Sleep, Next::SleepUntil);
         };
-        let (when, fate) = queue.fate.unwrap_or_else(|| {
+        let (when, fate, late) = queue.fate.unwrap_or_else(|| {
+            // First: this one is among those that go through.
+            let late = queue.faults.on_late();
             let (delay, fate) = queue.faults.on_data();
-            (now + delay, fate)
+            (now + delay, fate, late)
         });
-        queue.fate = Some((when, fate));
+        queue.fate = Some((when, fate, late));
         if now < when {
             return Next::SleepUntil(due.map_or(when, |due| due.min(when)));
         }
@@ -228,7 +230,7 @@ impl Dsa {
             Fate::Run => {
                 queue.turn = !queue.turn;
                 let overtaken = if queue.turn { queue.faults.on_unfenced() } else { None };
-                let delay = queue.faults.on_late().or(overtaken);
+                let delay = late.or(overtaken);
                 match delay {
                     Some(delay) => queue.late.push_back((now + delay, descriptor)),
                     None => return self.carry_out(index, queue, &descriptor),

@@ -44,6 +44,9 @@ pub struct Boot {
     /// Words for the kernel's command line
     #[arg(long, default_value = "", allow_hyphen_values = true)]
     pub append: String,
+    /// An IOMMU, and a PCI device behind it that does nothing
+    #[arg(long)]
+    pub iommu: bool,
     /// Show the console
     #[arg(long)]
     pub verbose: bool,

@@ -88,8 +88,13 @@ fn machine(options: &Boot) -> Vec<String> {
             format!("-M q35{}", (0..nodes).map(each).collect::<String>())
         }
     };
+    // An IOMMU comes before what is behind it.
+    let iommu = match options.iommu {
+        true => "-device intel-iommu -device pci-testdev,bus=pcie.0",
+        false => "",
+    };
     let text = format!(
-        "-nodefaults -no-user-config -nographic -no-reboot {ram} -m {memory} \
+        "-nodefaults -no-user-config -nographic -no-reboot {ram} -m {memory} {iommu} \
          -fsdev local,id=root,path=/,security_model=none,readonly=on,multidevs=remap \
          -device virtio-9p-pci,bus=pcie.0,fsdev=root,mount_tag=root"
     );

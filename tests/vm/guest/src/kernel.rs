@@ -82,7 +82,7 @@ macro_rules! statistics {
 }
 
 statistics! {
-    copies bytes descriptors pins pinned_pages errors timeouts ring_full quarantined
+    copies bytes descriptors pins overlapped pinned_pages errors timeouts ring_full quarantined
     exports export_bytes
     hits misses evictions invalidations
 }

@@ -4,7 +4,7 @@ use crate::device::{self, EAGAIN, EBUSY, EEXIST, ENOENT, Errno};
 use crate::effort::{PATIENCE, eventually};
 use crate::faults;
 use crate::verdict::{Context, Outcome};
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -50,7 +50,9 @@ pub fn load() -> Outcome {
 
 /// Loads the module with parameters.
 pub fn load_with(parameters: &CStr) -> Outcome {
-    insert("GUEST_MODULE", parameters)?;
+    let always = std::env::var("GUEST_PARAMETERS").unwrap_or_default();
+    let parameters = format!("{always} {}", parameters.to_string_lossy());
+    insert("GUEST_MODULE", &CString::new(parameters).expect("no NUL"))?;
     let is_there = eventually(Duration::from_secs(5), || Path::new(device::PATH).exists());
     ensure!(is_there, "{} does not appear", device::PATH);
     Ok(())

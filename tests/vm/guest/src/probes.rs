@@ -66,6 +66,12 @@ impl Probe {
         self.count_of(unsafe { libc::gettid() })
     }
 
+    /// Returns how often any thread was there.
+    pub fn count_of_all(&self) -> Outcome<u64> {
+        let text = fs::read_to_string(self.event.join("hist")).context(self.event.display())?;
+        Ok(total(&text))
+    }
+
     /// Returns how often that thread was there; it may be gone.
     pub fn count_of(&self, thread: i32) -> Outcome<u64> {
         let text = fs::read_to_string(self.event.join("hist")).context(self.event.display())?;
@@ -80,6 +86,12 @@ fn hits(histogram: &str, thread: i32) -> u64 {
         let count = count.trim().strip_prefix("hitcount:")?;
         (key.trim().parse() == Ok(thread)).then(|| count.trim().parse::<u64>().ok())?
     };
+    histogram.lines().find_map(of_line).unwrap_or(0)
+}
+
+/// Parses the line `    Hits: 64` below the others.
+fn total(histogram: &str) -> u64 {
+    let of_line = |line: &str| line.trim().strip_prefix("Hits:")?.trim().parse().ok();
     histogram.lines().find_map(of_line).unwrap_or(0)
 }
 
@@ -104,5 +116,6 @@ mod tests {
         let text = "# event histogram\n#\n\n{ common_pid:         12 } hitcount:          7\n\
                     { common_pid:        123 } hitcount:         57\n\nTotals:\n    Hits: 64\n";
         assert_eq!([12, 123, 1, 3].map(|thread| super::hits(text, thread)), [7, 57, 0, 0]);
+        assert_eq!(super::total(text), 64);
     }
 }

@@ -320,28 +320,6 @@ pub fn interface_words_remain_after_close() -> Outcome {
     Ok(())
 }
 
-/// Returns the result of poll(), within some milliseconds, and the events.
-fn poll(device: &Device, events: i16, limit: i32) -> (i32, i16) {
-    let mut look = libc::pollfd { fd: device.fd(), events, revents: 0 };
-    // SAFETY: one valid element.
-    let woken = unsafe { libc::poll(&mut look, 1, limit) };
-    (woken, look.revents)
-}
-
-/// A sleeper in poll() is woken by the end of the last request.
-pub fn interface_poll_tells_of_requests_in_flight_and_failed() -> Outcome {
-    let bench = Bench::new()?;
-    let pair = Pair::new(4 * PAGE)?;
-    let look = |limit| poll(&pair.device, libc::POLLIN | libc::POLLOUT, limit);
-    ensure_eq!(look(0), (1, libc::POLLIN), "events before the first request");
-    bench.slow_down_one()?;
-    let request = pair.device.start(&mut pair.whole().split(4, 1))?;
-    ensure_eq!(look(0), (0, 0), "events with a request in flight");
-    ensure_eq!(look(PATIENCE.as_millis() as i32), (1, libc::POLLIN), "after the end");
-    ensure_eq!(pair.device.wait(request.id, Duration::ZERO), Ok(0), "the request");
-    Ok(())
-}
-
 /// The size in the number is a newer caller's, as in its structure.
 pub fn interface_number_of_a_larger_structure_is_understood() -> Outcome {
     let device = Device::open()?;

@@ -468,3 +468,38 @@ pub fn kept_lines_without_a_page_are_not_more_than_pages_may_be() -> Outcome {
     ensure!(most, "{} of {TRIED} lines without a page were let go", evicted());
     Ok(())
 }
+
+/// Making room takes a walk over the file's own ranges, whatever others keep.
+pub fn kept_eviction_walks_no_list_of_other_processes() -> Outcome {
+    const IDLE: usize = 20;
+    const RANGES: usize = 32;
+    let (kept, over) = (Gate::new()?, Gate::new()?);
+    let idle = || -> Outcome {
+        let device = Device::open()?;
+        let region = Region::anonymous(2 * RANGES * LINE)?;
+        let piece = |at| Piece::new(&region, at * LINE, &region, (RANGES + at) * LINE, PAGE);
+        device.carry(&mut (0..RANGES).map(piece).collect::<Vec<_>>())?;
+        kept.open();
+        over.pass();
+        Ok(())
+    };
+    let children = (0..IDLE).map(|_| fork(idle)).collect::<Outcome<Vec<_>>>()?;
+    (0..IDLE).for_each(|_| kept.pass());
+    let device = Device::open()?;
+    device.keep(16 * 64)?;
+    let region = Region::anonymous(2 * 64 * LINE)?;
+    let walks = Probe::function("list_lru_walk_node")?;
+    let before = (walks.count_of_all()?, device.info()?.evictions);
+    for round in 0..300 {
+        let at = round % 64;
+        device.carry(&mut [Piece::new(&region, at * LINE, &region, (64 + at) * LINE, PAGE)])?;
+    }
+    let walks = walks.count_of_all()? - before.0;
+    let evictions = device.info()?.evictions - before.1;
+    (0..IDLE).for_each(|_| over.open());
+    children.into_iter().try_for_each(|child| child.succeed())?;
+    println!("{evictions} evictions, {walks} walks over the lists of all processes");
+    ensure!(evictions > 100, "only {evictions} ranges were let go");
+    ensure_eq!(walks, 0, "walks over the lists of all processes");
+    Ok(())
+}

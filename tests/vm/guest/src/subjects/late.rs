@@ -123,9 +123,9 @@ pub fn late_silent_queue_delays_exit_once_and_not_for_each_file() -> Outcome {
     const FILES: usize = 8;
     const LIMIT: Duration = Duration::from_secs(6);
     let bench = bench()?;
-    kernel::announce("idxd");
     let submitted = Gate::new()?;
-    bench.arm_all(Fault::always(Kind::Hang))?;
+    // Not for ever: idxd uses freed memory when a queue with unanswered descriptors is disabled.
+    bench.arm_all(late(12_000))?;
     let mut child = fork(|| {
         let pairs = (0..FILES).map(|_| Pair::scattered(PAGE)).collect::<Outcome<Vec<_>>>()?;
         for pair in &pairs {
@@ -142,9 +142,8 @@ pub fn late_silent_queue_delays_exit_once_and_not_for_each_file() -> Outcome {
     let ended = child.wait_within(Duration::from_secs(120));
     let took = begun.elapsed();
     println!("{FILES} files: gone {took:?} after the kill");
-    fs::write("/sys/bus/dsa/drivers/idxd/unbind", "dsa0")?;
     drop(bench);
-    modules::reload()?;
+    modules::load_again()?;
     ensure_eq!(ended, Some(Ended::Killed(libc::SIGKILL)), "the child");
     ensure!(took < LIMIT, "{FILES} files: it took {took:?}");
     Ok(())

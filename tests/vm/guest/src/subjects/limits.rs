@@ -463,6 +463,9 @@ pub fn limit_of_users_that_wait_for_pages_leaves_channels_to_a_third() -> Outcom
     Ok(())
 }
 
+/// Pages of a first piece, which is sent before more is pinned.
+const SENT: usize = 20;
+
 /// A piece on each channel, and one that needs a page that never comes.
 struct Waiting {
     dst: Region,
@@ -473,7 +476,7 @@ struct Waiting {
 
 impl Waiting {
     fn new(channels: u32) -> Outcome<Waiting> {
-        let pages = channels as usize + 1;
+        let pages = SENT + channels as usize + 1;
         let (dst, src) = (Region::of_small_pages(pages * PAGE)?, Region::anonymous(pages * PAGE)?);
         (0..pages - 1).for_each(|page| src.set(page * PAGE, 1));
         let _faults = src.leave_faults_unanswered()?;
@@ -482,9 +485,11 @@ impl Waiting {
 
     /// Returns when the process is killed.
     fn submit(&self, device: &Device) {
-        let pages = self.channels as usize + 1;
-        let whole = Piece::new(&self.dst, 0, &self.src, 0, pages * PAGE);
-        device.submit(&mut whole.split(pages, self.channels));
+        let piece = |at, len| Piece::new(&self.dst, at * PAGE, &self.src, at * PAGE, len * PAGE);
+        let mut pieces = piece(SENT, self.channels as usize + 1)
+            .split(self.channels as usize + 1, self.channels);
+        pieces.insert(0, piece(0, SENT).on(0));
+        device.submit(&mut pieces);
     }
 }
 

@@ -57,6 +57,7 @@ mod limits;
 mod messages;
 mod moments;
 mod oracles;
+mod overlap;
 mod page_faults;
 mod pages;
 mod programs;
@@ -78,7 +79,7 @@ mod yama;
 /// gives up for good when its own allocations fail, and Yama stays at 3 for good: z, last.
 const SUBJECTS: &str = "
     bounce api api_end channel copy count fuzz interface kept late limit message message_end
-    message_killed moment oracle oracle_one page page_fault export export_end program provider refusal
+    message_killed moment oracle oracle_one overlap page page_fault export export_end program provider refusal
     ring statistics trap visible wreck wreck_dead wreck_end wreck_export wreck_unbind z_allocation
     z_yama";
 

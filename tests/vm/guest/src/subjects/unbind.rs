@@ -150,14 +150,71 @@ pub fn wreck_unbind_removed_function_then_open_copies() -> Outcome {
     })
 }
 
-/// With the next load of the module; until then the function is of no use to it.
+/// Waits until all channels are in use again, and copies over them.
+fn expect_all_again(device: &Device) -> Outcome {
+    let all = device.info()?.channels;
+    let usable = || device.info().is_ok_and(|info| info.usable == all);
+    ensure!(eventually(PATIENCE, usable), "{} of {all} usable", device.info()?.usable);
+    expect_copies(device, all)?;
+    Bench::new()?.find_channels(device).map(drop)
+}
+
+/// Without loading the module again, for files that were open before and for new ones.
 pub fn wreck_unbind_and_bind_again_brings_the_channels_back() -> Outcome {
     on_first(|device, first| {
-        first.unbind()?;
-        modules::bind(&first.name)?;
+        let words = device.all_words()?;
+        expect_copies(&device, device.info()?.channels)?;
+        for _ in 0..3 {
+            first.unbind()?;
+            expect_copies(&device, first.left)?;
+            modules::bind(&first.name)?;
+            expect_all_again(&device)?;
+            expect_all_again(&Device::open()?)?;
+        }
+        drop(words);
+        Ok(())
+    })
+}
+
+/// The function is another device then, with the same name.
+pub fn wreck_unbind_removed_and_found_again_brings_the_channels_back() -> Outcome {
+    on_first(|device, first| {
+        expect_copies(&device, device.info()?.channels)?;
+        first.remove()?;
         expect_copies(&device, first.left)?;
-        // The function can be unbound again, and is not the module's.
-        first.unbind()?;
-        expect_copies(&device, first.left)
+        fs::write(format!("{PCI}/rescan"), "1").context("rescan")?;
+        if !modules::is_bound(&first.name) {
+            modules::bind(&first.name)?;
+        }
+        expect_all_again(&device)
+    })
+}
+
+/// Channels are given back before the machine sleeps, and taken again afterwards; copies that were in
+/// flight are over.
+pub fn wreck_unbind_suspend_gives_the_channels_back_and_takes_them_again() -> Outcome {
+    const TEST: &str = "/sys/power/pm_test";
+    on_first(|device, _| {
+        if fs::write(TEST, "freezer").is_err() {
+            skip!("this kernel cannot pretend to suspend");
+        }
+        kernel::announce("PM|suspend|Freezing|Restarting");
+        let said = || -> Outcome<usize> {
+            let log = shim::finish(&mut std::process::Command::new("dmesg"))?;
+            Ok(String::from_utf8_lossy(&log.stdout).matches("channels are given back").count())
+        };
+        let before = said()?;
+        let bench = Bench::new()?;
+        let pair = Pair::scattered(LEN)?;
+        bench.slow_down()?;
+        let request = pair.start(16)?;
+        fs::write("/sys/power/state", "freeze").context("suspend")?;
+        fs::write(TEST, "none")?;
+        bench.clear()?;
+        let failed = pair.device.end(&request)?;
+        ensure_eq!(failed, 0, "pieces that had 3 s before the suspend");
+        pair.expect_copied()?;
+        ensure_eq!(said()? - before, functions()?.len(), "devices given back");
+        expect_all_again(&device)
     })
 }
