@@ -3,13 +3,14 @@
 //! The library itself reports about copies, at the start-up of a process that is our own
 //! executable, executed again. Facts about the system are added here.
 
-use crate::library;
 use crate::say::{self, FAILED, fail};
+use crate::{engine, library};
 use adma_shared::units::Bytes;
 use rustix::process::{Resource, getrlimit};
 use serde_json::{Map, Value};
 use std::fs;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// Says what this machine offers: CPUs, the kernel helper, channels, what a copy
@@ -21,6 +22,10 @@ pub struct CheckOptions {
     /// for programs
     #[arg(long)]
     json: bool,
+    /// the copy engines of this machine, their drivers, and what to type next;
+    /// loads nothing
+    #[arg(long, conflicts_with = "json")]
+    engine: bool,
 }
 
 pub fn command(json: bool) -> i32 {
@@ -42,6 +47,10 @@ pub fn command(json: bool) -> i32 {
 
 impl CheckOptions {
     pub fn command(self) -> i32 {
+        if self.engine {
+            say::out(format_args!("{}", engine::describe(Path::new("/"))));
+            return 0;
+        }
         crate::options::check_environment();
         command(self.json)
     }

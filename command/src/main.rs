@@ -28,6 +28,7 @@
 mod bench;
 mod check;
 mod complete;
+mod engine;
 mod job;
 mod library;
 mod live_files;
