@@ -341,9 +341,11 @@ impl Dispatcher {
         done: usize,
         site: usize,
     ) -> (Path, isize) {
+        let thread = self.recorder.enter(site);
         let decision = self.decide(config, operation, done);
         // SAFETY: the caller's promise; order does not matter where there is an engine.
         let completion = unsafe { self.perform(&decision, operation) };
+        self.recorder.leave(thread);
         self.learn_from(&decision, &completion, operation, site);
         if completion.path == Path::Engine
             && config.verify > 0

@@ -21,6 +21,8 @@
 //! this process goes on, the program does already, or was not meant.
 
 use std::fmt::{Display, Formatter, Result as Written};
+use std::io::Error;
+use std::time::{Duration, Instant};
 
 /// Ways in which the program has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,11 +114,19 @@ impl Signals {
         }
     }
 
-    /// Follows the program until it has ended.
-    pub fn wait_for(&self, child: i32) -> End {
+    /// Follows the program until it has ended. Meanwhile calls `look` now and then; it returns the time
+    /// until the next call.
+    pub fn wait_for(&self, child: i32, mut look: impl FnMut() -> Duration) -> End {
         let mut program = Program { child, is_stopped: false };
+        let mut next = Instant::now();
         loop {
-            let signal = self.next(child);
+            let now = Instant::now();
+            if now >= next {
+                next = now + look();
+            }
+            let Some(signal) = self.next_within(child, next.saturating_duration_since(now)) else {
+                continue;
+            };
             if let Some(end) = program.follow(signal == libc::SIGCONT) {
                 return end;
             }
@@ -125,15 +135,29 @@ impl Signals {
 
     /// Waits for a signal, and passes it on to the child if it was meant for that.
     pub fn next(&self, child: i32) -> i32 {
-        // SAFETY: a set and a place for the answer.
+        loop {
+            if let Some(signal) = self.next_within(child, Duration::from_secs(3600)) {
+                return signal;
+            }
+        }
+    }
+
+    /// Like `next`, for a time; `None`: no signal came.
+    fn next_within(&self, child: i32, limit: Duration) -> Option<i32> {
+        let limit = libc::timespec {
+            tv_sec: limit.as_secs() as libc::time_t,
+            tv_nsec: limit.subsec_nanos().into(),
+        };
+        // SAFETY: a set, a place for the answer, and a time.
         let (signal, info) = unsafe {
             let mut info: libc::siginfo_t = std::mem::zeroed();
-            (libc::sigwaitinfo(&self.waited_for, &mut info), info)
+            (libc::sigtimedwait(&self.waited_for, &mut info, &limit), info)
         };
+        let is_late = signal < 0 && Error::last_os_error().raw_os_error() == Some(libc::EAGAIN);
         if signal > 0 && ![libc::SIGCHLD, libc::SIGCONT].contains(&signal) {
             pass_on(signal, &info, child);
         }
-        signal
+        (!is_late).then_some(signal)
     }
 
     /// Takes a pending signal that asks this process to end, if it came while there was no child.

@@ -245,7 +245,7 @@ pub fn in_folder(folder: &Path, removes_gone: bool) -> Vec<LiveProcess> {
 }
 
 /// Parses names like `4711-1f0a33b2c4`, and nothing else.
-fn pid_of(name: &OsStr) -> Option<i32> {
+pub fn pid_of(name: &OsStr) -> Option<i32> {
     let (pid, unique) = name.to_str()?.split_once('-')?;
     let digits = |text: &str, radix| !text.is_empty() && text.chars().all(|c| c.is_digit(radix));
     (digits(pid, 10) && digits(unique, 16)).then(|| pid.parse().ok())?

@@ -12,7 +12,7 @@
 //! obstacle    why a program cannot be helped
 //! check       adma check: what this machine offers
 //! library     where the library is
-//! symbols     names of the functions that copy
+//! symbols     names of the functions that copy; watch: lines of scripts; python: in its frames
 //! report      adma report: the JSON of processes as text and as a page
 //! say         messages of one line; standard output
 //! ```
@@ -35,12 +35,14 @@ mod live_files;
 mod obstacle;
 mod options;
 mod program;
+mod python;
 mod report;
 mod run;
 mod say;
 mod symbols;
 mod top;
 mod tree;
+mod watch;
 
 use options::Options;
 use std::ffi::OsString;

@@ -6,10 +6,14 @@ use object::{Endianness, Object, ObjectSymbol, SymbolKind};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs;
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Largest file that is read.
 const LARGEST: u64 = 1 << 30;
+/// Distance from the end of a function at which its name still tells something.
+const NEAR: u64 = 64 << 10;
 
 /// Functions of the files that were read: start, end and name.
 #[derive(Default)]
@@ -26,21 +30,48 @@ pub fn name(module: &str, offset: u64) -> String {
 }
 
 impl Symbols {
-    /// Returns module and function of a return address, for people: `libc fread`, or `libc +0x1234`
-    /// where the file has no symbol for it.
+    /// Returns module and function of a return address, for people: `libc fread`. Where no symbol has
+    /// it: `libc near fread`, the symbol in front of it, or `libc +0x1234` if that is far away.
     fn name(&mut self, module: &str, offset: u64) -> String {
         let read = || functions(Path::new(module)).unwrap_or_default();
         let functions = self.0.entry(module.to_owned()).or_insert_with(read);
         // A call may be the last instruction of its function.
         let call = offset.saturating_sub(1);
         let behind = functions.partition_point(|function| function.0 <= call);
-        let found = functions[..behind].last().filter(|function| call < function.1);
         let module = short(module);
-        match found {
-            Some((_, _, name)) => format!("{module} {name}"),
-            None => format!("{module} +{offset:#x}"),
+        match functions[..behind].last() {
+            Some((_, end, name)) if call < *end => format!("{module} {name}"),
+            Some((_, end, name)) if call - end < NEAR => format!("{module} near {name}"),
+            _ => format!("{module} +{offset:#x}"),
         }
     }
+}
+
+/// Returns the function at an address in code that was made at run time, from the map that Java, Node
+/// and others write for perf.
+pub fn in_perf_map(pid: i32, owner: u32, address: u64) -> Option<String> {
+    let path = format!("/tmp/perf-{pid}.map");
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    // Any user may make a file there.
+    file.metadata().ok().filter(|about| about.is_file() && about.uid() == owner)?;
+    let mut map = Vec::new();
+    file.take(LARGEST).read_to_end(&mut map).ok()?;
+    in_map(&String::from_utf8_lossy(&map), address)
+}
+
+/// Finds an address in lines of `START SIZE NAME`, in hexadecimal.
+fn in_map(map: &str, address: u64) -> Option<String> {
+    let call = address.checked_sub(1)?;
+    // A place may have been used again: the last one counts.
+    map.lines().rev().find_map(|line| {
+        let (start, rest) = line.split_once(' ')?;
+        let (size, name) = rest.split_once(' ')?;
+        let start = u64::from_str_radix(start.trim_start_matches("0x"), 16).ok()?;
+        let size = u64::from_str_radix(size.trim_start_matches("0x"), 16).ok()?;
+        let is_inside = call.checked_sub(start).is_some_and(|offset| offset < size);
+        is_inside.then(|| crate::say::printable(name))
+    })
 }
 
 /// Returns the name of a file without folder and extensions: `_multiarray_umath` of
@@ -56,7 +87,33 @@ fn functions(path: &Path) -> Option<Vec<(u64, u64, String)>> {
     let about =
         fs::metadata(path).ok().filter(|about| about.is_file() && about.len() <= LARGEST)?;
     let file = fs::read(path).ok().filter(|file| file.len() as u64 <= about.len())?;
-    of_file(&file)
+    let mut functions = of_file(&file)?;
+    if let Some(debug) = debug_file(&file).and_then(|file| of_file(&file)) {
+        functions.extend(debug);
+        functions.sort_unstable();
+        functions.dedup_by_key(|function| function.0);
+    }
+    Some(functions)
+}
+
+/// Returns the file with the symbols that a stripped one lacks: of a package with debug symbols, or in
+/// the cache of debuginfod. Nothing is fetched.
+fn debug_file(file: &[u8]) -> Option<Vec<u8>> {
+    let file = ElfFile64::<Endianness>::parse(file).ok()?;
+    let id: String = file.build_id().ok()??.iter().map(|byte| format!("{byte:02x}")).collect();
+    let (first, rest) = id.split_at_checked(2)?;
+    let home = std::env::var("HOME").unwrap_or_default();
+    let cache = std::env::var("XDG_CACHE_HOME").unwrap_or(format!("{home}/.cache"));
+    let cache =
+        std::env::var("DEBUGINFOD_CACHE_PATH").unwrap_or(format!("{cache}/debuginfod_client"));
+    let places = [
+        format!("/usr/lib/debug/.build-id/{first}/{rest}.debug"),
+        format!("{cache}/{id}/debuginfo"),
+    ];
+    let usable = |path: &String| {
+        fs::metadata(path).is_ok_and(|about| about.is_file() && about.len() <= LARGEST)
+    };
+    fs::read(places.iter().find(|path| usable(path))?).ok()
 }
 
 fn of_file(file: &[u8]) -> Option<Vec<(u64, u64, String)>> {
@@ -100,8 +157,21 @@ mod tests {
         assert_eq!(name(&mut symbols, found.0 + 1), expected);
         assert_eq!(name(&mut symbols, found.1), expected, "a call at the end");
         assert_eq!(name(&mut symbols, 7), format!("{program} +0x7"));
+        let functions =
+            vec![(0x1000, 0x1100, "first".to_owned()), (0x90000, 0x90010, "far".into())];
+        let mut sparse = Symbols([("/x/lib.so".to_owned(), functions)].into());
+        assert_eq!(sparse.name("/x/lib.so", 0x1200), "lib near first");
+        assert_eq!(sparse.name("/x/lib.so", 0x80000), "lib +0x80000");
         assert_eq!(Symbols::default().name("/no/such/lib.so.6", 16), "lib +0x10");
         assert_eq!(short("/x/_umath.cpython-311-x86_64-linux-gnu.so"), "_umath");
+    }
+
+    #[test]
+    fn perf_map_names_the_function_at_an_address() {
+        let map = "7f00 10 old\n7f00 20 LazyCompile:~copy /srv/app.js:3\nnonsense\n9000 8 end\n";
+        assert_eq!(in_map(map, 0x7f20).unwrap(), "LazyCompile:~copy /srv/app.js:3");
+        assert_eq!((in_map(map, 0x7f21), in_map(map, 0), in_map("", 1)), (None, None, None));
+        assert_eq!(in_perf_map(-1, 0, 1), None);
     }
 
     #[test]

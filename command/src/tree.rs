@@ -11,6 +11,7 @@ use crate::program;
 use crate::report::process::FLOOR;
 use crate::report::{Process, Report, Run, text};
 use crate::say;
+use crate::watch::Watch;
 use adma_shared::knobs;
 use adma_shared::units::Bytes;
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -43,7 +44,9 @@ pub fn run(program: &Path, options: &Options) -> String {
         live_files::remove_tree(&tree);
         return "no process could be made".to_owned();
     }
-    let end = signals.wait_for(child);
+    let mut watch = Watch::new(&tree);
+    let end = signals.wait_for(child, || watch.look());
+    let seen = watch.seen;
     let seconds = begun.elapsed().as_secs_f64();
     let mut processes = live_files::in_folder(&tree, false);
     let not_kept = not_kept(&tree);
@@ -56,7 +59,7 @@ pub fn run(program: &Path, options: &Options) -> String {
     let (mut report, is_empty) = (Report::new(Some(run)), processes.is_empty());
     for process in processes {
         let end = ended(&process, child, end);
-        report.add(Process::of_live(process, end));
+        report.add(Process::of_live(process, end, &seen));
     }
     let report = report.finish();
     if let Some(Err(why)) = options.html.as_ref().map(|path| report.write_page(path)) {

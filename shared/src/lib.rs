@@ -4,7 +4,7 @@
 //! ```text
 //! live        layout of a live file: head, control, facts, recorder, messages; reasons for libc
 //! histogram   counts by value; samples: times of libc; sites: who copies; timeline: when;
-//!             messages: between processes
+//!             messages: between processes; under_way: calls that have not returned
 //! worth       what the run would have taken without adma, and what was not helped
 //! tables      the text report; units: bytes and times
 //! knobs       every setting in one table; functions: every intercepted function in one
@@ -27,6 +27,7 @@ pub mod samples;
 pub mod sites;
 pub mod tables;
 pub mod timeline;
+pub mod under_way;
 pub mod units;
 pub mod worth;
 

@@ -11,6 +11,7 @@ use crate::messages::MessageCounts;
 use crate::samples::Samples;
 use crate::sites::Sites;
 use crate::timeline::Timeline;
+use crate::under_way::UnderWay;
 use crate::{Counters, Sums, Text, absorb_all};
 use core::cmp::Reverse;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -18,7 +19,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"adma-liv");
 /// Changes with the layout and with the table of functions, which are counted by position; the
 /// command reads files of its own version only.
-pub const VERSION: u32 = 6 ^ crate::functions::fingerprint();
+pub const VERSION: u32 = 7 ^ crate::functions::fingerprint();
 
 /// A name is the process number, a dash, and what makes it unique when the process executes
 /// another program: `4711-1f0a33b2c4`.
@@ -39,6 +40,7 @@ pub struct Live {
     pub recorder: Recorder,
     /// Messages between processes.
     pub messages: MessageCounts,
+    pub under_way: UnderWay,
 }
 
 /// Description of the process. Written once, except for how the process has ended.

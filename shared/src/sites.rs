@@ -47,9 +47,10 @@ pub struct Origin<'a> {
     pub name: &'a [u8],
 }
 
-/// Module (`None`: not known), offset in it, calls, bytes and ticks of one site; address 0: of all
-/// that found no entry.
+/// Address, module (`None`: not known), offset in it, calls, bytes and ticks of one site.
 pub struct Counted<'a> {
+    /// Return address; 0: of all that found no entry.
+    pub address: u64,
     pub module: Option<&'a [u8]>,
     pub offset: u64,
     pub calls: u64,
@@ -122,9 +123,10 @@ impl Sites {
             let mut room = [0; NAME];
             let number = site.module.load(Acquire).wrapping_sub(1) as usize;
             let module = self.modules.get(number).map(|module| module.name.get(&mut room));
-            tell(&site.sums, module, site.offset.load(Relaxed), &mut use_it);
+            let place = [&site.address, &site.offset].map(|number| number.load(Relaxed));
+            tell(&site.sums, module, place, &mut use_it);
         }
-        tell(&self.others, None, 0, &mut use_it);
+        tell(&self.others, None, [0, 0], &mut use_it);
     }
 
     pub fn absorb(&self, from: &Self) {
@@ -144,10 +146,15 @@ impl Sites {
     }
 }
 
-fn tell(sums: &Sums<3>, module: Option<&[u8]>, offset: u64, use_it: &mut impl FnMut(&Counted<'_>)) {
+fn tell(
+    sums: &Sums<3>,
+    module: Option<&[u8]>,
+    [address, offset]: [u64; 2],
+    use_it: &mut impl FnMut(&Counted<'_>),
+) {
     let [calls, bytes, ticks] = sums.get();
     if calls > 0 {
-        use_it(&Counted { module, offset, calls, bytes, ticks });
+        use_it(&Counted { address, module, offset, calls, bytes, ticks });
     }
 }
 

@@ -17,6 +17,7 @@ use crate::os::folder::{self, Folder, Unusable};
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::{process, sys};
 use adma_shared::Counters;
+use adma_shared::under_way::Entry;
 use alloc::boxed::Box;
 use alloc::ffi::CString;
 use alloc::vec::Vec;
@@ -184,6 +185,24 @@ impl Statistics {
             self.publish_at_times(live, ticks);
         }
         recorder
+    }
+
+    /// Notes in the file that this thread begins a large call. Returns the thread, for `leave`.
+    #[inline]
+    pub fn enter(&self, site: usize) -> u64 {
+        let Some(live) = self.live().filter(|_| site != 0) else { return 0 };
+        let Some(register) = sys::thread_register() else { return 0 };
+        let (thread, site) = (register << 6, site as u64);
+        live.under_way.enter(Entry { thread, begun: sys::ticks(), site });
+        thread
+    }
+
+    /// Notes that the call is over.
+    #[inline]
+    pub fn leave(&self, thread: u64) {
+        if let Some(live) = self.live().filter(|_| thread != 0) {
+            live.under_way.leave(thread);
+        }
     }
 
     /// Publishes after a long copy, after some short ones, and when the user has changed a setting.

@@ -399,3 +399,34 @@ fn folder_that_cannot_hold_live_files_is_named() {
         );
     }
 }
+
+/// Interpreters of each version that is at hand, with and without a shared library.
+#[test]
+fn lines_of_python_scripts_are_named_in_report_and_page() {
+    let folder = in_memory();
+    let script = folder.join("train.py");
+    let code = "import time\n\ndef load_batch(a):\n    return bytes(a)\n\n\
+                a = bytearray(16 << 20)\nend = time.monotonic() + 0.8\n\
+                while time.monotonic() < end:\n    load_batch(a)\n";
+    fs::write(&script, code).unwrap();
+    let versions = (9..=14).map(|minor| format!("python3.{minor}"));
+    let mut found = 0;
+    for python in ["/usr/bin/python3".to_owned(), "python3".to_owned()].into_iter().chain(versions)
+    {
+        // A name in PATH may be that of a launcher without a version to launch.
+        let probe = "import sys; print(sys.implementation.name, sys.version_info[:2] >= (3, 9))";
+        let runs = Command::new(&python).args(["-c", probe]).output();
+        if !runs.is_ok_and(|done| text(&done.stdout).trim() == "cpython True") {
+            continue;
+        }
+        found += 1;
+        let page = folder.join("page.html");
+        let (_, err) = succeed(adma(&folder).arg("--html").arg(&page).arg(&python).arg(&script));
+        let page = fs::read_to_string(&page).unwrap();
+        for told in [&err, &page] {
+            assert!(told.contains("train.py:4 load_batch, "), "{python}: {told}");
+        }
+    }
+    needs!(found > 0 || has("python3"));
+    nothing_is_left(&folder);
+}

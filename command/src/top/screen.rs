@@ -7,6 +7,7 @@ use crate::live_files::{backend, channel_bytes};
 use crate::report::process::FLOOR;
 use crate::report::units::cut;
 use crate::say::{FAILED, fail};
+use crate::watch::Seen;
 use adma_shared::live::{Control, MOST_CHANNELS, channel_name};
 use adma_shared::units::Bytes;
 use adma_shared::{tables, worth};
@@ -301,7 +302,10 @@ impl Screen {
             text += &format!("  {sentence}\n");
         }
         let _ = worth::not_helped(recorder, facts.floor.load(Relaxed), &mut text);
-        let _ = crate::report::text::sites(&mut text, &crate::report::from_live::sites(process));
+        let _ = crate::report::text::sites(
+            &mut text,
+            &crate::report::from_live::sites(process, &Seen::new()),
+        );
         if let Some(told) = process.messages() {
             let _ = tables::messages(&told, &mut text);
         }
