@@ -3,7 +3,7 @@
 //! Now and then the calls that are under way are read from the live files of its processes. A line is
 //! counted if its call is still under way after its frames were read; then they cannot have changed.
 
-use crate::live;
+use crate::live_files;
 use crate::python::Interpreter;
 use adma_shared::Counters;
 use adma_shared::live::Live;
@@ -65,8 +65,8 @@ impl<'a> Watch<'a> {
             if self.scripts.contains_key(&path) {
                 continue;
             }
-            let Some(pid) = live::pid_of(&entry.file_name()) else { continue };
-            let script = live::open(&path, live::user()).ok().zip(Interpreter::of(pid));
+            let Some(pid) = live_files::pid_of(&entry.file_name()) else { continue };
+            let script = live_files::open(&path, live_files::user()).ok().zip(Interpreter::of(pid));
             self.scripts.insert(path, script);
         }
         self.scripts.retain(|path, _| path.exists());
