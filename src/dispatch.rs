@@ -16,12 +16,12 @@ use crate::backend::engine::{CopyEngine, CopyOptions, Handle};
 use crate::backend::kernel_calls::remote::{self, TransferCall};
 use crate::backend::threads::refusal::Refusal;
 use crate::backend::threads::task::{Task, Work};
-use crate::backend::{ENGINES, asynchronous, libc as original, threads};
+use crate::backend::{ENGINES, libc as original, threads};
 use crate::config::{Backend, Config};
 use crate::functions::{KERNEL_CALLS_FROM, NEVER, Op};
 use crate::learn::{FLOOR, Learner};
 use crate::os::mapped::{Zeroed, zeroed};
-use crate::os::{brief_file, cpus, huge_pages, mappings, process, sys};
+use crate::os::{process, sys};
 use crate::stats::{Fallback, Path, Statistics};
 use callers::Callers;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -214,19 +214,13 @@ impl Dispatcher {
         process::claim_memory();
         process::FORKED.store(true, Ordering::Relaxed);
         let state = self.engine.load(Ordering::Relaxed);
-        remote::forget_after_fork(); // small transfers take its lock, and start no engine
         if state != life::COLD {
             threads::forget_after_fork();
             self.engines().filter(|engine| !engine.is_beside()).for_each(|engine| engine.forget());
-            cpus::forget_after_fork();
         }
-        brief_file::forget_after_fork();
-        mappings::forget_after_fork();
-        huge_pages::forget_after_fork();
         if self.has_engine() {
             self.engine.store(life::COLD, Ordering::Relaxed);
         }
-        asynchronous::forget_after_fork();
         Self::forget_unaided();
         let Some(config) = self.config() else { return };
         if self.beside.load(Ordering::Relaxed) {

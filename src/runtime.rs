@@ -4,6 +4,7 @@ mod figures;
 
 use crate::backend::asynchronous;
 use crate::backend::ioat::IOAT;
+use crate::backend::kernel_calls::remote;
 use crate::backend::threads::task::{Task, Work};
 use crate::backend::threads::workers::{self, Dismissal};
 use crate::backend::{ENGINES, libc as original, signals};
@@ -15,7 +16,7 @@ use crate::os::once::Once;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::standard_error::StandardError;
 use crate::os::text::say;
-use crate::os::{brief_file, process, sys};
+use crate::os::{brief_file, cpus, huge_pages, mappings, process, sys};
 use crate::stats::live::ended;
 use crate::stats::report::BUFFERS;
 use crate::{check, config, ipc};
@@ -183,14 +184,26 @@ pub fn figures() -> Option<[u64; 8]> {
     CONFIG.get().is_some_and(|config| config.counts()).then(figures::stats)
 }
 
+/// Modules whose state belongs to the parent, or to threads that the child of a fork does not have;
+/// those of an engine are reset with it. A test looks for modules that are missing (tests/outlive.rs).
+const AFTER_FORK: [fn(); 8] = [
+    signals::forget_after_fork,
+    asynchronous::forget_after_fork,
+    remote::forget_after_fork,
+    ipc::forget_after_fork,
+    huge_pages::forget_after_fork,
+    mappings::forget_after_fork,
+    brief_file::forget_after_fork,
+    cpus::forget_after_fork,
+];
+
 #[unsafe(link_section = ".text.fork")]
 extern "C" fn after_fork() {
     DISPATCHER.forget_after_fork();
-    signals::forget_after_fork();
+    AFTER_FORK.iter().for_each(|forget| forget());
     if let Some(buffers) = BUFFERS.get() {
         buffers.forget_after_fork();
     }
-    ipc::forget_after_fork();
     REPORT.store(report_state::IDLE, Ordering::Relaxed);
     if let Some(process) = PROCESS.get() {
         process.stderr.forget_after_fork();

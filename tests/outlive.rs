@@ -64,3 +64,92 @@ fn filter_for_all_threads_that_forbids_exit_does_not_end_the_program() {
 fn filter_that_kills_for_a_call_of_shared_copies_leaves_them_to_libc() {
     survives_unreported("outlive masking");
 }
+
+/// Files of src/ with state that the child of a fork keeps, and why.
+const KEPT_BY_A_CHILD: [(&str, &str); 20] = [
+    ("backend/asynchronous/end.rs", "functions, set at start-up"),
+    ("backend/asynchronous/per_process.rs", "its page is wiped by the kernel"),
+    ("backend/kernel_calls/reads.rs", "a hint"),
+    ("backend/libc.rs", "functions, and thresholds that a child keeps"),
+    ("backend/signals/calls.rs", "handlers, which a child inherits"),
+    ("backend/threads/share.rs", "counts, reset by threads::forget_after_fork"),
+    ("backend/threads/worker.rs", "a function, set at start-up"),
+    ("dispatch/engine.rs", "ticks, reset by Dispatcher::forget_after_fork"),
+    ("intercept/filters.rs", "a function"),
+    ("ipc/os.rs", "reset by handles::forget_after_fork"),
+    ("ipc/settings.rs", "set at start-up"),
+    ("ipc/tally.rs", "a function, set at start-up"),
+    ("os/lookup.rs", "functions"),
+    ("os/memory_policy.rs", "a fact of the machine"),
+    ("os/process.rs", "claim_memory"),
+    ("os/signal_mask.rs", "handlers, which a child inherits"),
+    ("os/sys.rs", "filters, which a child inherits"),
+    ("stats/modules.rs", "a function"),
+    ("stats/report.rs", "reset by runtime.rs"),
+    ("backend/signals/handler.rs", "a table of addresses"),
+];
+
+/// Returns the Rust files below a folder, as path from there and text, without tests and models.
+fn sources(folder: &std::path::Path, from: &std::path::Path, all: &mut Vec<(String, String)>) {
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            sources(&path, from, all);
+        }
+        let name = path.strip_prefix(from).unwrap().display().to_string();
+        if name.ends_with(".rs")
+            && !["test", "loom", "models"].iter().any(|part| name.contains(part))
+        {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap().to_owned();
+            all.push((name, text));
+        }
+    }
+}
+
+/// Whoever adds state to a module and forgets the fork learns of it here.
+#[test]
+fn module_with_state_of_the_process_resets_it_in_the_child_of_a_fork() {
+    let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src"));
+    let mut all = Vec::new();
+    sources(root, root, &mut all);
+    assert!(all.len() > 100, "{}", all.len());
+    let kinds =
+        ["Atomic", "Lock<", "Mapped<", "Once", "Entry", "Queue", "Table", "Refusal", "Engine"];
+    let is_state = |line: &str| {
+        let line = line.trim_start().trim_start_matches("pub ").trim_start_matches("pub(super) ");
+        let kind = line.strip_prefix("static ").and_then(|rest| rest.split_once(": "));
+        kind.is_some_and(|(_, kind)| {
+            let kind = kind.split('=').next().unwrap();
+            kinds.iter().any(|word| kind.contains(word)) && !kind.trim().starts_with('&')
+        })
+    };
+    let reason = |name: &str| KEPT_BY_A_CHILD.iter().find(|(file, _)| *file == name);
+    for (name, text) in &all {
+        let (has_state, forgets) = (text.lines().any(is_state), text.contains("forget_after_fork"));
+        let is_listed = reason(name).is_some();
+        assert!(
+            !has_state || forgets || is_listed,
+            "{name} has state that a child of a fork keeps"
+        );
+        if text.contains("pub fn forget_after_fork(") {
+            let module = name.trim_end_matches(".rs").trim_end_matches("/mod");
+            let module = module.rsplit('/').next().unwrap();
+            let [function, method] =
+                [format!("{module}::forget_after_fork"), ".forget_after_fork()".into()];
+            let mut others = all.iter().filter(|(other, _)| other != name);
+            let is_called = |text: &str| text.contains(&function) || text.contains(&method);
+            let is_method = text.contains("forget_after_fork(&self)");
+            let called =
+                others.any(
+                    |(_, other)| {
+                        if is_method { is_called(other) } else { other.contains(&function) }
+                    },
+                );
+            assert!(called, "no other module calls that of {name}");
+        }
+    }
+    for (file, _) in KEPT_BY_A_CHILD {
+        assert!(all.iter().any(|(name, _)| name == file), "{file} is gone");
+    }
+}
