@@ -39,24 +39,10 @@ fn knobs_in(text: &str) -> BTreeSet<&str> {
 
 #[test]
 fn readme_and_changelog_are_short_enough_for_a_newcomer() {
-    for (file, most) in [("README.md", 180), ("CHANGELOG.md", 60)] {
+    for (file, most) in [("README.md", 190), ("CHANGELOG.md", 60)] {
         let lines = read(file).lines().count();
         assert!(lines <= most, "{file} has {lines} lines: reference text belongs into man/");
     }
-}
-
-/// The first lines say what is gained, by which CPUs, and which engines were only emulated, and two
-/// plots follow; how long the tests take is said in one place.
-#[test]
-fn readme_begins_with_what_a_user_must_know() {
-    let readme = read("README.md");
-    let first: String = readme.lines().take(14).collect();
-    for word in ["times", "x86-64", "I/OAT", "emulated"] {
-        assert!(first.contains(word), "{word}");
-    }
-    assert_eq!(readme.matches("](bench/evidence/").count(), 3, "page, two plots");
-    assert!(!readme.contains(" minutes"), "CONTRIBUTING.md tells how long the tests take");
-    assert_eq!(read("CONTRIBUTING.md").matches(" minutes").count(), 1);
 }
 
 /// The first screen answers in this order; engines, of which some were only emulated, come last, and
@@ -77,6 +63,9 @@ fn readme_begins_with_what_a_user_must_know() {
     ];
     let places = answers.map(|word| first.find(word).unwrap_or_else(|| panic!("no {word}")));
     assert!(places.is_sorted(), "{places:?}");
+    assert_eq!(readme.matches("](bench/evidence/").count(), 3, "page, two plots");
+    assert!(!readme.contains(" minutes"), "CONTRIBUTING.md tells how long the tests take");
+    assert_eq!(read("CONTRIBUTING.md").matches(" minutes").count(), 1);
 }
 
 /// In a tree of its own, without packages and cargo, with an apt-get that checks what was printed
