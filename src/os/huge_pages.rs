@@ -223,7 +223,8 @@ impl Region {
     pub fn new(start: usize, len: usize, allowed: NoFilter) -> Option<Self> {
         let (from, to) = (start.next_multiple_of(HUGE), (start + len) / HUGE * HUGE);
         let least = if mappings::takes_list() { FROM_WITH_LIST } else { FROM };
-        if from >= to || to - from <= HUGE || len < least {
+        let is_known_unwanted = ON_REQUEST.load(Relaxed) == NO || REFUSED.load(Relaxed);
+        if is_known_unwanted || from >= to || to - from <= HUGE || len < least {
             return None;
         }
         let Some(held) = SignalsHeld::all() else {
