@@ -4,24 +4,32 @@
 //! for; imports go down this list and never up:
 //!
 //! ```text
-//! intercept   the C library's names; short copies leave by tail jump
+//! intercept   the C library's names; entry: short copies leave by tail jump; slow: large ones;
+//!             filters, leave, memory: calls that must be noted, before exit or because of memory
 //! api         our own names, include/adma.h: validation only; those of messages are in ipc/calls
 //! runtime     the one global: start, fork, exit; figures: what is told about the process; check:
 //!             what the machine offers
 //! dispatch    decide: which way a large call takes; perform: goes it; outcome: what is noted of it;
 //!             operation: what can be shared; engine: its life; background: copies whose caller goes
-//!             on; callers: how many copy at once; learn: what measuring has shown
-//! stats       lock-free counters of large calls, in a live file; reports at exit
+//!             on; callers: how many copy at once; learn: what measuring has shown;
+//!             marks: whether huge pages pay; stores: whether streaming does
+//! stats       lock-free counters of large calls, in a live file; modules: whose code an address is;
+//!             snapshot: all data of a report; report: writes it, by json and text
 //! config      the settings (their table: shared/); environment: reads them; programs: which are
 //!             left out
 //! ipc         messages between processes in one copy; its own map is in ipc/mod.rs
-//! backend     asynchronous/  copies that go on while the caller does something else: begin, end
+//! backend     asynchronous/  copies that go on while the caller does something else: begin, end;
+//!                            per_process: the tag of its cookies, and the descriptor to poll
 //!             gpu/           a graphics card's copy engines in loopback; slots: from the hook to the
 //!                            thread that calls the driver; service: that thread; registrations:
 //!                            memory the card may reach; wishes: what is worth registering; watch:
-//!                            how we learn that such memory has gone
+//!                            how we learn that such memory has gone; driver: its calls; submit:
+//!                            one copy to it; exports: calls of the program that register memory;
+//!                            unavailable: why there is none; counts, report, check: what it tells
 //!             ioat/          one copy by the kernel helper; words: how its channels tell the end;
-//!                            helper: its file and calls
+//!                            helper: its file and calls; piece_lists: a request as the kernel reads
+//!                            it; queues: channels by driver; across: to another process; fake: a
+//!                            helper for tests; counts, report, check: what it tells
 //!             kernel_calls/  system calls that copy; kernel_work: their pieces; remote: one shared
 //!                            transfer between processes, table_threads: how many take part; reads:
 //!                            one shared read of a file; streams: of fread; segments: lists of
@@ -52,6 +60,7 @@
 //!             without allocating; standard_error: the one the program started with; once, thread:
 //!             as their names say; sys: system calls
 //! freestanding  why the standard library is not there; export: names with versions
+//! interleavings, models: of lock-free parts, for loom
 //! ```
 //!
 //! Law of this library, cited as "the hook's law": between a program's call of memcpy and
