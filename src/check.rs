@@ -70,7 +70,7 @@ fn describe(config: &Config, out: &mut dyn Write) -> core::fmt::Result {
     workers::start(workers);
     let how = threads::ShareOptions {
         workers,
-        pieces: threads::Pieces::All(CopyLoop::Ordinary),
+        copy_loop: CopyLoop::Ordinary,
         share: None,
         fresh: false,
         huge: None,

@@ -7,6 +7,7 @@ mod background;
 mod callers;
 mod decide;
 mod engine;
+pub mod look;
 pub mod operation;
 mod outcome;
 mod perform;
@@ -19,7 +20,7 @@ use crate::backend::threads::task::{Task, Work};
 use crate::backend::{ENGINES, libc as original, threads};
 use crate::config::{Backend, Config};
 use crate::functions::{KERNEL_CALLS_FROM, NEVER, Op};
-use crate::learn::{FLOOR, Learner};
+use crate::learn::{FLOOR, Learner, Place};
 use crate::os::mapped::{Zeroed, zeroed};
 use crate::os::{process, sys};
 use crate::stats::{Fallback, Path, Statistics};
@@ -261,12 +262,11 @@ impl Dispatcher {
             // SAFETY: the caller's promise.
             return unsafe { task.before_start() };
         };
-        let learner = self.learner(task.kind());
-        if !config.counts() && !config.profile && learner.passes_untimed(task.len, sys::ticks) {
+        if !config.counts() && !config.profile {
             // SAFETY: the caller's promise.
-            let answer = unsafe { task.call_libc() };
-            learner.note_end(sys::ticks());
-            return answer;
+            if let Some(answer) = unsafe { self.leave_early(config, site, task) } {
+                return answer;
+            }
         }
         if let Some(op) = op.filter(|_| config.profile) {
             self.recorder.profile(op, task.len);
@@ -298,6 +298,41 @@ impl Dispatcher {
         }
         // SAFETY: the caller's promise.
         unsafe { self.dispatch(config, task, looked, site).1 }
+    }
+
+    /// Leaves a call to libc that was so often, or whose bytes are near. `None`: it has to be decided about.
+    ///
+    /// # Safety
+    /// As `call`.
+    #[inline]
+    unsafe fn leave_early(&self, config: &Config, site: usize, task: &Task) -> Option<isize> {
+        let learner = self.learner(task.kind());
+        let is_ours = task.len >= self.min(config) && self.learns(config) && self.offloads(config);
+        if !is_ours || self.closed.load(Ordering::Relaxed) {
+            return None;
+        }
+        let begun = sys::ticks();
+        match task.work {
+            Work::Copy | Work::Fill if learner.passes(site, task.len) => {
+                // SAFETY: the caller's promise.
+                return Some(unsafe { task.call_libc() });
+            }
+            Work::Copy if learner.was_near(site, task.len) => {}
+            _ => return None,
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            let look = look::look(task, begun)?;
+            if learner.place(site, task.len, look.distance()) != Place::Near {
+                return None;
+            }
+            learner.note_begin();
+            look::finish(task, look);
+        }
+        if let Some(calls) = learner.note_near(task.len) {
+            self.callers.expect(calls * sys::ticks().wrapping_sub(begun));
+        }
+        Some(0)
     }
 
     /// Performs a transfer between processes, by workers or by libc; answer and errno are libc's.
@@ -336,7 +371,7 @@ impl Dispatcher {
         site: usize,
     ) -> (Path, isize) {
         let thread = self.recorder.enter(site);
-        let decision = self.decide(config, operation, done);
+        let decision = self.decide(config, operation, done, site);
         // SAFETY: the caller's promise; order does not matter where there is an engine.
         let completion = unsafe { self.perform(&decision, operation) };
         self.recorder.leave(thread);

@@ -25,9 +25,6 @@ bitflags! {
         const PARALLEL = 1 << 24;
         /// The kernel helper carries the piece.
         const BY_HELPER = 1 << 25;
-        /// Pieces with odd numbers are streamed, the others are not. They are timed one by one, so
-        /// that one copy shows which is better.
-        const ALTERNATE = 1 << 26;
         /// The destination was never written. Its pages are made before they are copied into, many
         /// by one call instead of a fault for each.
         const FRESH = 1 << 27;

@@ -6,7 +6,7 @@ use super::engine::EngineKind;
 use super::operation::Kind;
 use crate::backend::asynchronous;
 use crate::backend::copy_loop::CopyLoop;
-use crate::learn::{Copier, FLOOR, STREAM_FROM};
+use crate::learn::{FLOOR, STREAM_FROM};
 use crate::os::sys;
 use crate::stats::{Fallback, Path};
 use core::sync::atomic::Ordering;
@@ -49,8 +49,8 @@ impl Dispatcher {
         if self.closed.load(Ordering::Relaxed) {
             return Err(Fallback::Off);
         }
-        let stores = self.learner(Kind::Copies).stores(largest, Copier::Together);
-        let streams = config.copy_loop.is_none() && stores.streaming_pays(largest);
+        let pays = self.learner(Kind::Copies).streaming_pays(largest);
+        let streams = config.copy_loop.is_none() && pays;
         let stream_from = if streams { STREAM_FROM } else { usize::MAX };
         let copy_loop = config.copy_loop.unwrap_or(CopyLoop::Ordinary);
         let how = self.copy_options(config);

@@ -1,44 +1,49 @@
-//! Decides the way of a large call: answers about it, each based on those before. Moves nothing.
+//! Decides the way of a large call: answers about it, each based on those before. Moves nothing but the
+//! bytes of a look.
 
 use super::engine::EngineKind;
+use super::look::{Look, look};
 use super::operation::{Kind, Operation};
 use super::{Dispatcher, FRESH_FROM};
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::engine::Handle;
-use crate::backend::threads::Pieces;
 use crate::config::Config;
-use crate::learn::{Cell, Copier, Learner, STREAM_ALONE_FROM, STREAM_FROM, Verdict};
+use crate::learn::{self, Cell, Learner, Place, TRY_STREAM_FROM, Way, Ways};
 use crate::os::{real_time, sys};
 use crate::plan::PAGE;
 use crate::stats::Fallback;
 use core::sync::atomic::Ordering;
 
-/// Decision about a call before a byte of it moves, in the order in which it is made.
+/// Decision about a call before most of it moves, in the order in which it is made.
 pub(super) struct Decision<'a> {
     pub config: &'a Config,
     pub begun: u64,
     /// Bytes that were done before the decision.
     pub done: usize,
+    /// Return address of the call; 0: not known.
+    pub site: usize,
     pub learner: &'a Learner,
     /// Set if the call follows another large one, so that workers are awake.
     pub back_to_back: bool,
     /// The engine, or why libc does it.
     pub by: Result<EngineKind, Fallback>,
-    /// Learner's cell for calls of this size and pace.
+    /// Learner's cell for calls of this size from this site, with bytes in this place.
     pub cell: &'a Cell,
+    /// Calls of the cell before this one.
+    calls: u32,
     /// Set if the caller has real-time scheduling; `None`: not asked yet.
     real_time: Option<bool>,
     /// Address of the destination, if it is fresh.
     pub fresh: Option<usize>,
-    /// Verdict of the learner; `None`: it was not asked, and does not learn from the call.
-    pub verdict: Option<Verdict>,
+    /// A part that libc has done; `None`: there was no look.
+    pub look: Option<Look>,
+    /// Way that the learner has chosen; `None`: it was not asked, and does not learn from the call.
+    pub way: Option<Way>,
     /// Bytes that the caller does alone first, by libc; 0: none.
     pub first: usize,
     /// The last of them, whose time stands for libc's in reports.
     pub timed: usize,
-    /// Copier by which the stores are chosen; `None`: the copy may not be streamed.
-    pub copier: Option<Copier>,
-    pub pieces: Pieces,
+    pub copy_loop: CopyLoop,
     /// CPU use of the thread before the call; `None`: no sample is taken.
     pub cpu: Option<CpuUse>,
 }
@@ -49,41 +54,45 @@ impl Dispatcher {
         config: &'a Config,
         operation: &O,
         done: usize,
+        site: usize,
     ) -> Decision<'a> {
         let begun = sys::ticks();
         let learner = self.learner(match operation.kind() {
             Kind::Compares if self.differed.load(Ordering::Relaxed) => Kind::Differing,
             kind => kind,
         });
-        learner.note_begin(begun);
-        let back_to_back = learner.is_back_to_back(begun);
+        learner.note_begin();
         let by = self.engine_for(config, operation);
         let mut decision = Decision {
             config,
             begun,
             done,
+            site,
             learner,
-            back_to_back,
+            back_to_back: learner.is_back_to_back(begun),
             by,
-            cell: learner.cell(operation.len(), back_to_back),
+            cell: learner.base(site, operation.len()),
+            calls: 0,
             real_time: (by == Err(Fallback::RealTime)).then_some(true),
             fresh: None,
-            verdict: None,
+            look: None,
+            way: None,
             first: 0,
             timed: 0,
-            copier: None,
-            pieces: Pieces::All(CopyLoop::Ordinary),
+            copy_loop: config.copy_loop.unwrap_or(CopyLoop::Ordinary),
             cpu: None,
         };
-        decision.look_for_fresh_memory(operation);
-        if self.learns(config) {
-            decision.ask_learner(operation);
+        if !decision.cell.was_near() {
+            decision.look_for_fresh_memory(operation);
         }
+        let learns = self.learns(config);
+        let ways = decision.ways(operation, learns, self.callers.are_several());
+        decision.choose_way(operation, ways);
+        decision.calls = decision.cell.count();
         if decision.by.is_ok() && decision.is_real_time() {
-            (decision.by, decision.verdict) = (Err(Fallback::RealTime), None);
+            (decision.by, decision.way) = (Err(Fallback::RealTime), None);
         }
-        decision.choose_first(operation);
-        decision.choose_stores(operation, self.callers.are_several());
+        decision.choose_first(operation, learns);
         decision.look_at_cpu();
         decision
     }
@@ -145,11 +154,10 @@ impl Decision<'_> {
     /// Detects fresh memory. Such a call is always shared, for the sake of its page faults, and not
     /// learned from: often its first bytes are resident and the rest is not.
     fn look_for_fresh_memory(&mut self, operation: &impl Operation) {
-        let (len, by_libc) = (operation.len(), self.by.is_err() || !self.cell.is_shared());
+        let len = operation.len();
         match self.by {
             Ok(EngineKind::Other(_) | EngineKind::Beside(_))
             | Err(Fallback::Overlap | Fallback::Off) => {}
-            _ if by_libc && self.cell.libc_is_fault_free() => {}
             Err(Fallback::Busy) if self.learner.is_unasked() => {}
             _ => {
                 let may_be_fresh = |_: &usize| len >= FRESH_FROM && !self.is_real_time();
@@ -165,74 +173,108 @@ impl Decision<'_> {
         }
     }
 
-    /// Asks the learner whether sharing pays, and how many bytes are timed first. The cell does not
-    /// learn from calls that go to libc for another reason.
-    fn ask_learner(&mut self, operation: &impl Operation) {
-        if !self.by.is_ok_and(|by| !by.is_beside()) {
+    /// Returns the ways that the call could take; none: it is not the learner's to choose.
+    fn ways(&self, operation: &impl Operation, learns: bool, several_callers: bool) -> Ways {
+        let (len, kind, stores) = (operation.len(), operation.kind(), self.config.copy_loop);
+        let may_stream = stores != Some(CopyLoop::Ordinary)
+            && matches!(kind, Kind::Copies | Kind::Fills)
+            && (stores.is_some() || len >= TRY_STREAM_FROM);
+        let mut ways = match self.by {
+            Ok(EngineKind::Beside(_)) => return Ways::empty(),
+            Ok(EngineKind::Other(_)) => Ways::SHARED,
+            Ok(EngineKind::Threads(_)) if !may_stream => Ways::SHARED,
+            Ok(EngineKind::Threads(_)) if stores.is_some() => Ways::STREAMED,
+            Ok(EngineKind::Threads(_)) => Ways::SHARED | Ways::STREAMED,
+            Err(Fallback::Overlap | Fallback::Off | Fallback::BelowMin | Fallback::RealTime) => {
+                return Ways::empty();
+            }
+            Err(_) => Ways::LIBC,
+        };
+        ways.set(Ways::LIBC, learns || self.by.is_err());
+        // The later cost of a copy is not known where copies of other threads come in between.
+        let is_alone = ways.contains(Ways::LIBC) && !matches!(self.by, Ok(EngineKind::Other(_)));
+        let may_be_small = self.by.is_ok() || len >= 4 * TRY_STREAM_FROM || !several_callers;
+        let streams_alone = is_alone && kind == Kind::Copies && may_stream && may_be_small;
+        ways.set(Ways::ALONE, streams_alone);
+        ways
+    }
+
+    /// Looks at the bytes, and asks the learner for the way.
+    fn choose_way(&mut self, operation: &impl Operation, ways: Ways) {
+        if self.fresh.is_some() || ways.is_empty() {
             return;
         }
-        let (cell, len) = (self.cell, operation.len());
-        let verdict = match self.fresh {
-            // Timed for a report only. An allocator has written to the first page.
-            Some(dst) if self.config.counts() && is_absent(dst + PAGE) => {
-                cell.decide_fresh(dst, len)
+        if ways.contains(Ways::LIBC)
+            && ways != Ways::LIBC
+            && let Some(task) = operation.as_task()
+        {
+            // SAFETY: the caller of `decide` will copy all of it.
+            self.look = unsafe { look(task, self.begun) };
+        }
+        if let Some(look) = self.look {
+            let was_near = self.cell.was_near();
+            let place = self.learner.place(self.site, operation.len(), look.distance());
+            if place == Place::Near {
+                self.by = Err(self.by.err().unwrap_or(Fallback::Learned));
+                return;
             }
-            Some(_) => Ok(0),
-            None => cell.decide(len, self.back_to_back),
+            if was_near {
+                self.look_for_fresh_memory(operation);
+                if self.fresh.is_some() {
+                    return;
+                }
+            }
+            let (len, begun) = (operation.len(), self.begun);
+            self.cell = self.learner.cell_at(self.site, len, place, look.ticks_for(len), begun);
+            self.cell.note_look(look.cost());
+        }
+        self.learner.close(self.cell, self.begun);
+        let len = operation.len();
+        let way = match self.by {
+            // CPUs may be idle again for the next call.
+            Err(why) if !matches!(why, Fallback::OneCpu | Fallback::Ranks) => {
+                self.cell.best_of(len, ways)
+            }
+            _ => self.cell.choose(len, ways),
         };
-        let may_stay = verdict.is_ok() && self.fresh.is_none() && operation.as_copy().is_some();
-        let rest = may_stay.then(|| self.learner.rest_speaks_against(len, cell)).flatten();
-        self.verdict = rest.is_none().then_some(verdict);
-        match rest.map_or(verdict, Err) {
-            Ok(first) => self.first = first,
-            Err(why) => self.by = Err(why),
+        self.way = Some(way);
+        if self.by.is_ok() && !way.is_shared() {
+            let is_best = self.cell.best() == Some(way);
+            self.by = Err(if is_best { Fallback::Learned } else { Fallback::Compared });
+        }
+        if matches!(way, Way::Alone | Way::Streamed) {
+            self.copy_loop = CopyLoop::Stream;
         }
     }
 
-    fn choose_first<O: Operation>(&mut self, operation: &O) {
-        let len = operation.len();
-        if self.config.counts() && self.fresh.is_none() && !operation.kind().is_by_kernel() {
-            self.first = self.cell.sample(self.first, len);
+    /// Chooses how many bytes the caller does first: those that the operation wants, and those whose time
+    /// stands for libc's, for reports and where there was no look.
+    fn choose_first<O: Operation>(&mut self, operation: &O, learns: bool) {
+        let (len, counts, calls) = (operation.len(), self.config.counts(), self.calls);
+        if self.by.is_err() {
+            return;
         }
-        let asked = self.first;
-        self.first = match self.by {
-            Ok(_) => self.first.max(O::FIRST).min(len / 2),
-            Err(_) => 0,
+        let asked = match self.fresh {
+            _ if !learns => 0,
+            // An allocator has written to the first page.
+            Some(dst) if counts && is_absent(dst + PAGE) => learn::sample_fresh(calls, dst, len),
+            Some(_) => 0,
+            None if counts && !operation.kind().is_by_kernel() => learn::sample(calls, len),
+            None if self.look.is_none() && self.way.is_some() => learn::first_bytes(calls, len),
+            None => 0,
         };
+        self.first = asked.max(O::FIRST).min(len / 2);
         self.timed = match self.fresh {
-            Some(dst) if asked > 0 => self.first.saturating_sub(Cell::untimed(dst)),
+            Some(dst) if asked > 0 => self.first.saturating_sub(learn::untimed(dst)),
             Some(_) => 0, // too few bytes to tell what its pages cost
             None => self.first,
-        };
-    }
-
-    fn choose_stores(&mut self, operation: &impl Operation, several_callers: bool) {
-        let len = operation.len();
-        self.copier = match (self.by, operation.kind()) {
-            // Pages that were just made are in the cache, where ordinary stores find them.
-            _ if self.fresh.is_some() => None,
-            (Ok(EngineKind::Threads(_)), Kind::Copies | Kind::Fills) if len >= STREAM_FROM => {
-                Some(Copier::Together)
-            }
-            (
-                Err(Fallback::Overlap | Fallback::Off | Fallback::BelowMin | Fallback::RealTime),
-                _,
-            ) => None,
-            // The later cost of a copy is not known where copies of other threads come in between.
-            (Err(_), Kind::Copies) if len < STREAM_FROM && several_callers => None,
-            (Err(_), Kind::Copies) if len >= STREAM_ALONE_FROM => Some(Copier::Alone),
-            _ => None,
-        };
-        self.pieces = match (self.config.copy_loop, self.copier) {
-            (None, Some(by)) => self.learner.stores(len, by).choose(len),
-            (copy_loop, _) => Pieces::All(copy_loop.unwrap_or(CopyLoop::Ordinary)),
         };
     }
 
     fn look_at_cpu(&mut self) {
         let by_libc = match self.by {
             Err(Fallback::Compared | Fallback::Starting) => true,
-            Err(Fallback::Learned) => self.cell.is_time_to_sample(),
+            Err(Fallback::Learned) => learn::is_time_to_sample(self.calls),
             _ => false,
         };
         let is_sample = by_libc && self.fresh.is_none() || self.by.is_ok() && self.timed > 0;

@@ -5,7 +5,7 @@
 //! few copies below 2 MiB and ends, as the child of a server that forks for each request does, would
 //! lose by it. So these stay with libc until they have taken `START_TICKS` together.
 
-use super::Dispatcher;
+use super::{Dispatcher, look};
 use crate::backend::engine::{CopyOptions, Handle};
 use crate::backend::threads::{self, workers};
 use crate::backend::{Refused, may_start};
@@ -209,6 +209,9 @@ impl Dispatcher {
         let (got, other) = (Ordering::Acquire, Ordering::Relaxed);
         if self.engine.compare_exchange(cold, starting, got, other).is_err() {
             return Err(Fallback::Starting);
+        }
+        if self.learns(config) {
+            look::measure_speed();
         }
         let settings = config.engine_settings();
         let is_recent = self.no_helper.is_recent();

@@ -33,9 +33,14 @@ impl Kind {
         matches!(self, Kind::Transfers | Kind::Reads)
     }
 
-    /// Returns the size from which calls are always timed, at a negligible cost. Looking at a file
-    /// and its buffer takes seven system calls, a fiftieth of a read of 1 MiB.
-    pub fn untimed_below(self) -> usize {
+    /// Returns whether what the program does after a call counts: the kernel's copies are judged alone.
+    pub fn counts_afterwards(self) -> bool {
+        matches!(self, Kind::Copies | Kind::Fills)
+    }
+
+    /// Returns the size below which calls that are libc's pass without a decision, most of them. Looking
+    /// at a file and its buffer takes seven system calls, a fiftieth of a read of 1 MiB.
+    pub fn passes_below(self) -> usize {
         match self {
             Kind::Copies | Kind::Fills => 1 << 20,
             Kind::Reads => 4 << 20,
@@ -66,6 +71,11 @@ pub trait Operation {
 
     /// Returns whether the bytes may be done in any order.
     fn is_in_any_order(&self) -> bool;
+
+    /// Returns the task, if it is work on memory of this process.
+    fn as_task(&self) -> Option<&Task> {
+        None
+    }
 
     /// Returns destination and source of a copy within this process, which any engine can make.
     fn as_copy(&self) -> Option<(usize, usize)> {
@@ -130,6 +140,10 @@ impl Operation for Task {
             Work::Fill => ends(self.dst),
             Work::Compare(_) => ends(self.dst) && ends(self.src),
         }
+    }
+
+    fn as_task(&self) -> Option<&Task> {
+        Some(self)
     }
 
     fn as_copy(&self) -> Option<(usize, usize)> {

@@ -3,12 +3,13 @@
 use super::Dispatcher;
 use super::decide::{CpuUse, Decision};
 use super::engine::EngineKind;
+use super::look::Look;
 use super::operation::{Kind, Operation};
 use super::perform::Completion;
 use crate::backend::libc as original;
 use crate::backend::threads::{Cost, workers};
 use crate::functions::Op;
-use crate::learn::{Copier, LARGE, SETTLING_TICKS, class};
+use crate::learn::{LARGE, SETTLING_TICKS, class};
 use crate::os::{cpus, sys};
 use crate::stats::file::Call;
 use crate::stats::samples::FRESH;
@@ -18,6 +19,9 @@ use core::sync::atomic::Ordering;
 /// Size from which copies, back to back, show how many workers add speed: long enough for all of
 /// them to come.
 const GAIN_FROM: usize = 16 << 20;
+
+/// Least bytes whose time tells what libc takes.
+const LEAST_TIMED: usize = 32 << 10;
 
 /// Returns the row of the statistics that a call belongs to.
 fn size_of_sample(decision: &Decision, len: usize) -> usize {
@@ -36,13 +40,9 @@ impl Dispatcher {
         let Decision { config, begun, done, learner, cell, .. } = *decision;
         let (now, len) = (sys::ticks(), operation.len());
         let whole = Cost { bytes: len - done, ticks: now.wrapping_sub(begun) };
-        learner.note_end(now);
         let was_shared = completion.refused.is_none();
-        if operation.written().is_some() && decision.fresh.is_none() {
-            let by = if was_shared { Copier::Together } else { Copier::Alone };
-            let is_chosen = decision.copier == Some(by) && config.copy_loop.is_none();
-            let chosen = is_chosen.then_some(decision.pieces);
-            learner.note_copy(by, chosen, whole, &completion.seen, now);
+        if was_shared {
+            learner.note_workers_awake(now);
         }
         let overlapped = self.callers.note(begun, now);
         // A system call cannot be taken back from a worker that does not run, so its caller has
@@ -64,29 +64,29 @@ impl Dispatcher {
             tells = self.differed.swap(!is_whole, Ordering::Relaxed) != is_whole;
         }
         let as_decided = was_shared == decision.by.is_ok();
-        if let Some(verdict) = decision.verdict.filter(|_| tells && as_decided) {
-            if verdict.is_ok_and(|first| first > 0) && is_whole {
-                let [from, to] = completion.first;
-                let first = Cost { bytes: decision.first, ticks: to.wrapping_sub(from) };
-                let bytes = whole.bytes - decision.first;
-                let rest = Cost { bytes, ticks: now.wrapping_sub(to) };
-                cell.record_pair(first, rest);
-                if decision.back_to_back && len >= GAIN_FROM {
-                    workers::note_gain(rest.times_as_fast_as(first));
-                }
+        if let Some(way) = decision.way.filter(|_| tells && as_decided) {
+            let [from, to] = completion.first;
+            let first = Cost { bytes: decision.first, ticks: to.wrapping_sub(from) };
+            if decision.look.is_none() && first.bytes >= LEAST_TIMED && is_whole {
+                cell.note_look(first);
             }
-            cell.record(verdict, whole, completion.seen.waited, decision.back_to_back);
-        }
-        if !was_shared {
-            cell.note_libc(whole);
+            let look = decision.look.map_or(first, Look::cost);
+            if decision.back_to_back && len >= GAIN_FROM && was_shared && look.bytes > 0 {
+                workers::note_gain(whole.times_as_fast_as(look));
+            }
+            match operation.kind().counts_afterwards() {
+                true => learner.open(cell, decision.site, way, whole, now),
+                false => cell.record(way, whole),
+            }
         }
         let is_left = matches!(
             decision.by,
             Err(Fallback::Learned | Fallback::OneCpu | Fallback::Ranks | Fallback::Busy)
         );
-        let is_short = whole.bytes < operation.kind().untimed_below();
-        if is_left && is_short && decision.back_to_back && !config.counts() {
-            self.callers.expect(learner.leave_untimed(whole, decision.verdict.is_none()));
+        let is_short = whole.bytes < operation.kind().passes_below();
+        // A copy that was looked at may be near now and far next.
+        if is_left && is_short && decision.look.is_none() && !config.counts() {
+            self.callers.expect(cell.let_pass(whole.ticks));
         }
         if completion.refused == Some(Fallback::Starting) {
             Self::note_unaided(whole.ticks);

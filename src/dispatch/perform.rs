@@ -3,11 +3,11 @@
 use super::Dispatcher;
 use super::decide::{Decision, preemptions};
 use super::engine::EngineKind;
+use super::look;
 use super::operation::Operation;
-use crate::backend::copy_loop::CopyLoop;
-use crate::backend::threads::{self, Pieces, Seen, workers};
+use crate::backend::threads::{self, Seen, workers};
 use crate::backend::{Refused, alone};
-use crate::learn::Copier;
+use crate::learn::Way;
 use crate::os::huge_pages::Region;
 use crate::os::sys;
 use crate::stats::{Fallback, Path};
@@ -35,7 +35,7 @@ impl Dispatcher {
         decision: &Decision,
         operation: &impl Operation,
     ) -> Completion {
-        let Decision { config, done, mut by, pieces, fresh, .. } = *decision;
+        let Decision { config, done, mut by, copy_loop, fresh, .. } = *decision;
         let fresh = fresh.is_some();
         let (mut from, mut first, mut sample) = (done, [0; 2], None);
         if decision.first > 0 {
@@ -76,8 +76,10 @@ impl Dispatcher {
             match (engine, rest) {
                 (EngineKind::Threads(workers), _) => {
                     let huge = region;
-                    operation
-                        .share(from, &threads::ShareOptions { workers, pieces, share, fresh, huge })
+                    operation.share(
+                        from,
+                        &threads::ShareOptions { workers, copy_loop, share, fresh, huge },
+                    )
                 }
                 (EngineKind::Other(other) | EngineKind::Beside(other), Some((dst, src))) => {
                     region.inspect(|region| region.make_pages(dst, len));
@@ -94,39 +96,39 @@ impl Dispatcher {
             }
             Err(why) => {
                 // SAFETY: the caller's promise; after a refusal nothing is under way.
-                let (streamed, answer, seen) =
-                    unsafe { self.by_caller(decision, operation, from, region) };
+                let (streamed, answer) = unsafe { by_caller(decision, operation, from, region) };
                 let path = if streamed { Path::Engine } else { Path::Libc(why) };
+                let seen = Seen::default();
                 Completion { path, refused: Some(why), answer, first, sample, huge, seen }
             }
         }
     }
+}
 
-    /// Does the rest without help; returns whether it was streamed, the answer, and what was
-    /// measured.
-    unsafe fn by_caller(
-        &self,
-        decision: &Decision,
-        operation: &impl Operation,
-        from: usize,
-        huge: Option<Region>,
-    ) -> (bool, isize, Seen) {
-        let ordinary = Pieces::All(CopyLoop::Ordinary);
-        let streams = decision.copier == Some(Copier::Alone) && decision.pieces != ordinary;
-        match operation.as_copy().filter(|_| streams) {
-            Some((dst, src)) => {
+/// Does the rest without help; returns whether it was streamed, and the answer.
+///
+/// # Safety
+/// What the program has promised of the operation.
+unsafe fn by_caller(
+    decision: &Decision,
+    operation: &impl Operation,
+    from: usize,
+    huge: Option<Region>,
+) -> (bool, isize) {
+    // SAFETY: the rest of the caller's ranges; those of a look do not overlap.
+    unsafe {
+        match (decision.way, operation.as_copy(), decision.look, operation.as_task()) {
+            (Some(Way::Alone), Some((dst, src)), ..) => {
                 let len = operation.len() - from;
-                huge.inspect(|region| region.make_pages(dst + from, len));
-                // SAFETY: the rest of the caller's ranges, which do not overlap.
-                let seen = unsafe { alone::copy(dst + from, src + from, len, decision.pieces) };
+                alone::copy(dst + from, src + from, len);
                 threads::note_caller_bytes(len);
-                (true, 0, seen)
+                (true, 0)
             }
-            None => {
-                // SAFETY: the rest of the caller's ranges.
-                let answer = unsafe { operation.by_libc(from, decision.fresh.is_some(), huge) };
-                (false, answer, Seen::default())
+            (_, _, Some(look), Some(task)) if from == 0 && decision.fresh.is_none() => {
+                look::finish(task, look);
+                (false, 0)
             }
+            _ => (false, operation.by_libc(from, decision.fresh.is_some(), huge)),
         }
     }
 }

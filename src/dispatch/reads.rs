@@ -9,7 +9,6 @@ use crate::backend::kernel_calls::streams::{self, StreamCall};
 use crate::backend::libc as original;
 use crate::config::Config;
 use crate::functions::{KERNEL_CALLS_FROM, Op};
-use crate::os::sys;
 use core::sync::atomic::Ordering;
 
 /// Bytes from which a read of a stream is shared where sizes are learned. Calls of stdio before and
@@ -30,12 +29,10 @@ impl Dispatcher {
             let learner = self.learner(Kind::Reads);
             if let Some((config, (_, total))) = config.zip(buffers)
                 && !config.counts()
-                && learner.passes_untimed(total, sys::ticks)
+                && learner.passes(call.site, total)
             {
                 // SAFETY: the caller's promise.
-                let answer = unsafe { call.pass_on() };
-                learner.note_end(sys::ticks());
-                return answer;
+                return unsafe { call.pass_on() };
             }
             let read = config.zip(buffers).and_then(|(config, buffers)| {
                 let read = FileRead::new(call, buffers, self.least(config))?;

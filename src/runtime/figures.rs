@@ -7,7 +7,9 @@ use crate::backend::engine::{Counts, Form, Handle};
 use crate::backend::threads;
 use crate::backend::threads::workers;
 use crate::config::{Config, Level, LiveFiles};
+use crate::dispatch::look;
 use crate::dispatch::operation::Kind;
+use crate::learn::{Context, Way};
 use crate::os::lock::TryLock;
 use crate::os::lookup::rare;
 use crate::os::text::{as_text, say_to};
@@ -237,20 +239,25 @@ pub(super) fn log(process: &Process, stderr: i32) {
         (None, None) => say(format_args!("{up}; no size gained by it yet")),
     }
     DISPATCHER.engines().for_each(|engine| engine.why_not(&say));
-    if process.config.log < Level::Debug {
+    if process.config.log < Level::Debug || look::cache_ticks() == 0 {
         return;
     }
+    say(format_args!("a look takes {} ticks in the cache", look::cache_ticks()));
     for kind in Kind::ALL {
-        for (size, back_to_back, cell, [series, pairs, afterwards, streaming]) in
-            DISPATCHER.learner(kind).known()
-        {
+        for (size, cell) in DISPATCHER.learner(kind).known() {
+            let [libc, alone, shared, streamed] = Way::ALL.map(|way| cell.cost(way));
             say(format_args!(
-                "from {size} bytes, {}: {}, {} {}; gain by series {series:.2}, by pairs \
-                 {pairs:.2}, with what follows {afterwards:.2}, of streaming stores {streaming:.2}",
-                if back_to_back { "back to back" } else { "after a pause" },
-                if cell.is_shared() { "shared" } else { "libc" },
+                "from {size} bytes{}: {} {}, best {}; ticks per MiB by libc {libc}, streamed by the caller \
+                 {alone}, shared {shared}, shared and streamed {streamed} (0: not tried)",
+                match cell.context() {
+                    context if context == Context::all() => ", between cache and memory, unused",
+                    Context::BETWEEN => ", between cache and memory",
+                    Context::UNUSED => ", unused",
+                    _ => "",
+                },
                 cell.calls(),
                 kind.name(),
+                cell.best().map_or("not known", Way::name),
             ));
         }
     }

@@ -188,7 +188,7 @@ impl<'a> Transfer<'a> {
         let (short, seen) =
             kernel_work::share(cut, workers, helpers, Claims::Spread, || (), None, &part)?;
         let Some(offset) = short else {
-            THREADS.note(seen.ordinary);
+            THREADS.note(seen.own);
             return Ok((self.total, seen));
         };
         threads::FAULTS.fetch_add(1, Ordering::Relaxed);

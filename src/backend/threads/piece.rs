@@ -2,21 +2,12 @@
 
 use super::queue::{ClaimedPiece, Shared, piece_is};
 use super::task::{LOOK, STEP, Task, Work};
-use crate::backend::copy_loop::{self, Copied, CopyLoop, Sequence, TakeBack};
+use crate::backend::copy_loop::{self, Copied, Sequence, TakeBack};
 use crate::backend::mode::Mode;
 
 /// Does a claimed piece in a way of its own; false: not all of it could be done. Workers call it
 /// too, so it keeps to the law of `worker`.
 pub type PieceFn<'a> = &'a (dyn Fn(&ClaimedPiece) -> bool + Sync);
-
-/// Returns which loop copies the piece.
-pub fn loop_of(claim: &ClaimedPiece) -> CopyLoop {
-    let mode = claim.copy.mode;
-    match mode.contains(Mode::ALTERNATE) && claim.index % 2 == 1 {
-        true => CopyLoop::Stream,
-        false => mode.copy_loop(),
-    }
-}
 
 /// Returns how many bytes the piece has; work of any kind counts its bytes itself.
 pub fn bytes_of(claim: &ClaimedPiece) -> usize {
@@ -57,7 +48,7 @@ pub fn run(shared: &Shared, claim: &ClaimedPiece, sequence: Option<&Sequence>) {
         }
         // SAFETY: claimed, so the poster waits for us inside its memcpy, whose ranges these are,
         // or takes the piece back.
-        copied = unsafe { part.run(loop_of(claim), take_back.as_ref()) };
+        copied = unsafe { part.run(posted.mode.copy_loop(), take_back.as_ref()) };
         at += part.len;
     }
     let what = match copied {

@@ -23,21 +23,13 @@ use core::sync::atomic::AtomicU64;
 pub struct ShareOptions {
     /// Worker threads, besides the caller; at most `MOST_WORKERS`.
     pub workers: usize,
-    pub pieces: Pieces,
+    pub copy_loop: CopyLoop,
     /// Part of each copy the caller does alone; `None`: it claims pieces like a worker.
     pub share: Option<f32>,
     /// Set if the destination was never written.
     pub fresh: bool,
     /// Where huge pages are made, if at all.
     pub huge: Option<Region>,
-}
-
-/// Which loops copy the pieces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pieces {
-    All(CopyLoop),
-    /// Ordinary and streaming stores in turn, to compare them.
-    Alternate,
 }
 
 /// Bytes, and the time they took.
@@ -65,26 +57,18 @@ impl Cost {
 /// Measurements of the caller in a shared copy.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
-    /// Cost of its own pieces, by the kind of stores.
-    pub ordinary: Cost,
-    pub streamed: Cost,
+    /// Cost of its own pieces.
+    pub own: Cost,
     /// Set if a worker took several times as long for a piece as the caller: its CPU is contended.
     pub late: bool,
-    /// Ticks spent waiting for pieces that others had begun, and doing them again.
-    pub waited: u64,
 }
 
 impl Seen {
     /// Adds what another chunk has shown.
     pub fn add(&mut self, more: &Self) {
-        for (sum, more) in
-            [(&mut self.ordinary, more.ordinary), (&mut self.streamed, more.streamed)]
-        {
-            sum.bytes += more.bytes;
-            sum.ticks += more.ticks;
-        }
+        self.own.bytes += more.own.bytes;
+        self.own.ticks += more.own.ticks;
         self.late |= more.late;
-        self.waited += more.waited;
     }
 }
 
@@ -165,11 +149,7 @@ unsafe fn share_chunk(
     workers::may_post()?;
     let held = SignalsHeld::while_copying().ok_or(Refused::System)?;
     signals::install_handlers()?;
-    let (copy_loop, alternate) = match how.pieces {
-        Pieces::All(copy_loop) => (copy_loop, Mode::empty()),
-        Pieces::Alternate => (CopyLoop::Ordinary, Mode::ALTERNATE),
-    };
-    let mode = Mode::for_new_pages(copy_loop)? | alternate | task.work.mode();
+    let mode = Mode::for_new_pages(how.copy_loop)? | task.work.mode();
     let shared = take_slot(how.workers)?;
     let marked = how.huge.and_then(|region| region.mark(task.dst, task.len, &held));
 
@@ -191,7 +171,7 @@ unsafe fn share_chunk(
         summon((task.len / CALL_EACH).clamp(1, how.workers) as u32);
     }
     // SAFETY: the caller's ranges; our handler stands in front.
-    let done_alone = unsafe { own.run(copy_loop, None) };
+    let done_alone = unsafe { own.run(how.copy_loop, None) };
     if done_alone == Copied::Differs {
         shared.cancel(0, shared.generation().load(Ordering::Relaxed));
     }
@@ -231,10 +211,9 @@ unsafe fn share_chunk(
         if answer != 0 {
             break;
         }
-        let (piece, begun) = (cut.piece(index), sys::ticks());
+        let piece = cut.piece(index);
         // SAFETY: part of the caller's ranges.
         answer = unsafe { task.retry(own.len + piece.offset, piece.len) };
-        seen.waited += sys::ticks().wrapping_sub(begun);
     }
     let offset = |index: usize| own.len + if index == 0 { 0 } else { cut.piece(index).offset };
     let (from, to) = match left.is_empty() {
@@ -287,9 +266,7 @@ pub fn work(
     let left = leave_the_rest(shared);
     let (begun, patience) = (sys::ticks(), SPIN_TICKS + 4 * quickest.unwrap_or(SPIN_TICKS));
     wait(shared, patience, how);
-    let waited = sys::ticks().wrapping_sub(begun);
-    seen.waited += waited.min(2 * patience); // longer: the caller itself did not run
-    seen.late |= quickest.is_some() && waited > patience;
+    seen.late |= quickest.is_some() && sys::ticks().wrapping_sub(begun) > patience;
     (own, left)
 }
 
@@ -313,10 +290,8 @@ fn claim_pieces(shared: &Shared, seen: &mut Seen, how: &WaitMode) -> (usize, Opt
         piece::run(shared, &claim, None);
         let then = core::mem::replace(&mut now, sys::ticks());
         let ticks = now.wrapping_sub(then);
-        let streamed = piece::loop_of(&claim) == CopyLoop::Stream;
-        let cost = if streamed { &mut seen.streamed } else { &mut seen.ordinary };
-        cost.bytes += len;
-        cost.ticks += ticks;
+        seen.own.bytes += len;
+        seen.own.ticks += ticks;
         own += len;
         quickest = Some(quickest.map_or(ticks, |before: u64| before.min(ticks)));
         if how.must_end() {
