@@ -198,12 +198,13 @@ fn children_of_multiprocessing_are_in_the_report() {
 fn signals_sent_to_the_command_reach_the_program() {
     let folder = in_memory();
     for (name, number) in [("TERM", 15), ("INT", 2), ("USR1", 10), ("HUP", 1)] {
-        let script = format!("trap 'echo caught; exit 7' {name}; echo ready; read line");
+        // bash runs a trap between two commands; a signal right before `read` would wait for its end.
+        let script =
+            format!("trap 'echo caught; exit 7' {name}; echo ready; while sleep 0.01; do :; done");
         let mut victim = Victim::start(adma(&folder).args(["bash", "-c", &script]));
         assert_eq!(victim.answer(), "ready");
         // SAFETY: a signal to a child of ours.
         unsafe { libc::kill(victim.child.id() as i32, number) };
-        // bash runs a trap when `read` was interrupted.
         assert_eq!(victim.answer(), "caught", "{name}");
         assert_eq!(victim.end().code(), Some(7));
     }
