@@ -185,9 +185,13 @@ impl Decision<'_> {
             Ok(EngineKind::Threads(_)) if !may_stream => Ways::SHARED,
             Ok(EngineKind::Threads(_)) if stores.is_some() => Ways::STREAMED,
             Ok(EngineKind::Threads(_)) => Ways::SHARED | Ways::STREAMED,
-            Err(Fallback::Overlap | Fallback::Off | Fallback::BelowMin | Fallback::RealTime) => {
-                return Ways::empty();
-            }
+            Err(
+                Fallback::Overlap
+                | Fallback::Off
+                | Fallback::BelowMin
+                | Fallback::RealTime
+                | Fallback::Starting,
+            ) => return Ways::empty(),
             Err(_) => Ways::LIBC,
         };
         ways.set(Ways::LIBC, learns || self.by.is_err());

@@ -25,15 +25,15 @@ const CHANGES: u32 = ONE + ONE / 32;
 /// Part by which the cost has moved when the next trial is due, that by which looks have, which vary more,
 /// and by how much the part of the cost that comes after the call.
 const MOVED: u32 = 5;
-const LOOK_MOVED: u32 = 3;
+const LOOK_MOVED: u32 = 2;
 const AFTERWARDS_MOVED: u32 = ONE / 4;
 /// A trial is due when this many times as much time has been spent as the last one has cost. Trials that
 /// change nothing double it, up to `MOST_DOUBLINGS` times.
 const PERIOD: u64 = 64;
 const MOST_DOUBLINGS: u32 = 3;
-/// Where costs have moved, a trial is due after `FIRST` samples. That doubles with each of these trials
-/// that has changed nothing: in some programs costs move all the time.
-const MOST_ALARMS: u32 = 6;
+/// Where costs have moved, a trial is due after `FIRST` samples, and after four times as many with each of
+/// these trials that has changed nothing: in some programs costs move all the time.
+const MOST_ALARMS: u32 = 3;
 
 /// Time after a call that counts, in multiples of what libc would have taken.
 const AFTERWARDS: u64 = 8;
@@ -301,7 +301,7 @@ impl Cell {
             return false;
         }
         let period = PERIOD << self.confirmed.load(Relaxed).min(MOST_DOUBLINGS);
-        let patience = FIRST << self.alarms.load(Relaxed).min(MOST_ALARMS);
+        let patience = FIRST << (2 * self.alarms.load(Relaxed).min(MOST_ALARMS));
         self.spent.load(Relaxed) >= self.price.load(Relaxed).saturating_mul(period)
             || self.since.load(Relaxed) >= patience && self.has_moved()
     }

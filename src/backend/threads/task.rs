@@ -10,7 +10,7 @@ use crate::backend::copy_loop::{Copied, CopyLoop, TakeBack, compare_until_taken_
 use crate::backend::libc as original;
 use crate::backend::mode::Mode;
 use crate::functions::Op;
-use crate::os::huge_pages::{self, Region};
+use crate::os::huge_pages::Region;
 use crate::os::sys;
 use crate::plan::{Cut, PAGE};
 
@@ -146,13 +146,17 @@ impl Task {
         }
     }
 
-    /// Does the task by libc's function, into huge pages that are made step by step.
+    /// Does the task by libc's function, into huge pages that are made one by one: the cache still holds
+    /// a part of each when it is written.
     unsafe fn alone_into_huge(&self, region: &Region) {
-        for at in (0..self.len).step_by(huge_pages::STEP) {
-            let part = self.part(at, huge_pages::STEP.min(self.len - at));
+        let mut at = 0;
+        while at < self.len {
+            let step = (Cut::TABLE - (self.dst + at) % Cut::TABLE).min(self.len - at);
+            let part = self.part(at, step);
             region.make_pages(part.dst, part.len);
             // SAFETY: part of the caller's ranges.
             unsafe { part.call_libc() };
+            at += step;
         }
     }
 
