@@ -11,8 +11,8 @@
 //!             what the machine offers
 //! dispatch    decide: which way a large call takes; perform: goes it; outcome: what is noted of it;
 //!             operation: what can be shared; engine: its life; background: copies whose caller goes
-//!             on; callers: how many copy at once; learn: what measuring has shown;
-//!             marks: whether huge pages pay; stores: whether streaming does
+//!             on; callers: how many copy at once; look: where the bytes of a copy are; learn: which way
+//!             costs the program least; cell: for calls of one kind; marks: whether huge pages pay
 //! stats       lock-free counters of large calls, in a live file; modules: whose code an address is;
 //!             snapshot: all data of a report; report: writes it, by json and text
 //! config      the settings (their table: shared/); environment: reads them; programs: which are

@@ -44,6 +44,7 @@ const fn bench(name: &'static str, preload: bool, about: &'static str, run: Run)
 #[rustfmt::skip]
 pub const BENCHES: &[Bench] = &[
     bench("copy", true, "one copy at a time, cold and hot: libc, shim, and the ceiling", benches::copy::run),
+    bench("used", true, "whole loops that write, copy and read: steady, after others, by turns", benches::used::run),
     bench("first", false, "the first ten copies of a process, what it reaches later, short processes", benches::first::run),
     bench("fresh", true, "copies into memory never touched, with all CPUs and with one", benches::fresh::run),
     bench("memset", true, "one memset at a time: cold, hot, and of memory never touched", benches::others::memset),

@@ -19,3 +19,4 @@ pub mod short;
 pub mod small;
 pub mod start;
 pub mod syscall;
+pub mod used;
