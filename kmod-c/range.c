@@ -285,7 +285,8 @@ static bool adma_range_reap(struct adma_range *range)
 	}
 	for_each_set_bit(i, range->pinned, ADMA_RANGE_PAGES) {
 		struct page *page = range->pages[i];
-		bool locked = range->write && (!PageAnon(page) || PageSwapCache(page));
+		bool locked = range->write && (!PageAnon(page) ||
+					       folio_test_swapcache(page_folio(page)));
 
 		if (locked && !trylock_page(page))
 			return false;

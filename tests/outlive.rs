@@ -66,7 +66,7 @@ fn filter_that_kills_for_a_call_of_shared_copies_leaves_them_to_libc() {
 }
 
 /// Files of src/ with state that the child of a fork keeps, and why.
-const KEPT_BY_A_CHILD: [(&str, &str); 20] = [
+const KEPT_BY_A_CHILD: [(&str, &str); 21] = [
     ("backend/asynchronous/end.rs", "functions, set at start-up"),
     ("backend/asynchronous/per_process.rs", "its page is wiped by the kernel"),
     ("backend/kernel_calls/reads.rs", "a hint"),
@@ -82,6 +82,7 @@ const KEPT_BY_A_CHILD: [(&str, &str); 20] = [
     ("os/lookup.rs", "functions"),
     ("os/memory_policy.rs", "a fact of the machine"),
     ("os/process.rs", "claim_memory"),
+    ("dispatch/look.rs", "the speed of the machine"),
     ("os/signal_mask.rs", "handlers, which a child inherits"),
     ("os/sys.rs", "filters, which a child inherits"),
     ("stats/modules.rs", "a function"),
