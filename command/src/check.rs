@@ -22,8 +22,7 @@ pub struct CheckOptions {
     /// for programs
     #[arg(long)]
     json: bool,
-    /// the copy engines of this machine, their drivers, and what to type next;
-    /// loads nothing
+    /// copy engines here, their drivers, and what to type next
     #[arg(long, conflicts_with = "json")]
     engine: bool,
 }
