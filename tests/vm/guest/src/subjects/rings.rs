@@ -122,6 +122,8 @@ pub fn ring_of_the_driver_full_refuses_and_loses_nothing() -> Outcome {
     for _ in 0..PLACES / 4096 - 1 {
         under_way.push((device, device.start(&mut halves.pieces())?));
     }
+    // 3584 and a word: a user may not have as many requests on a channel as small ones would need.
+    under_way.push((device, device.start(&mut halves.pieces()[..56])?));
     // A transfer for each piece: none is taken in part, so no call has to wait for that.
     let mut slots = others.iter().flat_map(|device| std::iter::repeat_n(device, SLOTS));
     let mut submit = || -> Outcome<bool> {
