@@ -332,6 +332,29 @@ fn links_and_paths_of_the_guides_exist() {
     }
 }
 
+/// `tests/run support` makes the table from what the test commands have noted.
+#[test]
+fn support_table_is_that_of_the_results() {
+    let (table, _) = succeed(plain(root().join("tests/systems/results")).arg("table"));
+    let support = read("SUPPORT.md");
+    let shown = support.split("<!-- results -->\n").nth(1).expect("a marker");
+    let shown = shown.split("<!-- end of results -->\n").next().unwrap();
+    assert_eq!(shown.trim(), table.trim(), "run: tests/run support");
+    // Every result is in a row, and every row has one.
+    let results = read("tests/systems/results.csv");
+    let header = "kind,name,kernel,libc,cpu,suite,passed,failed,skipped,date";
+    assert_eq!(results.lines().next(), Some(header));
+    for line in results.lines().skip(1) {
+        let fields: Vec<&str> = line.split(',').collect();
+        assert_eq!(fields.len(), header.split(',').count(), "{line}");
+        let row = shown.lines().find(|row| {
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            cells.len() > 6 && cells[1..6] == fields[..5] && cells[6].contains(fields[5])
+        });
+        assert!(row.is_some(), "{line} is in no row");
+    }
+}
+
 /// Texts of the package `adma` link to nothing that only the source tree has.
 #[test]
 fn packaged_texts_point_to_what_is_installed() {
