@@ -240,7 +240,7 @@ void adma_chan_req_end(struct adma_chan_req *cr, bool dead)
 	if (cr->failed || left)
 		atomic64_or(cr->pieces, &job->failed);
 	else if (cr->sent)
-		ch->good++;
+		atomic_dec_if_positive(&ch->debt);
 	adma_chan_req_next_turn(cr);
 	list_move(&cr->list, &ch->free);
 	adma_job_put(job);

@@ -43,10 +43,6 @@ enum adma_stat {
 	ADMA_STAT_QUARANTINED,	/* quarantined after repeated errors */
 	ADMA_STAT_EXPORTS,	/* buffers exported */
 	ADMA_STAT_EXPORT_BYTES,	/* of ADMA_STAT_BYTES, between processes */
-	ADMA_STAT_HITS,		/* ranges found pinned */
-	ADMA_STAT_MISSES,	/* ranges not found pinned */
-	ADMA_STAT_EVICTIONS,	/* ranges retired to make room */
-	ADMA_STAT_INVALIDATIONS,	/* ranges whose mapping has changed */
 	ADMA_STATS,
 };
 
@@ -73,19 +69,17 @@ struct adma_channel {
 	 * were given up. While there are any, the driver may call us.
 	 */
 	atomic_t entries;
+	atomic_t debt;		/* of errors: see health.c */
 	struct adma_chan_req *req;	/* all of them, by number; 0 is the probe */
 
 	spinlock_t lock;	/* protects what follows, and the end of chan_reqs */
 	struct list_head reqs;	/* in flight, oldest first */
 	struct list_head free;	/* the others */
-	unsigned int good;	/* chan_reqs that ended well */
 	bool erred;		/* an error that the watch has not seen yet */
 
 	/* Written by the watch alone; others read the health. */
 	struct delayed_work watch;
 	enum adma_health health;
-	unsigned int errors;	/* without enough good chan_reqs between them */
-	unsigned int good_seen;	/* when it was last examined */
 	bool silent;		/* its last probe has not completed */
 	bool held;		/* the module, for what a probe has in flight */
 	void *probe_page;
@@ -219,6 +213,14 @@ void adma_chan_req_next_turn(struct adma_chan_req *cr);
 void adma_chan_req_end(struct adma_chan_req *cr, bool dead);
 void adma_channel_stopped(struct adma_channel *ch);
 void adma_job_put(struct adma_job *job);
+
+/* Returns how long a call may wait, in jiffies; 0: not at all. */
+static inline long adma_timeout_of(const struct adma_wait *arg)
+{
+	if (!arg->timeout_ns)
+		return 0;
+	return min_t(u64, nsecs_to_jiffies64(arg->timeout_ns) + 1, INT_MAX);
+}
 
 /* flight.c */
 bool adma_flight_any(const struct adma_flight *what);

@@ -17,7 +17,7 @@
 
 static int adma_info(struct adma_file *file, struct adma_info *arg)
 {
-	u64 sequence = READ_ONCE(file->sequence);
+	u64 sequence = READ_ONCE(file->requests.sequence);
 	struct adma_mem *mem = &file->mem;
 	unsigned int i, usable = 0;
 
@@ -31,7 +31,8 @@ static int adma_info(struct adma_file *file, struct adma_info *arg)
 			adma_ranges_retire(mem);
 			adma_channels_poll();
 			wait_event_killable_timeout(mem->wait,
-						    adma_requests_over(file, sequence),
+						    adma_requests_over(&file->requests,
+								       sequence),
 						    msecs_to_jiffies(ADMA_FORK_MS));
 			adma_mem_settle(mem, ADMA_FORK_MS);
 		}
@@ -52,10 +53,10 @@ static int adma_info(struct adma_file *file, struct adma_info *arg)
 		.max_pages = adma_page_limit(),
 		.keep_pages = READ_ONCE(mem->keep_pages),
 		.pages = atomic_long_read(&mem->pages),
-		.hits = atomic64_read(&mem->counts[ADMA_STAT_HITS]),
-		.misses = atomic64_read(&mem->counts[ADMA_STAT_MISSES]),
-		.evictions = atomic64_read(&mem->counts[ADMA_STAT_EVICTIONS]),
-		.invalidations = atomic64_read(&mem->counts[ADMA_STAT_INVALIDATIONS]),
+		.hits = atomic64_read(&mem->hits),
+		.misses = atomic64_read(&mem->misses),
+		.evictions = atomic64_read(&mem->evictions),
+		.invalidations = atomic64_read(&mem->invalidations),
 	};
 	return 0;
 }
@@ -122,18 +123,23 @@ static int adma_port(struct adma_file *file)
 	int fd;
 
 	kref_get(&file->mem.kref);
-	fd = anon_inode_getfd("[adma-port]", &adma_port_fops, file,
+	fd = anon_inode_getfd("[adma-port]", &adma_port_fops, &file->exports,
 			      O_RDWR | O_CLOEXEC);
 	if (fd < 0)
 		adma_mem_put(&file->mem);
 	return fd;
 }
 
+static struct adma_file *adma_file_of(const struct file *port)
+{
+	return container_of(port->private_data, struct adma_file, exports);
+}
+
 /* The calls of /dev/adma and of ports. */
 static long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
 {
 	bool port = filp->f_op == &adma_port_fops;
-	struct adma_file *file = filp->private_data;
+	struct adma_file *file = port ? adma_file_of(filp) : filp->private_data;
 	unsigned int nr = _IOC_NR(cmd);
 	union adma_arg arg;
 	u32 size;
@@ -158,10 +164,10 @@ static long adma_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
 		ret = adma_info(file, &arg.info);
 		break;
 	case ADMA_IOC_SUBMIT:
-		ret = adma_submit(filp, &adma_port_fops, &arg.submit);
+		ret = adma_submit(&file->requests, &adma_port_fops, &arg.submit);
 		break;
 	case ADMA_IOC_WAIT:
-		ret = adma_wait(file, &arg.wait);
+		ret = adma_wait(&file->requests, &arg.wait);
 		break;
 	case ADMA_IOC_EXPORT:
 		ret = adma_export(filp, &arg.export);
@@ -218,10 +224,10 @@ static const struct file_operations adma_fops = {
 
 static int adma_port_release(struct inode *inode, struct file *port)
 {
-	struct adma_file *file = port->private_data;
+	struct adma_exports *exports = port->private_data;
 
-	adma_exports_close(file, port);
-	adma_mem_put(&file->mem);
+	adma_exports_close(exports, port);
+	adma_mem_put(exports->mem);
 	return 0;
 }
 

@@ -10,12 +10,18 @@
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 
-#include "file.h"
+#include "export.h"
+
+void adma_exports_init(struct adma_exports *exports, struct adma_mem *mem)
+{
+	exports->mem = mem;
+	xa_init_flags(&exports->table, XA_FLAGS_ACCOUNT);
+}
 
 /* Puts the ranges once no request uses the buffer, or can any more. */
 static void adma_buf_put_ranges(struct adma_buf *buf)
 {
-	lockdep_assert_held(&buf->file->exports.xa_lock);
+	lockdep_assert_held(&buf->exports->table.xa_lock);
 	if (buf->requests || !buf->refuse)
 		return;
 	while (buf->nr) {
@@ -28,8 +34,8 @@ static void adma_buf_put_ranges(struct adma_buf *buf)
 
 static void adma_buf_unlist(struct adma_buf *buf)
 {
-	__xa_erase(&buf->file->exports, buf->id);
-	buf->file->nr_exports--;
+	__xa_erase(&buf->exports->table, buf->id);
+	buf->exports->nr--;
 	buf->listed = false;
 	WRITE_ONCE(buf->refuse, -ENOENT);
 	adma_buf_put_ranges(buf);
@@ -37,21 +43,20 @@ static void adma_buf_unlist(struct adma_buf *buf)
 
 static struct adma_buf *adma_buf_find(struct file *port, u64 id)
 {
-	struct adma_file *file = port->private_data;
-	struct adma_buf *buf = xa_load(&file->exports, id);
+	struct adma_exports *exports = port->private_data;
+	struct adma_buf *buf = xa_load(&exports->table, id);
 
 	return buf && buf->id == id && buf->port == port ? buf : NULL;
 }
 
 /* Voids the exports of a range that has died. */
-void adma_exports_void(struct adma_mem *mem, struct adma_range *range)
+void adma_exports_void(struct adma_exports *exports, struct adma_range *range)
 {
-	struct adma_file *file = adma_file_of(mem);
 	struct adma_buf *buf;
 	unsigned long id;
 
-	xa_lock(&file->exports);
-	xa_for_each(&file->exports, id, buf) {
+	xa_lock(&exports->table);
+	xa_for_each(&exports->table, id, buf) {
 		u64 at = range->index - adma_range_of(buf->addr);
 
 		if (at < buf->nr && buf->range[at] == range) {
@@ -59,31 +64,31 @@ void adma_exports_void(struct adma_mem *mem, struct adma_range *range)
 			adma_buf_put_ranges(buf);
 		}
 	}
-	xa_unlock(&file->exports);
+	xa_unlock(&exports->table);
 }
 
 /*
  * Takes back the exports of a port, without waiting; without a port, all of the
  * file's, and refuses new ones.
  */
-void adma_exports_close(struct adma_file *file, const struct file *port)
+void adma_exports_close(struct adma_exports *exports, const struct file *port)
 {
 	struct adma_buf *buf;
 	unsigned long id;
 
-	xa_lock(&file->exports);
+	xa_lock(&exports->table);
 	if (!port)
-		file->closed = true;
-	xa_for_each(&file->exports, id, buf) {
+		exports->closed = true;
+	xa_for_each(&exports->table, id, buf) {
 		if (!port || buf->port == port)
 			adma_buf_unlist(buf);
 	}
-	xa_unlock(&file->exports);
+	xa_unlock(&exports->table);
 }
 
 int adma_export(struct file *port, struct adma_export *arg)
 {
-	struct adma_file *file = port->private_data;
+	struct adma_exports *exports = port->private_data;
 	u64 addr = untagged_addr(arg->addr);
 	unsigned int i, pinned = 0;
 	struct adma_buf *buf;
@@ -93,33 +98,33 @@ int adma_export(struct file *port, struct adma_export *arg)
 	if (!arg->flags || !arg->len || arg->len > ADMA_MAX_LEN ||
 	    !access_ok(u64_to_user_ptr(addr), arg->len))
 		return -EINVAL;
-	if (READ_ONCE(file->closed))
+	if (READ_ONCE(exports->closed))
 		return -ESHUTDOWN;
 	buf = kvzalloc(struct_size(buf, range, adma_ranges_of(addr, arg->len)),
 		       GFP_KERNEL_ACCOUNT);
 	if (!buf)
 		return -ENOMEM;
-	buf->file = file;
+	buf->exports = exports;
 	buf->port = port;
 	buf->addr = addr;
 	buf->len = arg->len;
 	buf->flags = arg->flags;
-	ret = adma_ranges_get(&file->mem, addr, arg->len,
+	ret = adma_ranges_get(exports->mem, addr, arg->len,
 			      arg->flags & ADMA_EXPORT_WRITE, ADMA_EVERY_DEVICE,
 			      buf->range, &buf->nr, &pinned);
 	adma_ranges_refused(buf->range, buf->nr, ret);
 	if (ret == -EBUSY)
 		ret = -EFAULT;
-	xa_lock(&file->exports);
-	buf->id = ++file->last_export;
+	xa_lock(&exports->table);
+	buf->id = ++exports->last;
 	buf->listed = true;
-	file->nr_exports++;
+	exports->nr++;
 	if (!ret)
-		ret = __xa_insert(&file->exports, buf->id, buf,
+		ret = __xa_insert(&exports->table, buf->id, buf,
 				  GFP_KERNEL_ACCOUNT);
-	if (file->closed)
+	if (exports->closed)
 		ret = -ESHUTDOWN;
-	else if (file->nr_exports > ADMA_MAX_EXPORTS)
+	else if (exports->nr > ADMA_MAX_EXPORTS)
 		ret = -EAGAIN;
 	/* A range may have died before the export could be found. */
 	for (i = 0; i < buf->nr; i++) {
@@ -134,7 +139,7 @@ int adma_export(struct file *port, struct adma_export *arg)
 		adma_count(ADMA_STAT_EXPORTS, 1);
 		adma_buf_put_ranges(buf);
 	}
-	xa_unlock(&file->exports);
+	xa_unlock(&exports->table);
 	return ret;
 }
 
@@ -144,32 +149,32 @@ int adma_export(struct file *port, struct adma_export *arg)
  */
 int adma_unexport(struct file *port, struct adma_wait *arg)
 {
-	struct adma_file *file = port->private_data;
+	struct adma_exports *exports = port->private_data;
 	struct adma_flight what = {};
 	long limit = adma_timeout_of(arg);
 	struct adma_buf *buf;
 	long left;
 
 	arg->failed = 0;
-	xa_lock(&file->exports);
+	xa_lock(&exports->table);
 	buf = adma_buf_find(port, arg->id);
 	if (buf) {
 		WRITE_ONCE(buf->refuse, -ENOENT);
 		buf->requests++;	/* ours: it stays meanwhile */
 	}
-	xa_unlock(&file->exports);
+	xa_unlock(&exports->table);
 	if (!buf)
 		return -ENOENT;
 	what.buf = buf;
 	what.begun_by = jiffies;
 	left = adma_wait_for_flight(&what, limit, true);
-	xa_lock(&file->exports);
+	xa_lock(&exports->table);
 	buf->requests--;
 	if (left > 0 && buf->listed)
 		adma_buf_unlist(buf);
 	else
 		adma_buf_put_ranges(buf);
-	xa_unlock(&file->exports);
+	xa_unlock(&exports->table);
 	if (left > 0)
 		return 0;
 	if (left < 0)
@@ -182,7 +187,7 @@ struct adma_buf *adma_buf_enter(const struct file_operations *fops, int fd,
 				u64 id, u32 wanted)
 {
 	struct file *port = fget(fd);
-	struct adma_file *file;
+	struct adma_exports *exports;
 	struct adma_buf *buf;
 	int ret = -EBADF;
 
@@ -190,8 +195,8 @@ struct adma_buf *adma_buf_enter(const struct file_operations *fops, int fd,
 		return ERR_PTR(ret);
 	if (port->f_op != fops)
 		goto out_put_port;
-	file = port->private_data;
-	xa_lock(&file->exports);
+	exports = port->private_data;
+	xa_lock(&exports->table);
 	buf = adma_buf_find(port, id);
 	if (!buf)
 		ret = -ENOENT;
@@ -201,9 +206,9 @@ struct adma_buf *adma_buf_enter(const struct file_operations *fops, int fd,
 		ret = -EACCES;
 	if (!ret) {
 		buf->requests++;
-		kref_get(&file->mem.kref);
+		kref_get(&exports->mem->kref);
 	}
-	xa_unlock(&file->exports);
+	xa_unlock(&exports->table);
 out_put_port:
 	fput(port);
 	return ret ? ERR_PTR(ret) : buf;
@@ -211,11 +216,11 @@ out_put_port:
 
 void adma_buf_leave(struct adma_buf *buf)
 {
-	struct adma_file *file = buf->file;
+	struct adma_exports *exports = buf->exports;
 
-	xa_lock(&file->exports);
+	xa_lock(&exports->table);
 	buf->requests--;
 	adma_buf_put_ranges(buf);
-	xa_unlock(&file->exports);
-	adma_mem_put(&file->mem);
+	xa_unlock(&exports->table);
+	adma_mem_put(exports->mem);
 }

@@ -18,7 +18,7 @@
 static void adma_file_free(struct kref *kref)
 {
 	struct adma_mem *mem = container_of(kref, struct adma_mem, kref);
-	struct adma_file *file = adma_file_of(mem);
+	struct adma_file *file = container_of(mem, struct adma_file, mem);
 	unsigned int i;
 
 	mutex_lock(&adma_mems_lock);
@@ -32,12 +32,18 @@ static void adma_file_free(struct kref *kref)
 		if (file->words[i].page)
 			put_page(file->words[i].page);
 	}
-	adma_requests_free(file);
-	xa_destroy(&file->exports);
+	adma_requests_free(&file->requests);
+	xa_destroy(&file->exports.table);
 	put_pid(file->owner);
 	kfree(file);
 	/* Works that put the last reference are flushed before the module goes. */
 	module_put(THIS_MODULE);
+}
+
+/* A range of the file's memory has died. */
+static void adma_file_void(struct adma_mem *mem, struct adma_range *range)
+{
+	adma_exports_void(&container_of(mem, struct adma_file, mem)->exports, range);
 }
 
 static bool adma_file_idle(struct adma_file *file, const struct adma_flight *what)
@@ -82,7 +88,7 @@ int adma_file_release(struct inode *inode, struct file *filp)
 	struct adma_mem *mem = &file->mem;
 	long left;
 
-	adma_exports_close(file, NULL);
+	adma_exports_close(&file->exports, NULL);
 	adma_ranges_retire(mem);
 	if (task_tgid(current) == file->owner) {
 		left = adma_file_drain(file);
@@ -109,7 +115,7 @@ int adma_file_open(struct inode *inode, struct file *filp)
 	mem = &file->mem;
 	kref_init(&mem->kref);
 	mem->release = adma_file_free;
-	mem->died = adma_exports_void;
+	mem->died = adma_file_void;
 	mem->mm = current->mm;
 	mmgrab(mem->mm);
 	mem->cred = get_current_cred();
@@ -124,10 +130,11 @@ int adma_file_open(struct inode *inode, struct file *filp)
 	xa_init_flags(&mem->folios, XA_FLAGS_ACCOUNT);
 	mem->keep_pages = READ_ONCE(adma_keep_pages);
 	mem->words = file->words;
-	spin_lock_init(&file->lock);
+	spin_lock_init(&file->requests.lock);
+	file->requests.mem = mem;
+	adma_exports_init(&file->exports, mem);
 	refcount_set(&mem->active, 1);
 	file->owner = get_pid(task_tgid(current));
-	xa_init_flags(&file->exports, XA_FLAGS_ACCOUNT);
 	mutex_lock(&adma_mems_lock);
 	list_add_tail(&mem->all, &adma_mems);
 	mutex_unlock(&adma_mems_lock);

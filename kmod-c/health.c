@@ -28,13 +28,13 @@
 #include "channel.h"
 
 /*
- * Errors with fewer than ADMA_FORGIVEN good chan_reqs between them are counted. A
- * few are ignored; after each further one the channel is in quarantine for a while,
- * and in the end for good.
+ * An error is a debt that ADMA_ERROR good chan_reqs pay off, one by one. A channel
+ * that fails with more than ADMA_REST_DEBT rests in quarantine for a while; with more
+ * than ADMA_MAX_DEBT it is left out for good.
  */
-#define ADMA_FORGIVEN		64
-#define ADMA_PASSED_OVER	2
-#define ADMA_MAX_ERRORS		7
+#define ADMA_ERROR		64
+#define ADMA_REST_DEBT		(2 * ADMA_ERROR)
+#define ADMA_MAX_DEBT		(7 * ADMA_ERROR)
 #define ADMA_REST_MS		1000
 
 static bool adma_selftests;
@@ -171,7 +171,7 @@ static bool adma_in_trouble(struct adma_channel *ch)
 
 	spin_lock_irqsave(&ch->lock, irq);
 	trouble = ch->erred;
-	ch->errors += ch->erred;
+	atomic_add(ch->erred ? ADMA_ERROR : 0, &ch->debt);
 	ch->erred = false;
 	list_for_each_entry_safe(cr, next, &ch->reqs, list) {
 		/* Without a word only this ends it. */
@@ -212,9 +212,9 @@ static void adma_end_suspects(struct adma_channel *ch)
 /* Probes the channel and sets its health. Returns the pause, in ms. */
 static unsigned int adma_examine(struct adma_channel *ch, bool trouble)
 {
-	bool rests;
 	unsigned int i;
-	int ret;
+	int ret, debt;
+	bool rests;
 
 	if (ch->health == ADMA_UP)
 		WRITE_ONCE(ch->health, ADMA_QUARANTINED);
@@ -237,18 +237,16 @@ static unsigned int adma_examine(struct adma_channel *ch, bool trouble)
 		adma_end_suspects(ch);
 	else if (!list_empty(&ch->reqs))
 		return ADMA_WATCH_MS;
-	if (READ_ONCE(ch->good) - ch->good_seen >= ADMA_FORGIVEN)
-		ch->errors = 0;
-	ch->good_seen = READ_ONCE(ch->good);
 	if (ret)
-		ch->errors += ret == -EIO ? 4 : 2;
+		atomic_add((ret == -EIO ? 4 : 2) * ADMA_ERROR, &ch->debt);
+	debt = atomic_read(&ch->debt);
 	if (ch->health == ADMA_DISABLED)
 		return ADMA_REST_MS;
 	/* A channel that works after its quarantine is used again. */
-	rests = ret || (trouble && ch->errors > ADMA_PASSED_OVER);
+	rests = ret || (trouble && debt > ADMA_REST_DEBT);
 	if (rests)
 		adma_count(ADMA_STAT_QUARANTINED, 1);
-	if (ch->errors > ADMA_MAX_ERRORS) {
+	if (debt > ADMA_MAX_DEBT) {
 		dev_warn(ch->dev, "adma: %s is left out\n",
 			 dma_chan_name(ch->chan));
 		WRITE_ONCE(ch->health, ADMA_DISABLED);

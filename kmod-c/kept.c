@@ -102,7 +102,7 @@ static struct adma_range *adma_range_of_table(struct adma_mem *mem, u64 index,
 	if (!adma_keeps(mem))
 		return adma_range_new(mem, index, write);
 	range = adma_range_lookup(mem, index, write);
-	adma_count_for(mem, range ? ADMA_STAT_HITS : ADMA_STAT_MISSES);
+	atomic64_inc(range ? &mem->hits : &mem->misses);
 	if (range)
 		return range;
 	range = adma_range_new(mem, index, write);
@@ -157,7 +157,7 @@ static unsigned int adma_range_evict(struct adma_range *range)
 
 	if (!adma_range_retire(range))
 		return 0;
-	adma_count_for(mem, ADMA_STAT_EVICTIONS);
+	atomic64_inc(&mem->evictions);
 	return pages;
 }
 
@@ -255,7 +255,7 @@ static struct adma_range *adma_range_get(struct adma_mem *mem, u64 addr,
 
 	range = adma_range_find(mem, addr, len, write, device);
 	if (range) {
-		adma_count_for(mem, ADMA_STAT_HITS);
+		atomic64_inc(&mem->hits);
 		return range;
 	}
 	for (tries = 0; tries < ADMA_TRIES; tries++) {
@@ -289,7 +289,7 @@ bool adma_ranges_find(struct adma_mem *mem, u64 addr, u64 len, bool write,
 		      unsigned int device, struct adma_range **range,
 		      unsigned int *nr)
 {
-	unsigned int i, found = *nr;
+	unsigned int found = *nr;
 	u64 end = addr + len;
 	size_t part;
 
@@ -303,8 +303,7 @@ bool adma_ranges_find(struct adma_mem *mem, u64 addr, u64 len, bool write,
 		}
 		found++;
 	}
-	for (i = *nr; i < found; i++)
-		adma_count_for(mem, ADMA_STAT_HITS);
+	atomic64_add(found - *nr, &mem->hits);
 	*nr = found;
 	return true;
 }
@@ -409,7 +408,7 @@ static enum lru_status adma_shrink_one(struct list_head *item,
 	list_lru_isolate(list, item);
 	*pages -= min_t(unsigned long, *pages,
 			bitmap_weight(range->pinned, ADMA_RANGE_PAGES) ?: 1);
-	adma_count_for(mem, ADMA_STAT_EVICTIONS);
+	atomic64_inc(&mem->evictions);
 	atomic_dec(&mem->kept);
 	adma_range_put(range);
 	return LRU_REMOVED;

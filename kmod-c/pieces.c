@@ -104,7 +104,7 @@ static int adma_piece_begin(struct adma_request *req, unsigned int nr)
 	if (ret < 0)
 		return ret;
 	req->channel[nr] = ret;
-	return adma_words_get(&req->file->mem, ret);
+	return adma_words_get(req->mem, ret);
 }
 
 /* Puts the ranges of a part, whose place stays empty. */
@@ -127,7 +127,7 @@ static int adma_part_pin(struct adma_request *req, struct adma_part *part)
 	const struct adma_piece *piece = &req->piece[part->piece];
 	unsigned int device = adma_channels[part->channel].device;
 	struct adma_range **range = req->range + part->range;
-	struct adma_mem *mem = &req->file->mem;
+	struct adma_mem *mem = req->mem;
 	int ret = 0;
 
 	part->nr_ranges = 0;
@@ -150,7 +150,7 @@ static bool adma_part_find(struct adma_request *req, struct adma_part *part)
 	const struct adma_piece *piece = &req->piece[part->piece];
 	unsigned int device = adma_channels[part->channel].device;
 	struct adma_range **range = req->range + part->range;
-	struct adma_mem *mem = &req->file->mem;
+	struct adma_mem *mem = req->mem;
 
 	part->nr_ranges = 0;
 	if (adma_ranges_find(mem, piece->dst, piece->len, true, device, range,
@@ -281,7 +281,7 @@ unsigned int adma_pieces_check(struct adma_request *req, const struct adma_submi
 		return 0;
 	}
 	/* The caller copies what is refused: nothing of it should have been. */
-	req->whole = arg->flags || !adma_has_room(&req->file->mem, 2 * bytes / PAGE_SIZE);
+	req->whole = arg->flags || !adma_has_room(req->mem, 2 * bytes / PAGE_SIZE);
 	return nr;
 }
 
@@ -301,7 +301,7 @@ static int adma_request_enter(struct adma_request *req, const struct adma_submit
 		return PTR_ERR(buf);
 	req->buf = buf;
 	req->job.buf = buf;
-	req->job.owner[1] = &buf->file->mem;
+	req->job.owner[1] = buf->exports->mem;
 	return 0;
 }
 

@@ -268,7 +268,8 @@ static void adma_range_free(struct rcu_head *rcu)
 /*
  * Unmaps, unpins and frees it. Returns false if a dirtied page of a file, or of the
  * swap cache, is locked: a network or FUSE file system may keep it so without limit.
- * Other pages need no lock to be marked dirty.
+ * Other pages need no lock to be marked dirty: reclaim adds no pinned page to the swap
+ * cache, so one that is not in it stays out until it is unpinned.
  */
 static bool adma_range_reap(struct adma_range *range)
 {
@@ -409,7 +410,7 @@ static bool adma_range_invalidate(struct mmu_interval_notifier *notifier,
 	if (!hit)
 		return true;
 	if (adma_range_retire(range))
-		adma_count_for(range->mem, ADMA_STAT_INVALIDATIONS);
+		atomic64_inc(&range->mem->invalidations);
 	range->mem->died(range->mem, range);
 	/*
 	 * Transfers in flight hold a reference. Reclaim cannot take a pinned page,

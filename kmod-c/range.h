@@ -61,7 +61,10 @@ struct adma_mem {
 	refcount_t active;	/* the open file, and its requests */
 	unsigned long keep_pages;	/* high-water mark of the table */
 	unsigned long unmapped;	/* jiffies, not 0: the memory map is gone */
-	atomic64_t counts[ADMA_STATS];	/* of ranges */
+	atomic64_t hits;	/* ranges found pinned */
+	atomic64_t misses;	/* ranges not found pinned */
+	atomic64_t evictions;	/* ranges retired to make room */
+	atomic64_t invalidations;	/* ranges whose mapping has changed */
 
 	unsigned long hand;	/* where eviction goes on in the table */
 
@@ -155,12 +158,6 @@ static inline unsigned long adma_key(u64 index, bool write)
 static inline void adma_mem_put(struct adma_mem *mem)
 {
 	kref_put(&mem->kref, mem->release);
-}
-
-static inline void adma_count_for(struct adma_mem *mem, enum adma_stat what)
-{
-	atomic64_inc(&mem->counts[what]);
-	adma_count(what, 1);
 }
 
 /* hold.c */

@@ -3,7 +3,9 @@
 #ifndef ADMA_REQUEST_H
 #define ADMA_REQUEST_H
 
-#include "file.h"
+#include "export.h"
+
+#define ADMA_MAX_BYTES	SZ_64M	/* of a request */
 
 /* Progress on one side of a piece. */
 struct adma_side {
@@ -22,6 +24,14 @@ struct adma_part {
 	u64 len;
 };
 
+/* The requests of an open file. */
+struct adma_requests {
+	struct adma_mem *mem;	/* of the file */
+	spinlock_t lock;	/* protects sequence, ids and states of requests */
+	struct adma_request *slot[ADMA_SLOTS];	/* NULL: was never used */
+	u64 sequence;
+};
+
 /*
  * One slot of a file: the request it has in flight, then the next one.
  *
@@ -32,7 +42,8 @@ struct adma_part {
  */
 struct adma_request {
 	struct adma_job job;
-	struct adma_file *file;
+	struct adma_mem *mem;
+	struct adma_requests *all;	/* of the file */
 	enum { ADMA_FREE, ADMA_BUSY, ADMA_FAILED } state;
 	struct work_struct end;
 	unsigned int max_ranges;
@@ -63,6 +74,13 @@ struct adma_request {
 	struct adma_side src;
 	size_t xfer_len;	/* of the transfer that begins there */
 };
+
+/* request.c */
+int adma_submit(struct adma_requests *all, const struct file_operations *port,
+		struct adma_submit *arg);
+int adma_wait(struct adma_requests *all, struct adma_wait *arg);
+void adma_requests_free(struct adma_requests *all);
+bool adma_requests_over(struct adma_requests *all, u64 sequence);
 
 /* pieces.c */
 unsigned int adma_pieces_check(struct adma_request *req, const struct adma_submit *arg,

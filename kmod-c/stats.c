@@ -11,7 +11,6 @@
 static const char *const adma_stat_names[] = {
 	"copies", "bytes", "descriptors", "pins", "overlapped", "pinned_pages", "errors",
 	"timeouts", "ring_full", "quarantined", "exports", "export_bytes",
-	"hits", "misses", "evictions", "invalidations",
 };
 
 static_assert(ARRAY_SIZE(adma_stat_names) == ADMA_STATS);

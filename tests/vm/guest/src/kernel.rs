@@ -84,7 +84,6 @@ macro_rules! statistics {
 statistics! {
     copies bytes descriptors pins overlapped pinned_pages errors timeouts ring_full quarantined
     exports export_bytes
-    hits misses evictions invalidations
 }
 
 // ---- parameters ---------------------------------------------------------------------
