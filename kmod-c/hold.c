@@ -29,7 +29,7 @@ MODULE_PARM_DESC(idxd, "take the kernel queues of a DSA; never run on a real one
 /*
  * Serialises taking channels and giving them back. The notifiers take it with the
  * lock of their device held, so neither that nor a notifier's own is taken inside;
- * locks of queues come before it.
+ * locks of devices, and then those of their queues, come before it.
  */
 static DEFINE_MUTEX(adma_hold_lock);
 static bool adma_ending;	/* nothing is taken any more */
@@ -230,8 +230,8 @@ static bool adma_note_device(struct dma_chan *chan, void *param)
 }
 
 /*
- * Returns the entry of a device, if it is bound: that of its name, or while the
- * module is loaded a new one; NULL if there is none. Takes over the reference.
+ * Returns the entry of a device: that of its name, or while the module is loaded a
+ * new one; NULL if there is none. Takes over the reference.
  */
 static struct adma_device *adma_device_of(struct device *dev, bool loading)
 {
@@ -273,7 +273,7 @@ static struct adma_device *adma_device_of(struct device *dev, bool loading)
 	/* From here on an unbind calls our notifier, or is over. */
 	adma_settle_child(dev, NULL);
 	device_for_each_child(dev, device, adma_find_dsa);
-	return dev->driver ? device : NULL;
+	return device;
 }
 
 /* For a moment only: a DSA that is not freed keeps its number from the next one. */
@@ -364,7 +364,7 @@ static int adma_channel_take(struct adma_channel *ch, struct dma_chan *chan,
 	ch->health = ADMA_UP;
 	ch->silent = false;
 	ch->erred = false;
-	ch->errors = 0;
+	atomic_set(&ch->debt, 0);
 	WRITE_ONCE(ch->stopped, false);
 	WRITE_ONCE(ch->chan, chan);
 	ret = adma_health_init(ch);
@@ -447,9 +447,10 @@ static void adma_device_take(struct adma_device *device, bool loading)
 }
 
 /*
- * Takes the channels of a device, if it is bound; takes over the reference. idxd's
- * channels can be found before they are complete, and after they were freed: none of
- * its queues is bound or unbound meanwhile.
+ * Takes the channels of a device, if it is bound; takes over the reference. Neither the
+ * device nor a queue of idxd is bound or unbound meanwhile: a notifier that had come
+ * first would have found nothing to give back, and idxd's channels can be found before
+ * they are complete, and after they were freed.
  */
 static void adma_device_use(struct device *dev, bool loading)
 {
@@ -458,15 +459,18 @@ static void adma_device_use(struct device *dev, bool loading)
 
 	if (!device)
 		return;
-	device_for_each_child(device->dev, &dsa, adma_get_dsa);
+	dev = device->dev;
+	device_lock(dev);
+	device_for_each_child(dev, &dsa, adma_get_dsa);
 	if (dsa)
 		device_for_each_child(dsa, NULL, adma_queue_lock);
 	mutex_lock(&adma_hold_lock);
-	if (!adma_ending)
+	if (!adma_ending && dev->driver)
 		adma_device_take(device, loading);
 	mutex_unlock(&adma_hold_lock);
 	if (dsa)
 		device_for_each_child(dsa, NULL, adma_queue_unlock);
+	device_unlock(dev);
 	put_device(dsa);
 }
 

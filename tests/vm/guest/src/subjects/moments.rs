@@ -417,6 +417,15 @@ pub fn moment_unload_while_open_is_refused() -> Outcome {
     start().map(drop)
 }
 
+/// A kernel thread has no memory whose pages could be copied.
+pub fn moment_open_by_a_kernel_thread_is_einval() -> Outcome {
+    modules::load_client()?;
+    let found = fs::write("/sys/kernel/debug/adma_client_open", "1");
+    let errno = found.as_ref().err().and_then(std::io::Error::raw_os_error);
+    ensure_eq!(errno, Some(EINVAL.0), "errno of the open");
+    Ok(())
+}
+
 pub fn moment_open_and_close_in_a_loop_work() -> Outcome {
     for _ in 0..rounds(200) {
         Device::open()?.info()?;
