@@ -49,7 +49,7 @@ impl Folder {
             Self::open(path, allowed.into())
         })?;
         match folder.is_private() {
-            true if sys::is_in_memory(folder.fd) => Ok(folder),
+            true if sys::is_in_memory(folder.fd) == Some(true) => Ok(folder),
             true => Err(Unusable::NOT_IN_MEMORY),
             false => Err(Unusable::NOT_PRIVATE),
         }

@@ -104,7 +104,8 @@ impl Around {
     fn in_file(fd: i32, address: usize) -> Option<Self> {
         if !takes_list() {
             match query(fd, address) {
-                Err(libc::ENOTTY) => SHOWS_LIST.store(true, Relaxed),
+                // Not known to this kernel, or refused by a seccomp filter.
+                Err(libc::ENOTTY | libc::ENOSYS | libc::EPERM) => SHOWS_LIST.store(true, Relaxed),
                 found => {
                     let this = found.ok()??;
                     let at = |address: usize| query(fd, address).ok().flatten();

@@ -483,13 +483,14 @@ pub fn stat<R>(fd: i32, look: impl FnOnce(&libc::stat) -> R) -> Option<R> {
     }
 }
 
-/// Returns whether a descriptor stands for a file or folder that is in memory only (tmpfs, memfd).
-pub fn is_in_memory(fd: i32) -> bool {
+/// Returns whether a descriptor stands for a file or folder that is in memory only (tmpfs, memfd);
+/// `None`: the system does not say.
+pub fn is_in_memory(fd: i32) -> Option<bool> {
     let mut system = MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: the kernel fills it, and it is read only after it has.
     unsafe {
-        syscall!(SYS_fstatfs, fd, system.as_mut_ptr()) == 0
-            && system.assume_init_ref().f_type == libc::TMPFS_MAGIC
+        let answer = syscall!(SYS_fstatfs, fd, system.as_mut_ptr());
+        (answer == 0).then(|| system.assume_init_ref().f_type == libc::TMPFS_MAGIC)
     }
 }
 

@@ -69,7 +69,9 @@ pub unsafe fn find_pages(at: usize, size: usize) -> Result<()> {
 pub fn sealed_size(memory: &Fd) -> Option<(usize, bool)> {
     const SIZE_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
     seals(memory.raw()).ok().filter(|seals| seals & SIZE_SEALS == SIZE_SEALS)?;
-    if !sys::is_in_memory(memory.raw()) {
+    // Memory of huge pages has larger blocks; for where fstatfs is refused.
+    let has_small_blocks = || sys::stat(memory.raw(), |stat| stat.st_blksize as usize == PAGE);
+    if !sys::is_in_memory(memory.raw()).or_else(has_small_blocks)? {
         return None;
     }
     let size = sys::stat(memory.raw(), |stat| stat.st_size as usize)?;
@@ -79,7 +81,8 @@ pub fn sealed_size(memory: &Fd) -> Option<(usize, bool)> {
 
 /// Allocates all pages of a memfd now, so that touching one later cannot kill the process.
 ///
-/// In steps: until Linux 6.12 a signal ends the call and gives back what it has allocated.
+/// In steps: until Linux 6.12 a signal ends the call and gives back what it has allocated. Where a
+/// seccomp filter refuses it, the pages are found in a mapping.
 pub fn fill_with_pages(memory: &Fd, size: usize) -> Result<()> {
     const STEP: usize = 256 << 10;
     let mut from = 0;
@@ -87,11 +90,22 @@ pub fn fill_with_pages(memory: &Fd, size: usize) -> Result<()> {
         // SAFETY: no memory of ours.
         match unsafe { call!(SYS_fallocate, memory.raw(), 0, from, STEP.min(size - from)) } {
             Err(libc::EINTR) => {}
+            Err(libc::ENOSYS | libc::EPERM) => return fill_by_mapping(memory, size),
             Err(errno) => return Err(errno),
             Ok(_) => from += STEP,
         }
     }
     Ok(())
+}
+
+fn fill_by_mapping(memory: &Fd, size: usize) -> Result<()> {
+    let at = map_inherited(memory, size)?;
+    // SAFETY: just mapped with this size, and unmapped when nothing uses it any more.
+    unsafe {
+        let filled = find_pages(at as usize, size);
+        sys::unmap(at, size);
+        filled
+    }
 }
 
 /// Frees the pages of a writable mapping in all processes; they read as zeros afterwards. Needs no
