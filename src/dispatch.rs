@@ -21,13 +21,14 @@ use crate::backend::{ENGINES, libc as original, threads};
 use crate::config::{Backend, Config};
 use crate::functions::{KERNEL_CALLS_FROM, NEVER, Op};
 use crate::learn::{FLOOR, Learner, Place};
-use crate::os::mapped::{Zeroed, zeroed};
+use crate::os::mapped::zeroed;
 use crate::os::{process, sys};
 use crate::stats::{Fallback, Path, Statistics};
 use callers::Callers;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use engine::life;
 use operation::{Kind, Operation};
+use zerocopy::FromZeros;
 
 /// Size from which the kernel is asked whether the destination is fresh. Below it, asking costs as
 /// much as it can gain.
@@ -40,6 +41,7 @@ const FIRST_LOOK: usize = 32 << 10;
 /// Decides, performs and learns from every large call of the process. All zeros until `configure`, so
 /// that it takes no room in the library's file.
 #[repr(C)] // what start-up and exit touch comes first, on one page
+#[derive(FromZeros)]
 pub struct Dispatcher {
     /// Null until start-up.
     config: AtomicPtr<Config>,
@@ -80,9 +82,6 @@ pub struct Dispatcher {
     learners: [Learner; Kind::ALL.len()],
     pub recorder: Statistics,
 }
-
-// SAFETY: atomic numbers and parts that are zeros themselves; an engine that is `life::COLD`.
-unsafe impl Zeroed for Dispatcher {}
 
 impl Dispatcher {
     pub const fn new() -> Self {

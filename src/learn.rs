@@ -44,12 +44,12 @@ mod marks;
 use crate::backend::engine::tuning;
 use crate::backend::threads::Cost;
 use crate::backend::threads::workers::SPIN_TICKS;
-use crate::os::mapped::Zeroed;
 use crate::os::sys::{self, THREAD_SLOTS};
 use bitflags::bitflags;
 pub use cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use marks::Marks;
+use zerocopy::FromZeros;
 
 /// Size below which no copy is considered.
 pub const FLOOR: usize = 256 << 10;
@@ -199,6 +199,7 @@ impl Ways {
     }
 }
 
+#[derive(FromZeros)]
 pub struct Learner {
     cells: [Cell; CELLS],
     recent: [Recent; THREAD_SLOTS],
@@ -215,6 +216,7 @@ pub struct Learner {
 
 /// Data of a thread, on one cache line: a near call touches no other.
 #[repr(align(64))]
+#[derive(FromZeros)]
 struct Recent {
     /// Ticks at which the thread's last large copy ended that was not near.
     end: AtomicU64,
@@ -222,9 +224,6 @@ struct Recent {
     calls: AtomicU32,
     near: AtomicU32,
 }
-
-// SAFETY: consists of atomics, for which zero is a value.
-unsafe impl Zeroed for Learner {}
 
 /// Returns how much faster `b` is than `a`, in parts of `ONE`.
 fn ratio(a: u32, b: u32) -> u32 {

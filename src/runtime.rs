@@ -11,7 +11,7 @@ use crate::backend::{ENGINES, libc as original, signals};
 use crate::config::{Backend, Config, Level, LiveFiles};
 use crate::dispatch::Dispatcher;
 use crate::os::lookup::{self, rare};
-use crate::os::mapped::{Mapped, Zeroed};
+use crate::os::mapped::Mapped;
 use crate::os::once::Once;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::standard_error::StandardError;
@@ -24,6 +24,7 @@ use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use zerocopy::FromZeros;
 
 pub static DISPATCHER: Dispatcher = Dispatcher::new();
 #[unsafe(link_section = ".data")] // a page that start-up touches anyhow, as for the next
@@ -35,13 +36,11 @@ static PROCESS: Once<Process> = Once::new();
 /// Mapped at start-up if a report is wanted.
 static STACK: Mapped<Stack> = Mapped::new();
 
+#[derive(FromZeros)]
 struct Stack(UnsafeCell<[u128; 4096]>);
 
 // SAFETY: used by one thread, see `before_leaving`.
 unsafe impl Sync for Stack {}
-// SAFETY: bytes.
-unsafe impl Zeroed for Stack {}
-
 /// State that start-up keeps for exit, if there may be a report.
 struct Process {
     config: &'static Config,

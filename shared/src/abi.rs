@@ -4,6 +4,7 @@
 //! constant with the ones here.
 
 use core::mem::offset_of;
+use zerocopy::FromZeros;
 
 pub const ABI_VERSION: u32 = 3;
 pub const ALIGN: usize = 64;
@@ -66,7 +67,7 @@ pub struct Info {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, FromZeros)]
 pub struct Piece {
     pub dst: u64,
     pub src: u64,

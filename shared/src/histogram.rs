@@ -4,11 +4,13 @@
 
 use crate::{Counters, absorb_all};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use zerocopy::{FromBytes, IntoBytes};
 
 const HALF: usize = 32;
 const BUCKETS: usize = 2 * HALF + 58 * HALF;
 
 #[repr(C)] // lies in live files
+#[derive(FromBytes, IntoBytes)]
 pub struct Histogram {
     counts: [AtomicU64; BUCKETS],
     max: AtomicU64,
@@ -127,5 +129,29 @@ mod tests {
         histogram.clear();
         assert_eq!((histogram.count(), histogram.quantile(0.5), histogram.max()), (0, 0, 0));
         assert_eq!(histogram.buckets().count(), 0);
+    }
+    /// HdrHistogram's own package needs std; the library writes percentiles, too.
+    #[test]
+    fn quantiles_agree_with_hdrhistogram_within_a_bucket() {
+        let histogram = Histogram::ZERO;
+        let mut hdr = hdrhistogram::Histogram::<u64>::new(3).unwrap();
+        let mut random = 1u64;
+        for count in [1, 2, 7, 100, 5000] {
+            for _ in 0..count {
+                random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let value = (random >> 20) >> (random >> 59); // sizes of many powers of two
+                histogram.record(value);
+                hdr.record(value).unwrap();
+            }
+            for part in [0.0, 0.25, 0.5, 0.9, 0.99, 0.999, 1.0] {
+                let (ours, theirs) = (histogram.quantile(part), hdr.value_at_quantile(part));
+                // Upper edges of buckets, which are 1/32 and 1/1024 of the value wide.
+                let widths = [theirs / 1024, theirs / 32];
+                assert!(
+                    (theirs - widths[0]..=theirs + widths[1]).contains(&ours),
+                    "{part}: {ours} {theirs}"
+                );
+            }
+        }
     }
 }

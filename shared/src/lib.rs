@@ -33,23 +33,23 @@ pub mod worth;
 
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use zerocopy::{FromBytes, IntoBytes};
 
-/// A struct of atomic numbers.
+/// A struct of atomic numbers. The compiler checks that all zeros and any other bytes are a value, and that
+/// there is no padding between them.
 ///
 /// # Safety
-/// All zeros is a value, and so are any other bytes; the size is a multiple of eight.
-pub unsafe trait Counters: Sized {
+/// Every field is atomic: `clear` writes all of them through a shared reference.
+pub unsafe trait Counters: FromBytes + IntoBytes + Sized {
     const ZERO: Self = {
         assert!(size_of::<Self>().is_multiple_of(8) && align_of::<Self>() == 8);
-        // SAFETY: by this trait's promise.
+        // SAFETY: `FromBytes`: zeros are a value. (`new_zeroed` is no constant function.)
         unsafe { MaybeUninit::zeroed().assume_init() }
     };
 
     /// Returns the bytes of all numbers, to be filled from a file.
     fn bytes_mut(&mut self) -> &mut [u8] {
-        let bytes = core::ptr::from_mut(self).cast::<u8>();
-        // SAFETY: any bytes are a value, by this trait's promise.
-        unsafe { core::slice::from_raw_parts_mut(bytes, size_of::<Self>()) }
+        self.as_mut_bytes()
     }
 
     /// Returns a copy. Not beside other threads.
@@ -68,7 +68,8 @@ pub unsafe trait Counters: Sized {
 }
 
 /// A text of at most N bytes, padded with zeros.
-#[repr(C)]
+#[repr(transparent)]
+#[derive(FromBytes, IntoBytes)]
 pub struct Text<const N: usize>([AtomicU8; N]);
 
 impl<const N: usize> Text<N> {
@@ -86,7 +87,8 @@ impl<const N: usize> Text<N> {
 }
 
 /// Sums that grow together, as calls, bytes and ticks do.
-#[repr(C)]
+#[repr(transparent)]
+#[derive(FromBytes, IntoBytes)]
 pub struct Sums<const N: usize>([AtomicU64; N]);
 
 impl<const N: usize> Sums<N> {

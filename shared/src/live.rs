@@ -15,6 +15,7 @@ use crate::under_way::UnderWay;
 use crate::{Counters, Sums, Text, absorb_all};
 use core::cmp::Reverse;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use zerocopy::{FromBytes, IntoBytes};
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"adma-liv");
 /// Changes with the layout and with the table of functions, which are counted by position; the
@@ -33,6 +34,7 @@ pub const LONGEST_EXE: usize = 256;
 pub const LONGEST_COMMAND: usize = 256;
 
 #[repr(C)]
+#[derive(FromBytes, IntoBytes)]
 pub struct Live {
     pub head: Head,
     pub control: Control,
@@ -45,6 +47,7 @@ pub struct Live {
 
 /// Description of the process. Written once, except for how the process has ended.
 #[repr(C)]
+#[derive(FromBytes, IntoBytes)]
 pub struct Head {
     /// Stored last: without it the file is still being made.
     pub magic: AtomicU64,
@@ -90,6 +93,7 @@ pub const NO_STATUS: u32 = u32::MAX;
 /// Settings that the user changes in the running process. All zeros: those of its environment. The
 /// command writes them; the library reads, checks and applies them at the next large copy.
 #[repr(C)]
+#[derive(FromBytes, IntoBytes)]
 pub struct Control {
     /// Number that differs with every change, stored last.
     pub change: AtomicU32,
@@ -110,6 +114,7 @@ impl Control {
 
 /// Counters from elsewhere, published here now and then, at the latest when the process ends.
 #[repr(C)]
+#[derive(FromBytes, IntoBytes)]
 pub struct Facts {
     /// Engine that is up, encoded by `word`.
     pub backend: AtomicU64,
@@ -132,6 +137,7 @@ pub struct Facts {
 
 /// Sizes and times of the copies that took one path.
 #[repr(C)]
+#[derive(FromBytes, IntoBytes)]
 pub struct Flow {
     pub sizes: Histogram,
     /// Times in ticks; reports convert them to nanoseconds.
@@ -147,6 +153,7 @@ const SPEEDS: usize = 28;
 pub type Calls = Sums<2>;
 
 #[repr(C)]
+#[derive(FromBytes, IntoBytes)]
 pub struct Recorder {
     pub engine: Flow,
     /// Bytes carried by the engine.

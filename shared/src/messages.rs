@@ -2,6 +2,7 @@
 
 use crate::{Counters, absorb_all};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Ways of a message.
 #[derive(Clone, Copy)]
@@ -35,6 +36,7 @@ const NUMBERS: usize = 2 * (DIRECTIONS.len() + REGIMES.len()) + MEANS.len();
 
 /// Messages and bytes of each direction and of each regime, and bytes of each means.
 #[repr(C)]
+#[derive(FromBytes, IntoBytes)]
 pub struct MessageCounts([AtomicU64; NUMBERS]);
 
 /// Sums of all messages: names with messages and bytes.

@@ -6,6 +6,7 @@
 
 use crate::{Sums, absorb_all};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Size classes of the learner, and one column for memory that was never written.
 pub const SIZES: usize = 8;
@@ -15,6 +16,7 @@ pub const KINDS: usize = 6;
 pub const KEPT: usize = 32;
 
 #[repr(C)] // lies in live files
+#[derive(FromBytes, IntoBytes)]
 pub struct Samples {
     pub rows: [Row; KINDS * SIZES],
     /// Ticks of shared calls during which a large call of another thread has ended.
@@ -28,6 +30,7 @@ pub struct Samples {
 
 /// Calls of one kind and size.
 #[repr(C)]
+#[derive(FromBytes, IntoBytes)]
 pub struct Row {
     /// Shared calls, their bytes and ticks.
     pub shared: Sums<3>,

@@ -5,6 +5,7 @@
 
 use crate::{Counters, Sums, Text};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use zerocopy::{FromBytes, IntoBytes};
 
 const SITES: usize = 64;
 const MODULES: usize = 16;
@@ -13,6 +14,7 @@ const NAME: usize = 244;
 const PROBES: usize = 8;
 
 #[repr(C)] // lies in live files
+#[derive(FromBytes, IntoBytes)]
 pub struct Sites {
     sites: [Site; SITES],
     /// Calls that found no entry.
@@ -21,6 +23,7 @@ pub struct Sites {
 }
 
 #[repr(C)]
+#[derive(FromBytes, IntoBytes)]
 struct Site {
     /// Return address; 0: free.
     address: AtomicU64,
@@ -33,6 +36,7 @@ struct Site {
 }
 
 #[repr(C)]
+#[derive(FromBytes, IntoBytes)]
 struct Module {
     /// 0: free; 1: being written; 2: can be read.
     state: AtomicU32,

@@ -2,6 +2,7 @@
 
 use crate::Counters;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use zerocopy::{FromBytes, IntoBytes};
 
 pub const STEPS: usize = 64;
 /// Ticks of a step at first, as a power of two: less than a millisecond.
@@ -9,6 +10,7 @@ const FIRST: u64 = 20;
 const LAST: u64 = 63;
 
 #[repr(C)] // lies in live files
+#[derive(FromBytes, IntoBytes)]
 pub struct Timeline {
     /// Start of the first call and end of the last one, in ticks; 0: there was none.
     pub start: AtomicU64,

@@ -5,15 +5,18 @@
 
 use crate::Counters;
 use core::sync::atomic::{AtomicU64, Ordering::*};
+use zerocopy::{FromBytes, IntoBytes};
 
 const CALLS: usize = 16;
 
 #[repr(C)] // lies in live files
+#[derive(FromBytes, IntoBytes)]
 pub struct UnderWay {
     calls: [Call; CALLS],
 }
 
 #[repr(C)]
+#[derive(FromBytes, IntoBytes)]
 struct Call {
     thread: AtomicU64,
     begun: AtomicU64,

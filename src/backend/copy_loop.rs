@@ -20,6 +20,7 @@ use crate::os::sys;
 use core::arch::global_asm;
 use core::cell::UnsafeCell;
 use core::sync::atomic::AtomicU8;
+use zerocopy::FromZeros;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyLoop {
@@ -59,6 +60,7 @@ impl TakeBack {
 /// A worker's restartable sequence: the kernel's struct rseq, which it writes to after every
 /// preemption.
 #[repr(C, align(32))]
+#[derive(FromZeros)]
 pub struct Sequence(UnsafeCell<[u64; 4]>);
 
 // SAFETY: only the worker that has registered it, and the kernel on its behalf, touch it.

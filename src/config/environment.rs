@@ -8,7 +8,6 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char};
-use memchr::memchr;
 
 /// Reads the environment. In a program with raised privileges (AT_SECURE) the environment is
 /// another user's: everything stays at its default.
@@ -36,7 +35,7 @@ const RANKS: [&[u8]; 2] = [b"OMPI_COMM_WORLD_LOCAL_SIZE", b"MPI_LOCALNRANKS"];
 
 /// Applies one `NAME=value` of the environment; returns what is wrong with it.
 fn apply(config: &mut Config, variable: &[u8]) -> Option<String> {
-    let at = memchr(b'=', variable).unwrap_or(variable.len());
+    let at = variable.iter().position(|&byte| byte == b'=').unwrap_or(variable.len());
     let (name, value) = (variable.get(..at)?, variable.get(at + 1..).unwrap_or(b""));
     if RANKS.contains(&name) {
         let ranks = core::str::from_utf8(value).ok().and_then(|value| value.parse().ok());

@@ -4,7 +4,6 @@ use super::environment::environment;
 use crate::os::lookup::{Function, resolve_anywhere};
 use adma_shared::knobs::is_list_of_programs;
 use core::ffi::{CStr, c_char};
-use memchr::memrchr;
 
 /// Returns whether ADMA_ONLY, ADMA_NOT or valgrind leaves this program out. Asked before anything else, and
 /// without allocating: a program that is left out has nothing to do with us. Only for start-up.
@@ -83,7 +82,7 @@ fn names_of_program() -> [&'static [u8]; 2] {
             .map(|name| if name.is_null() { &b""[..] } else { CStr::from_ptr(name).to_bytes() })
     };
     [file, called].map(|name| {
-        let name = memrchr(b'/', name).and_then(|at| name.get(at + 1..)).unwrap_or(name);
+        let name = name.rsplit(|&byte| byte == b'/').next().unwrap_or(name);
         name.strip_prefix(b"-").unwrap_or(name) // a login shell
     })
 }

@@ -4,8 +4,8 @@
 //! each, and sharing only moves time between them; finding that out by calling workers costs time,
 //! too. So it is measured: the time of all calls over the time that has passed is their average
 //! number at once. Calls are not counted in and out, because a signal handler may jump out of one.
-use crate::os::mapped::Zeroed;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use zerocopy::FromZeros;
 
 /// Ticks of a window, a millisecond or two.
 const WINDOW: u64 = 1 << 22;
@@ -14,6 +14,7 @@ const CALLS: u64 = 4;
 
 /// Written with every call, so it has a cache line of its own.
 #[repr(align(64))]
+#[derive(FromZeros)]
 pub struct Callers {
     /// Ticks at which the window was begun.
     since: AtomicU64,
@@ -23,9 +24,6 @@ pub struct Callers {
     /// Average calls at once during the last window, in halves.
     at_once: AtomicU64,
 }
-
-// SAFETY: atomics.
-unsafe impl Zeroed for Callers {}
 
 impl Callers {
     /// Returns whether callers have more than half of the CPUs, so that not each can have a worker.

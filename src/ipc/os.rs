@@ -10,7 +10,7 @@ pub use sockets::*;
 
 use crate::ipc::claims::Role;
 use crate::os::brief_file;
-use crate::os::mapped::{Mapped, Zeroed};
+use crate::os::mapped::Mapped;
 use crate::os::sys::{self, syscall};
 use crate::plan::PAGE;
 use alloc::ffi::CString;
@@ -20,6 +20,7 @@ use alloc::vec::Vec;
 use core::ffi::{CStr, c_void};
 use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use zerocopy::FromZeros;
 
 /// A value, or an errno.
 pub type Result<T> = core::result::Result<T, i32>;
@@ -46,10 +47,8 @@ use call;
 /// Marks of our open descriptors, by number; 0: none. The child of a fork closes them, because an
 /// inherited socket would hide its parent's end from the peer. Two numbers 65536 apart share a
 /// place; the earlier one is then not closed.
+#[derive(FromZeros)]
 struct Descriptors([AtomicU64; 1 << 16]);
-
-// SAFETY: atomic numbers.
-unsafe impl Zeroed for Descriptors {}
 
 impl Descriptors {
     fn place(&self, number: i32) -> &AtomicU64 {

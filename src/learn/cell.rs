@@ -3,6 +3,7 @@
 
 use super::{Context, Cost, ONE, Place, STREAM_FROM, Way, Ways, add, blend, ratio};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use zerocopy::FromZeros;
 
 /// Samples after which the first trial begins: few copies of a short program are spent on it.
 const FIRST: u32 = 6;
@@ -50,6 +51,7 @@ const PASSES: u8 = 15;
 
 /// State of calls of one size from one site, whose bytes are in one place. All zeros: nothing is known.
 #[repr(C, align(64))] // a near call touches the first line only
+#[derive(FromZeros)]
 pub struct Cell {
     /// Site, place and size; 0: free.
     key: AtomicU64,
@@ -92,6 +94,7 @@ pub struct Cell {
 }
 
 /// The last call, until its thread makes the next one.
+#[derive(FromZeros)]
 struct Open {
     thread: AtomicU64,
     /// Calls of the thread until then.
@@ -104,6 +107,7 @@ struct Open {
 }
 
 /// Ways take turns, the best one first.
+#[derive(FromZeros)]
 struct Trial {
     /// Ways that take part; 0: there is no trial.
     ways: AtomicU32,
@@ -120,9 +124,6 @@ struct Trial {
     counts: [AtomicU32; Way::ALL.len()],
     samples: [[AtomicU32; KEPT]; Way::ALL.len()],
 }
-
-// SAFETY: consists of atomics, for which zero is a value.
-unsafe impl crate::os::mapped::Zeroed for Cell {}
 
 impl Cell {
     /// Returns whether the cell is for this key; a free one becomes it.

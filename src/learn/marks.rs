@@ -5,8 +5,8 @@
 //! times as long, for seconds after a large program had ended.
 
 use super::{Cost, ONE, add, blend, ratio};
-use crate::os::mapped::Zeroed;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use zerocopy::FromZeros;
 
 /// Gain for which huge pages are given up: reading and freeing them gains, too.
 const LEAVES: u32 = ONE + ONE / 3;
@@ -20,6 +20,7 @@ const ENOUGH: u32 = 2;
 /// Calls between two that try the other page size.
 const OTHERS: u32 = 32;
 
+#[derive(FromZeros)]
 pub struct Marks {
     /// Ticks per MiB; 0: not known.
     huge: AtomicU32,
@@ -29,9 +30,6 @@ pub struct Marks {
     /// Calls since the other page size was tried.
     since: AtomicU32,
 }
-
-// SAFETY: atomics.
-unsafe impl Zeroed for Marks {}
 
 impl Marks {
     /// Returns whether the next call is to have huge pages; counts it.

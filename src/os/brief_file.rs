@@ -10,7 +10,6 @@ use core::ffi::CStr;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicI32, AtomicU64};
-use memchr::Memchr;
 
 struct Entry {
     /// `FREE`, `TAKEN`, or the descriptor.
@@ -120,8 +119,8 @@ pub fn count_lines(path: &CStr, allowed: NoNewFilter) -> Option<u32> {
     let (mut room, mut lines) = (MaybeUninit::<[u8; 512]>::uninit(), 0); // may be a small stack
     while let got @ 1.. = file.read(room.as_mut_ptr().cast(), size_of_val(&room)) {
         // SAFETY: the kernel has filled this much.
-        let filled = unsafe { core::slice::from_raw_parts(room.as_ptr().cast(), got) };
-        lines += Memchr::new(b'\n', filled).count() as u32;
+        let filled: &[u8] = unsafe { core::slice::from_raw_parts(room.as_ptr().cast(), got) };
+        lines += filled.iter().filter(|&&byte| byte == b'\n').count() as u32;
     }
     Some(lines)
 }

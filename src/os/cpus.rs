@@ -9,7 +9,6 @@ use core::arch::{asm, x86_64::__cpuid_count};
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
 use core::num::NonZeroUsize;
-use memchr::memrchr;
 use once_cell::race::OnceNonZeroUsize;
 
 bitflags! {
@@ -292,7 +291,7 @@ fn by_quota(groups: &mut [u8], path: &mut [u8], allowed: NoNewFilter) -> Option<
             {
                 least = Some(least.map_or(quota, |least| least.min(quota)));
             }
-            match memrchr(b'/', group).and_then(|at| group.get(..at)) {
+            match group.iter().rposition(|&byte| byte == b'/').and_then(|at| group.get(..at)) {
                 Some(above) => group = above,
                 None => break,
             }

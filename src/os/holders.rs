@@ -6,15 +6,17 @@
 //! sent SIGBUS or SIGSEGV, which are never held, with `INTERRUPT` for its value. The handler
 //! (`signals`) then looks whether a signal is pending, and if so ends the copy loop.
 
-use super::mapped::{Zeroed, zeroed};
+use super::mapped::zeroed;
 use super::signal_mask::{self, signal_set};
 use super::sync::pause;
 use super::sys::{self, NoFilter, syscall};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use zerocopy::FromZeros;
 
 /// A thread that holds signals. Our signal must not arrive after it has let signals in again, so
 /// the sender takes `state`, and `leave` waits for it.
 #[repr(align(64))]
+#[derive(FromZeros)]
 pub struct Holder {
     state: AtomicU32,
     thread: AtomicI32,
@@ -32,9 +34,6 @@ pub struct Holder {
     /// Set when it got the signal while another one was pending.
     interrupted: AtomicBool,
 }
-
-// SAFETY: atomics.
-unsafe impl Zeroed for Holder {}
 
 mod state {
     pub const FREE: u32 = 0;

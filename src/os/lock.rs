@@ -1,10 +1,12 @@
 //! A lock that leaves errno alone and costs one atomic step when it is free; and a try-lock, which
 //! is the only kind for the hook.
 
+use super::mapped::Zeroed;
 use super::signal_mask::SignalsHeld;
 use super::sys;
 use core::sync::atomic::{AtomicU32, Ordering};
 use lock_api::{GuardSend, Mutex, MutexGuard, RawMutex};
+use zerocopy::FromZeros;
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
@@ -115,6 +117,9 @@ impl<T> Release for Held<'_, T> {
 
 /// A lock that is only tried: a thread that finds it taken does without.
 pub struct TryLock<T>(Mutex<Futex, T>);
+
+// SAFETY: a futex of zero is `FREE`, `T` has `FromZeros`, and a mutex of `lock_api` has no other field.
+unsafe impl<T: FromZeros + Send> Zeroed for TryLock<T> {}
 
 impl<T> TryLock<T> {
     pub const fn new(value: T) -> Self {

@@ -4,18 +4,26 @@
 use crate::os::sys;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
+use zerocopy::FromZeros;
 
+/// A value that begins as zeros and is shared by threads. Types derive `FromZeros`, by which the compiler
+/// checks every field; only types of other packages in a field need an implementation by hand.
+///
 /// # Safety
-/// All zeros is a valid value, and what changes is atomic or has a lock of its own.
+/// All zeros is a valid value.
 pub unsafe trait Zeroed: Sync {}
+
+// SAFETY: `FromZeros` says that all zeros is a valid value.
+unsafe impl<T: FromZeros + Sync> Zeroed for T {}
 
 /// Returns a value of zeros. A static of it takes no room in the file.
 pub const fn zeroed<T: Zeroed>() -> T {
-    // SAFETY: what implementing the trait promises.
+    // SAFETY: `Zeroed`: all zeros is a valid value.
     unsafe { core::mem::zeroed() }
 }
 
 /// A value of zeros in a mapping of its own, which stays for good.
+#[derive(FromZeros)]
 pub struct Mapped<T>(AtomicPtr<T>);
 
 impl<T: Zeroed> Mapped<T> {
@@ -54,10 +62,8 @@ mod tests {
     use super::*;
     use core::sync::atomic::AtomicU64;
 
+    #[derive(FromZeros)]
     struct Numbers([AtomicU64; 1000]);
-
-    // SAFETY: atomic numbers.
-    unsafe impl Zeroed for Numbers {}
 
     #[test]
     fn value_is_mapped_once_and_begins_with_zeros() {

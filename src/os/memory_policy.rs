@@ -9,10 +9,11 @@
 //! bits to spare. On a machine with one node nothing is asked, and neither is it under a seccomp
 //! filter, which may kill for it.
 
-use super::mapped::{Zeroed, zeroed};
+use super::mapped::zeroed;
 use super::sys::{NoFilter, syscall};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use zerocopy::FromZeros;
 
 /// Index in the table, which fits into `BITS` bits.
 pub type PolicyId = u32;
@@ -37,14 +38,12 @@ static SEVERAL_NODES: AtomicBool = AtomicBool::new(false);
 
 static TABLE: [PolicySlot; UNKNOWN as usize - 1] = [const { zeroed() }; UNKNOWN as usize - 1];
 
+#[derive(FromZeros)]
 struct PolicySlot {
     /// `FREE`, `TAKEN` while it is being written, or the mode plus one.
     state: AtomicU32,
     nodes: AtomicU64,
 }
-
-// SAFETY: atomics.
-unsafe impl Zeroed for PolicySlot {}
 
 impl PolicySlot {
     const FREE: u32 = 0;

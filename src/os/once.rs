@@ -1,9 +1,15 @@
 //! A value that start-up sets once and any thread reads.
+//!
+//! `once_cell::race` serves values that fit into a word (`cpus`) and boxes (`ipc/link`). This one holds larger
+//! values in place: a static of it allocates nothing, needs no second load, and is zeros at first. The cells of
+//! `once_cell` that hold any value wait for the thread that sets it, for which they need std or critical-section.
 
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU8, Ordering};
+use zerocopy::FromZeros;
 
+#[derive(FromZeros)]
 pub struct Once<T> {
     state: AtomicU8,
     value: UnsafeCell<MaybeUninit<T>>,

@@ -1,6 +1,9 @@
 //! Atomics and a word to sleep on: the real ones, or loom's when interleavings are explored.
 
 #[cfg(not(loom))]
+use zerocopy::FromZeros;
+
+#[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -26,6 +29,7 @@ pub fn take_bit(word: &AtomicU64, count: u32) -> Option<usize> {
 /// share.
 #[cfg_attr(not(loom), repr(transparent))]
 #[cfg_attr(loom, derive(Default))]
+#[cfg_attr(not(loom), derive(FromZeros))]
 pub struct Sleepable {
     word: AtomicU64,
     #[cfg(loom)]

@@ -7,7 +7,6 @@ use core::arch::asm;
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
-use memchr::memrchr;
 
 /// Result of a system call: a value, or the negated errno.
 pub type SysResult = isize;
@@ -519,7 +518,7 @@ pub fn read_link<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
 /// Returns word `number`, from 1, of /proc/PID/stat. The second is a name in parentheses that may
 /// hold anything.
 pub fn word_of_stat(stat: &[u8], number: usize) -> Option<i64> {
-    let rest = stat.get(memrchr(b')', stat)? + 1..)?;
+    let rest = stat.get(stat.iter().rposition(|&byte| byte == b')')? + 1..)?;
     let word = rest.split(|&byte| byte == b' ').nth(number - 2)?;
     core::str::from_utf8(word).ok()?.trim().parse().ok()
 }

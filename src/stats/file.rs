@@ -14,11 +14,11 @@ use super::modules;
 use crate::backend::{Refused, may_start};
 use crate::functions::Op;
 use crate::os::folder::{self, Folder, Unusable};
+use crate::os::once::Once;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::{process, sys};
 use adma_shared::Counters;
 use adma_shared::under_way::Entry;
-use alloc::boxed::Box;
 use alloc::ffi::CString;
 use alloc::vec::Vec;
 use core::ffi::CStr;
@@ -26,7 +26,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
 };
-use once_cell::race::OnceRef;
+use zerocopy::FromZeros;
 
 /// Ticks of a copy for each channel, about 13 µs, and number of shorter copies, after which facts
 /// are published. Reading a channel's counter can take a cache miss.
@@ -77,6 +77,7 @@ pub struct Call {
 }
 
 /// All zeros until it is configured.
+#[derive(FromZeros)]
 pub struct Statistics {
     /// Null until there is a file.
     file: AtomicPtr<Live>,
@@ -90,7 +91,7 @@ pub struct Statistics {
     failed: AtomicI32,
     /// Start of the process: ticks, CLOCK_MONOTONIC, and nanoseconds since the epoch.
     start: [AtomicU64; 3],
-    place: OnceRef<'static, Place>,
+    place: Once<Place>,
     private: Recorder,
     private_messages: MessageCounts,
 }
@@ -98,7 +99,7 @@ pub struct Statistics {
 impl Statistics {
     /// Sets where the file may be. Without this there is none.
     pub fn configure(&self, place: Place) {
-        let _ = self.place.set(Box::leak(Box::new(place))); // an error only means: was configured
+        self.place.set(place);
     }
 
     /// Notes the start of the process, or of the child of a fork.

@@ -4,11 +4,12 @@ use super::snapshot::Snapshot;
 use super::{json, text};
 use crate::config::Formats;
 use crate::os::lock::TryLock;
-use crate::os::mapped::{Mapped, Zeroed};
+use crate::os::mapped::Mapped;
 use crate::os::sys;
 use crate::os::text::{self as os_text, Text, say_to};
 use core::ffi::CStr;
 use core::fmt::{self, Write};
+use zerocopy::FromZeros;
 
 /// Room for a report: not on the stack, which may be a small one, and not from an allocator
 /// that the program may be inside of. Mapped at start-up where a report is wanted. Pages that
@@ -16,9 +17,7 @@ use core::fmt::{self, Write};
 #[unsafe(link_section = ".data")] // a page that start-up touches anyhow, and every fork reads
 pub static BUFFERS: Mapped<TryLock<ReportBuffers>> = Mapped::new();
 
-// SAFETY: a lock that is free, and bytes.
-unsafe impl Zeroed for TryLock<ReportBuffers> {}
-
+#[derive(FromZeros)]
 pub struct ReportBuffers {
     /// More than the longest report: five histograms with every bucket in use.
     report: [u8; 1 << 20],

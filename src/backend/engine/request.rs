@@ -1,9 +1,12 @@
 //! State of an asynchronous request of an engine.
 
 use crate::os::sync::{AtomicU32, AtomicU64, AtomicUsize};
+#[cfg(not(loom))]
+use zerocopy::FromZeros;
 
 /// One request. The meaning of its words differs by engine.
 #[cfg_attr(loom, derive(Default))]
+#[cfg_attr(not(loom), derive(FromZeros))]
 pub struct Request {
     /// Address of the engine's `Handle`.
     pub engine: AtomicUsize,

@@ -7,6 +7,7 @@
 use crate::os::sys;
 use crate::plan::PAGE;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use zerocopy::FromZeros;
 
 /// Moves an average towards a sample by one part in `weight`; 0 means no average yet. A sample above
 /// `most` times the average is an outlier, of a copy that was preempted, and counts as that.
@@ -19,6 +20,7 @@ pub fn blend(average: u64, sample: u64, weight: u64, most: u64) -> u64 {
 
 /// Ticks that the engine takes for a copy, by its size: one number for each power of two, because
 /// the fixed cost weighs more in small ones.
+#[derive(FromZeros)]
 pub struct CopyTimes([AtomicU64; 64]);
 
 impl CopyTimes {
@@ -53,7 +55,7 @@ impl CopyTimes {
 
 /// Ticks before the expected end at which a sleeper has to wake up: the latency of timers and of
 /// waking on this machine.
-#[derive(Default)]
+#[derive(FromZeros, Default)]
 pub struct Lead {
     ticks: AtomicU64,
     /// Consecutive times that it was too short.
@@ -99,7 +101,7 @@ impl Lead {
 }
 
 /// Most bytes of one request.
-#[derive(Default)]
+#[derive(FromZeros, Default)]
 pub struct Limit {
     now: AtomicUsize,
     most: AtomicUsize,
@@ -144,7 +146,7 @@ impl Limit {
 
 /// Part of a copy that the caller does while an engine does the rest, in 256ths. Both should finish
 /// together, so it is moved by `STEP` after every copy, between nothing and `MOST`.
-#[derive(Default)]
+#[derive(FromZeros, Default)]
 pub struct CallerShare<const MOST: u32, const STEP: u32>(AtomicU32);
 
 impl<const MOST: u32, const STEP: u32> CallerShare<MOST, STEP> {
@@ -164,7 +166,7 @@ impl<const MOST: u32, const STEP: u32> CallerShare<MOST, STEP> {
 }
 
 /// Two clocks read at once, for converting ticks to nanoseconds.
-#[derive(Default)]
+#[derive(FromZeros, Default)]
 pub struct Clock {
     ticks: AtomicU64,
     nanoseconds: AtomicU64,

@@ -2,8 +2,10 @@
 
 use super::CHANNELS;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use zerocopy::FromZeros;
 
 /// Counters for the report.
+#[derive(FromZeros)]
 pub struct Counts {
     pub channel_bytes: [AtomicU64; CHANNELS],
     pub caller_bytes: AtomicU64,

@@ -50,7 +50,7 @@ mod watch;
 mod wishes;
 
 use crate::backend::engine::tuning::{CallerShare, Clock, CopyTimes, Lead};
-use crate::os::mapped::{Zeroed, zeroed};
+use crate::os::mapped::zeroed;
 use crate::os::once::Once;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::{process, sys};
@@ -64,6 +64,7 @@ use slots::{CopySlot, slot};
 pub use unavailable::Unavailable;
 use watch::Watch;
 use wishes::{MISSED, Wish};
+use zerocopy::FromZeros;
 
 /// Number of streams.
 pub const CHANNELS: usize = 4;
@@ -90,6 +91,7 @@ mod state {
     pub const ENDED: u32 = 4;
 }
 
+#[derive(FromZeros)]
 pub struct Engine {
     state: AtomicU32,
     /// Set when the service thread has released everything.
@@ -126,12 +128,6 @@ pub struct Engine {
     pub buffers: AtomicBool,
     pub counts: Counts,
 }
-
-// SAFETY: atomic numbers and values that are not set; zeros are `state::OFF` and empty tables.
-unsafe impl Zeroed for Engine {}
-#[cfg(test)]
-// SAFETY: as of the engine that has them.
-unsafe impl Zeroed for Registrations {}
 
 /// One engine for the process: the driver's library is one, and so is its thread.
 pub static GPU: Engine = zeroed();

@@ -14,6 +14,7 @@
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+use zerocopy::FromZeros;
 
 /// Bytes that a small request registers.
 pub const LINE: usize = 2 << 20;
@@ -26,6 +27,7 @@ mod state {
     pub const STALE: u32 = 3;
 }
 
+#[derive(FromZeros)]
 pub struct Registration {
     start: AtomicUsize,
     end: AtomicUsize,
@@ -60,6 +62,7 @@ impl Registration {
     }
 }
 
+#[derive(FromZeros)]
 pub struct Registrations {
     /// Places that were ever used: all behind them are empty.
     places: AtomicUsize,

@@ -5,6 +5,7 @@ use super::{Engine, SLOTS};
 use crate::os::sync::take_bit;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicUsize};
+use zerocopy::FromZeros;
 
 /// States of a slot: free, posted, then one of the others, then free again.
 pub mod slot {
@@ -21,6 +22,7 @@ pub mod slot {
 }
 
 #[repr(align(64))]
+#[derive(FromZeros)]
 pub struct CopySlot {
     pub state: AtomicU32,
     /// Number of the copy; the words hold it when it is over.

@@ -34,6 +34,7 @@ use alloc::vec;
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize};
+use zerocopy::FromZeros;
 
 /// The kernel's interface, linux/userfaultfd.h.
 mod abi {
@@ -61,6 +62,7 @@ mod abi {
     const _: () = assert!(size_of::<Message>() == 32);
 }
 
+#[derive(FromZeros)]
 pub struct Watch {
     /// The descriptor plus one; 0: not open.
     fd: AtomicI32,

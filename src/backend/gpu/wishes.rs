@@ -5,8 +5,10 @@ use super::registrations::LINE;
 use crate::os::sys;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+use zerocopy::FromZeros;
 
 /// Range that copies have missed.
+#[derive(FromZeros)]
 pub struct Wish {
     /// 0: free. 1: being written. 2: for the service thread.
     pub state: AtomicU32,

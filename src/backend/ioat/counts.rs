@@ -3,8 +3,10 @@
 
 use super::abi;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use zerocopy::FromZeros;
 
 /// Counts of calls, copies, bytes and ticks.
+#[derive(FromZeros)]
 pub struct Counts {
     pub submits: AtomicU64,
     /// Calls to ask for the end of a request, where its words did not tell.

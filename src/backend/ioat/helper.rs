@@ -9,6 +9,7 @@ use crate::os::{brief_file, sys};
 use crate::plan::PAGE;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
+use zerocopy::FromZeros;
 
 pub const PATH: &CStr = c"/dev/adma";
 
@@ -33,6 +34,7 @@ pub fn counted(allowed: sys::NoNewFilter) -> Option<[(&'static str, u64); COUNTE
 /// Least descriptor numbers; the second is for a low limit.
 const LOWEST_NUMBERS: [i32; 2] = [sys::LEAST_KEPT, 60];
 
+#[derive(FromZeros)]
 pub struct Helper {
     /// Descriptor; 0: not open.
     fd: AtomicI32,

@@ -30,10 +30,11 @@ use crate::backend::engine::stretch::Stretch;
 use crate::backend::engine::tuning::{CallerShare, Clock, CopyTimes, Limit};
 use crate::backend::threads::workers;
 use crate::backend::{Refused, signals};
-use crate::os::mapped::{Zeroed, zeroed};
+use crate::os::mapped::zeroed;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::{process, sys};
 use crate::plan::{Cut, PAGE, Split};
+use zerocopy::FromZeros;
 pub use across::There;
 #[cfg(test)]
 pub(super) use asynchronous::ASK_AGAIN;
@@ -63,6 +64,7 @@ pub const LOST_AFTER: u64 = 25_000_000;
 /// Time that one status call waits; another one follows.
 const STATUS_NANOS: u64 = 1_000_000_000;
 
+#[derive(FromZeros)]
 pub struct Engine {
     pub helper: Helper,
     /// Number of channels; 0: not started.
@@ -83,9 +85,6 @@ pub struct Engine {
     clock: Clock,
     pub counts: Counts,
 }
-
-// SAFETY: atomic numbers and lists that belong to their takers; zeros are an engine not started.
-unsafe impl Zeroed for Engine {}
 
 /// One engine for the process: it has one file of the helper.
 pub static IOAT: Engine = zeroed();

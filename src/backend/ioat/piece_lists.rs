@@ -6,6 +6,7 @@ use crate::plan::Cut;
 use core::cell::UnsafeCell;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Relaxed, Release};
+use zerocopy::FromZeros;
 
 /// Channels of a copy: `used` of them from `first` on, in a circle of `all`.
 #[derive(Clone, Copy)]
@@ -27,6 +28,7 @@ impl Turn {
 }
 
 /// Memory for lists of pieces. Not on the stack, which may be a small one of a signal handler.
+#[derive(FromZeros)]
 pub struct PieceLists {
     /// Lists in use, one bit each.
     pub(super) taken: AtomicU64,
@@ -34,6 +36,7 @@ pub struct PieceLists {
 }
 
 #[repr(align(64))]
+#[derive(FromZeros)]
 struct PieceList(UnsafeCell<[abi::Piece; abi::MAX_PIECES]>);
 
 // SAFETY: only the thread that has taken a list touches it.

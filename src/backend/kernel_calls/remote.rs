@@ -24,12 +24,13 @@ use crate::backend::threads::{self, Seen};
 use crate::backend::{Refused, libc as original};
 use crate::functions::Op;
 use crate::os::lock::TryLock;
-use crate::os::mapped::{Mapped, Zeroed, zeroed};
+use crate::os::mapped::{Mapped, zeroed};
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::{process, sys};
 use crate::plan::{self, Cut, Piece};
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
+use zerocopy::FromZeros;
 
 static THREADS: TableThreads = zeroed();
 
@@ -49,10 +50,8 @@ pub struct TransferCall {
 const MOST_SEGMENTS: usize = 1024;
 #[unsafe(link_section = ".data")] // a page that start-up touches anyhow: every child looks at it
 static LONG: Mapped<TryLock<Lists<MOST_SEGMENTS>>> = Mapped::new();
-// SAFETY: a lock that is free, and room for anything.
-unsafe impl Zeroed for TryLock<Lists<MOST_SEGMENTS>> {}
-
 /// Room for both lists. Not cleared: that would be a call of memset.
+#[derive(FromZeros)]
 struct Lists<const N: usize> {
     local: [MaybeUninit<Segment>; N],
     remote: [MaybeUninit<Segment>; N],

@@ -8,9 +8,9 @@
 //! doubles. A step up that failed is tried again after twice as many calls.
 
 use crate::backend::threads::Cost;
-use crate::os::mapped::Zeroed;
 use crate::plan::Cut;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use zerocopy::FromZeros;
 
 const LEAST: u32 = 2;
 const MOST: u32 = 16;
@@ -18,6 +18,7 @@ const MOST: u32 = 16;
 const FIRST_STEP: u32 = 8;
 const LAST_STEP: u32 = 1024;
 
+#[derive(FromZeros)]
 pub struct TableThreads {
     /// Threads for each table, less `LEAST`.
     more: AtomicU32,
@@ -27,9 +28,6 @@ pub struct TableThreads {
     good: AtomicU32,
     patience: AtomicU32,
 }
-
-// SAFETY: numbers that are atomic; zeros mean what the fields say.
-unsafe impl Zeroed for TableThreads {}
 
 impl TableThreads {
     fn per_table(&self) -> u32 {

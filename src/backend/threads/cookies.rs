@@ -17,10 +17,12 @@
 use super::queue::{End, Posted, Slot, headcount};
 use crate::backend::engine::request::Request;
 #[cfg(not(loom))]
-use crate::os::mapped::{Mapped, Zeroed};
+use crate::os::mapped::Mapped;
 use crate::os::sync::{
     AtomicU32, AtomicU64, AtomicUsize, Ordering, Sleepable, Woken, fetch_to_change, take_bit,
 };
+#[cfg(not(loom))]
+use zerocopy::FromZeros;
 
 /// Most cookies and parts at once.
 pub const ENTRIES: usize = if cfg!(loom) { 2 } else { 4096 };
@@ -41,6 +43,7 @@ mod phase {
 type EntryLink = AtomicU32;
 
 #[cfg_attr(loom, derive(Default))]
+#[cfg_attr(not(loom), derive(FromZeros))]
 pub struct Entry {
     pub slot: Slot,
     state: Sleepable,
@@ -198,14 +201,8 @@ impl Entry {
     }
 }
 
-// SAFETY: atomic numbers; zeros are free entries.
-#[cfg(not(loom))]
-unsafe impl Zeroed for [Entry; ENTRIES] {}
-// SAFETY: atomic numbers, and no entries yet.
-#[cfg(not(loom))]
-unsafe impl Zeroed for Table {}
-
 #[cfg_attr(loom, derive(Default))]
+#[cfg_attr(not(loom), derive(FromZeros))]
 pub struct Table {
     #[cfg(not(loom))]
     entries: Mapped<[Entry; ENTRIES]>,

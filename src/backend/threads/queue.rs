@@ -37,13 +37,13 @@
 //! `begun`, and the thread that brings that to zero reports the end.
 
 use crate::backend::mode::Mode;
-#[cfg(not(loom))]
-use crate::os::mapped::Zeroed;
 use crate::os::sync::{
     AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, Sleepable, Woken, fetch_to_change,
 };
 use crate::plan::Cut;
 use core::mem::MaybeUninit;
+#[cfg(not(loom))]
+use zerocopy::FromZeros;
 
 /// A copy in the queue.
 #[derive(Clone, Copy, Debug)]
@@ -102,6 +102,7 @@ impl Ticket {
 /// Room for one copy. Slots have cache lines of their own: several CPUs write to each.
 #[repr(align(128))]
 #[cfg_attr(loom, derive(Default))]
+#[cfg_attr(not(loom), derive(FromZeros))]
 pub struct Slot {
     ticket: AtomicU64,
     dst: AtomicUsize,
@@ -272,6 +273,7 @@ pub mod piece_is {
 /// A slot of the queue: its pieces can be taken back.
 #[repr(align(128))]
 #[cfg_attr(loom, derive(Default))]
+#[cfg_attr(not(loom), derive(FromZeros))]
 pub struct Shared {
     slot: Slot,
     /// See `piece_is`.
@@ -418,16 +420,13 @@ pub mod headcount {
 }
 
 #[cfg_attr(loom, derive(Default))]
+#[cfg_attr(not(loom), derive(FromZeros))]
 pub struct Queue {
     slots: [Shared; SLOTS],
     /// Rises with every posted copy; idle workers sleep on it.
     bell: Sleepable,
     sleepers: AtomicU32,
 }
-
-// SAFETY: atomic numbers; zeros are free slots.
-#[cfg(not(loom))]
-unsafe impl Zeroed for Queue {}
 
 impl Queue {
     /// Prefetches what calling a worker will change.

@@ -3,6 +3,7 @@
 
 use crate::os::sys;
 use core::sync::atomic::{AtomicU64, Ordering};
+use zerocopy::FromZeros;
 
 /// Shortest backoff in ticks: a second, within a factor of two.
 const SHORTEST: u64 = 1 << 31;
@@ -11,6 +12,7 @@ const LONGEST: u64 = SHORTEST << 6;
 
 /// Time before which nothing is tried again. Bounds of the backoff in ticks are in the type, so
 /// that a fresh value is all zeros and takes no room in the file.
+#[derive(FromZeros)]
 pub struct Refusal<const LEAST: u64 = SHORTEST, const MOST: u64 = LONGEST> {
     /// End of the backoff in ticks; 0: nothing was ever refused.
     until: AtomicU64,

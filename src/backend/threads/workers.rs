@@ -11,11 +11,12 @@ use crate::backend::Refused;
 use crate::backend::copy_loop::Sequence;
 use crate::backend::engine::tuning;
 use crate::backend::signals::{self, WorkerPool};
-use crate::os::mapped::{Zeroed, zeroed};
+use crate::os::mapped::zeroed;
 use crate::os::signal_mask::{self, SignalsHeld};
 use crate::os::sys::{self, NoFilter, NoNewFilter};
 use crate::os::{cpus, holders, memory_policy, process, real_time};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use zerocopy::FromZeros;
 
 pub const MOST_WORKERS: usize = 64;
 
@@ -93,6 +94,7 @@ mod take_back {
 
 /// State of a worker; apart from its stack, so that a look at all of them touches few pages.
 #[repr(align(64))]
+#[derive(FromZeros)]
 pub(super) struct Worker {
     /// 0: no such thread. The kernel clears it when the thread has left its stack. `STUCK`: it cannot
     /// leave, so its stack is not used again.
@@ -110,10 +112,6 @@ pub(super) struct Worker {
     /// Restartable sequence, by which its piece can be taken back.
     pub sequence: Sequence,
 }
-
-// SAFETY: atomic numbers and a sequence that only its thread touches; zeros are no thread, and
-// `memory_policy::ANY`.
-unsafe impl Zeroed for [Worker; MOST_WORKERS] {}
 
 impl Worker {
     pub const STUCK: u32 = 2;

@@ -5,7 +5,6 @@ use crate::os::sys::{self, nanoseconds, syscall};
 use alloc::vec::Vec;
 use core::ffi::CStr;
 use core::mem::offset_of;
-use memchr::memrchr;
 
 pub fn unix_socket() -> Result<Fd> {
     // SAFETY: no memory.
@@ -131,7 +130,7 @@ pub fn is_socket_file(address: &UnixAddress) -> bool {
 /// was not free until `end`, or there is no such folder.
 pub fn lock_folder(path: &[u8], end: u64) -> Option<Fd> {
     let mut folder = [0u8; 108];
-    match memrchr(b'/', path) {
+    match path.iter().rposition(|&byte| byte == b'/') {
         None => folder[0] = b'.',
         Some(0) => folder[0] = b'/',
         Some(len) => folder.get_mut(..len)?.copy_from_slice(path.get(..len)?),
