@@ -1,6 +1,7 @@
 //! `adma check`: reports what this machine offers, and what to do about what is missing.
 
 use crate::backend::copy_loop::CopyLoop;
+use crate::backend::engine::stretch::Stretch;
 use crate::backend::engine::{CopyOptions, Usable};
 use crate::backend::threads::task::{Task, Work};
 use crate::backend::threads::workers;
@@ -57,7 +58,7 @@ fn describe(config: &Config, out: &mut dyn Write) -> core::fmt::Result {
         let how = CopyOptions { channels: config.channels, ..CopyOptions::default() };
         // SAFETY: `gain` hands over memory of its own.
         return gain(out, "DMA copies", |dst, src, len| unsafe {
-            engine.copy(dst, src, len, &how)
+            engine.copy(Stretch { dst, src, len }, &how)
         });
     }
     if workers == 0 {

@@ -5,6 +5,7 @@ use super::decide::{Decision, preemptions};
 use super::engine::EngineKind;
 use super::look;
 use super::operation::Operation;
+use crate::backend::engine::stretch::Stretch;
 use crate::backend::threads::{self, Seen, workers};
 use crate::backend::{Refused, alone};
 use crate::learn::Way;
@@ -83,7 +84,8 @@ impl Dispatcher {
                 }
                 (EngineKind::Other(other) | EngineKind::Beside(other), Some((dst, src))) => {
                     region.inspect(|region| region.make_pages(dst, len));
-                    let copied = other.copy(dst, src, len, &self.copy_options(config));
+                    let stretch = Stretch { dst, src, len };
+                    let copied = other.copy(stretch, &self.copy_options(config));
                     copied.map(|()| (0, Seen::default()))
                 }
                 (_, None) => Err(Refused::Busy), // was decided otherwise

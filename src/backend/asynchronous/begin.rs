@@ -5,6 +5,7 @@ use super::Copy;
 use super::end::{run_piece, see_to_the_end, tell};
 use super::per_process::poll;
 use crate::backend::copy_loop::CopyLoop;
+use crate::backend::engine::stretch::Stretch;
 use crate::backend::engine::{CopyEngine, CopyOptions, Handle};
 use crate::backend::mode::Mode;
 use crate::backend::threads::cookies::{Cookie, Entry, Notice};
@@ -243,7 +244,7 @@ impl Parts {
         let Some(part) = self.entry() else { return false };
         part.request.engine.store(engine.address(), Ordering::Relaxed);
         // SAFETY: the caller keeps both ranges until the end is reported.
-        let taken = unsafe { engine.begin(&part.request, dst, src, len, &how) };
+        let taken = unsafe { engine.begin(&part.request, Stretch { dst, src, len }, &how) };
         if let Ok(Some(_)) = taken {
             self.post_request(part, copy, mode);
             return true;
@@ -288,7 +289,7 @@ impl Parts {
             if let Some(part) = self.entry() {
                 part.request.engine.store(engine.address(), Ordering::Relaxed);
                 // SAFETY: part of the caller's ranges.
-                begun = unsafe { engine.begin(&part.request, dst, src, len, how) };
+                begun = unsafe { engine.begin(&part.request, Stretch { dst, src, len }, how) };
                 if let Ok(Some(body)) = begun {
                     let (dst, src) = (dst + body.offset, src + body.offset);
                     self.post_request(part, &Copy { src, dst, len: body.len }, mode);

@@ -16,6 +16,7 @@ use core::fmt::{Arguments, Debug, Formatter, Result as Written, Write};
 use core::ops::Deref;
 use core::sync::atomic::AtomicU64;
 use request::Request;
+use stretch::Stretch;
 
 /// Options of copies, of which an engine uses those that it understands.
 #[derive(Clone, Copy, Debug, Default)]
@@ -78,7 +79,41 @@ pub enum Usable {
     No,
 }
 
-pub trait CopyEngine: Sync {
+/// Requests that their callers do not wait for.
+pub trait Requests: Sync {
+    /// Returns how much of an asynchronous copy one request takes.
+    fn part_of(&self, len: usize) -> usize {
+        len
+    }
+
+    /// Starts a request. Returns the part of the copy that is under way; the rest is done. `None`, and
+    /// after a refusal: nothing is under way, and all is to be copied.
+    ///
+    /// # Safety
+    /// As memcpy, until the request is over and `left_over` was called.
+    unsafe fn begin(
+        &self,
+        request: &Request,
+        copy: Stretch,
+        how: &CopyOptions,
+    ) -> Result<Option<Piece>, Refused>;
+
+    /// Returns whether a request is over; waits up to `nanos` for it. Called by workers too, so it
+    /// keeps to their law.
+    fn is_over(&self, request: &Request, nanos: u64) -> bool;
+
+    /// Returns whether a thread of this process is just asking for a request, so that another need
+    /// not.
+    fn is_asked_for(&self, _request: &Request) -> bool {
+        false
+    }
+
+    /// Ends a request that is over, and calls `copy` with each range that the engine has not copied;
+    /// `len` is that of the part that was under way. For the thread that has claimed it.
+    fn left_over(&self, request: &Request, len: usize, copy: &mut dyn FnMut(usize, usize));
+}
+
+pub trait CopyEngine: Requests {
     /// Returns the name in reports, and of its channels.
     fn name(&self) -> &'static str;
 
@@ -87,7 +122,9 @@ pub trait CopyEngine: Sync {
 
     /// Returns whether it serves beside another engine, for copies that it `takes`. Others are tried
     /// in the order of the list, and the first that starts serves.
-    fn is_beside(&self) -> bool;
+    fn is_beside(&self) -> bool {
+        false
+    }
 
     /// Returns whether the settings ask for it.
     fn is_wanted(&self, settings: &Settings) -> bool;
@@ -117,45 +154,7 @@ pub trait CopyEngine: Sync {
     ///
     /// # Safety
     /// As memcpy; a bad page ends as it would in memcpy.
-    unsafe fn copy(
-        &self,
-        dst: usize,
-        src: usize,
-        len: usize,
-        how: &CopyOptions,
-    ) -> Result<(), Refused>;
-
-    /// Returns how much of an asynchronous copy one request takes.
-    fn part_of(&self, len: usize) -> usize;
-
-    /// Starts a request that its caller does not wait for. Returns the part of the copy that is under
-    /// way; the rest is done. `None`, and after a refusal: nothing is under way, and all is to be
-    /// copied.
-    ///
-    /// # Safety
-    /// As memcpy, until the request is over and `left_over` was called.
-    unsafe fn begin(
-        &self,
-        request: &Request,
-        dst: usize,
-        src: usize,
-        len: usize,
-        how: &CopyOptions,
-    ) -> Result<Option<Piece>, Refused>;
-
-    /// Returns whether a request is over; waits up to `nanos` for it. Called by workers too, so it
-    /// keeps to their law.
-    fn is_over(&self, request: &Request, nanos: u64) -> bool;
-
-    /// Returns whether a thread of this process is just asking for a request, so that another need
-    /// not.
-    fn is_asked_for(&self, _request: &Request) -> bool {
-        false
-    }
-
-    /// Ends a request that is over, and calls `copy` with what the engine has not copied; `len` is that
-    /// of the part that was under way. For the thread that has claimed it.
-    fn left_over(&self, request: &Request, len: usize, copy: &mut dyn FnMut(usize, usize));
+    unsafe fn copy(&self, copy: Stretch, how: &CopyOptions) -> Result<(), Refused>;
 
     fn counts(&self) -> Counts<'_>;
 

@@ -2,6 +2,7 @@
 //! flight, and its length bounds for how long.
 
 use crate::backend::{Refused, libc as original};
+use crate::os::process;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Part of a copy for one request.
@@ -36,6 +37,10 @@ impl Stretch {
         next: impl Fn(usize) -> usize,
         copy: impl Fn(Stretch) -> Result<(), Refused>,
     ) -> Result<(), Refused> {
+        // A child of vfork may be killed at any moment, and would keep what it had taken.
+        if !process::is_ours() {
+            return Err(Refused::NotOurs);
+        }
         let mut at = 0;
         while at < self.len {
             let len = next(self.len - at);

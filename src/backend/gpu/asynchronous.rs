@@ -5,27 +5,24 @@ use super::slots::SlotState;
 use super::{Engine, SLOTS};
 use crate::backend::Refused;
 use crate::backend::engine::request::Request;
+use crate::backend::engine::stretch::Stretch;
+use crate::backend::engine::{CopyOptions, Requests};
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::{process, sys};
+use crate::plan::Piece;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Ticks, about 50 ms, after which a copy whose caller does not wait is taken back if the service
 /// thread has not taken it.
 const LONG_PATIENCE: u64 = 125_000_000;
 
-impl Engine {
-    /// Starts a copy that its caller does not wait for, of ranges that `takes` has answered yes
-    /// for. After a refusal nothing is under way.
-    ///
-    /// # Safety
-    /// As memcpy, until it is over and `left_over` was called.
-    pub unsafe fn begin(
+impl Requests for Engine {
+    unsafe fn begin(
         &self,
         request: &Request,
-        dst: usize,
-        src: usize,
-        len: usize,
-    ) -> Result<(), Refused> {
+        Stretch { dst, src, len }: Stretch,
+        _how: &CopyOptions,
+    ) -> Result<Option<Piece>, Refused> {
         if !process::is_ours() {
             return Err(Refused::NotOurs);
         }
@@ -36,11 +33,10 @@ impl Engine {
         request.taken.store(len, Relaxed);
         request.since.store(sys::ticks(), Relaxed);
         request.id.store(u64::from(number) << 8 | index as u64, Release);
-        Ok(())
+        Ok(Some(Piece { offset: 0, len }))
     }
 
-    /// Returns whether a request is over; waits up to `nanos` for it.
-    pub fn is_over(&self, request: &Request, nanos: u64) -> bool {
+    fn is_over(&self, request: &Request, nanos: u64) -> bool {
         let id = request.id.load(Acquire);
         let waiting = Waiting {
             index: (id & 0xff) as usize % SLOTS,
@@ -54,9 +50,7 @@ impl Engine {
         self.wait(&waiting, nanos, false) != SlotState::UnderWay
     }
 
-    /// Ends a request that is over, and calls `copy` with what the card has not copied of it.
-    /// For the thread that has claimed it.
-    pub fn left_over(&self, request: &Request, len: usize, copy: impl FnOnce(usize, usize)) {
+    fn left_over(&self, request: &Request, len: usize, copy: &mut dyn FnMut(usize, usize)) {
         let index = (request.id.load(Acquire) & 0xff) as usize % SLOTS;
         let look = self.look(index);
         self.release(index);

@@ -1,7 +1,8 @@
 //! `adma check` of a graphics card.
 
 use super::{BUFFER, CHANNELS, Engine, service};
-use crate::backend::engine::{CopyOptions, Settings};
+use crate::backend::engine::stretch::Stretch;
+use crate::backend::engine::{CopyEngine, CopyOptions, Settings};
 use crate::backend::libc as original;
 use crate::os::sys;
 use core::fmt::{Error, Result as Written, Write};
@@ -47,7 +48,7 @@ impl Engine {
         for _ in 0..10 {
             let begun = sys::nanoseconds();
             // SAFETY: two mappings of our own, of `LEN` bytes each.
-            if unsafe { self.copy(dst, src, LEN, &how) }.is_ok() {
+            if unsafe { self.copy(Stretch { dst, src, len: LEN }, &how) }.is_ok() {
                 best = best.min(sys::nanoseconds() - begun);
             }
         }

@@ -7,11 +7,11 @@ use crate::backend::engine::CopyOptions;
 use crate::backend::engine::stretch::Stretch;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::sync::pause;
-use crate::os::{process, sys};
+use crate::os::sys;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// Most bytes of one request: bounds how long signals are held.
-const STRETCH: usize = 256 << 20;
+pub(super) const STRETCH: usize = 256 << 20;
 
 /// Ticks, about 0.2 ms, that a posted copy may wait for the service thread, beyond the time that it
 /// takes itself. A caller that sleeps wakes up this much earlier, because timers are not exact.
@@ -42,33 +42,11 @@ enum Slept {
 }
 
 impl Engine {
-    /// Carries one copy of ranges that `takes` has answered yes for. After a refusal nothing is in
-    /// flight, and all of it is to be copied.
+    /// Copies by one request. The caller's own part is the beginning, which the program reads first.
     ///
     /// # Safety
     /// As memcpy.
-    pub unsafe fn copy(
-        &self,
-        dst: usize,
-        src: usize,
-        len: usize,
-        how: &CopyOptions,
-    ) -> Result<(), Refused> {
-        if !process::is_ours() {
-            return Err(Refused::NotOurs);
-        }
-        // SAFETY: the caller's promise; a stretch is a part of its ranges.
-        unsafe {
-            Stretch { dst, src, len }.one_by_one(
-                &self.counts.caller_bytes,
-                |rest| rest.min(STRETCH),
-                |stretch| self.copy_stretch(stretch, how),
-            )
-        }
-    }
-
-    /// One request. The caller's own part is the beginning, which the program reads first.
-    unsafe fn copy_stretch(&self, whole: Stretch, how: &CopyOptions) -> Result<(), Refused> {
+    pub(super) unsafe fn copy_stretch(&self, whole: Stretch, how: &CopyOptions) -> Result<(), Refused> {
         let Stretch { dst, src, len } = whole;
         let own = match how.share {
             Some(share) => ((len as f64 * f64::from(share)) as usize).min(len),

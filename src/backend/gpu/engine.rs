@@ -1,11 +1,11 @@
 //! A graphics card as an engine, beside another one.
 
+use super::copy::STRETCH;
 use super::{CHANNELS, Engine, Unavailable, service};
 use crate::backend::Refused;
-use crate::backend::engine::request::Request;
+use crate::backend::engine::stretch::Stretch;
 use crate::backend::engine::{Choice, CopyEngine, CopyOptions, Counts, Form, Settings, Usable};
 use crate::os::sys::{NoFilter, NoNewFilter};
-use crate::plan::Piece;
 use core::fmt::{Arguments, Result as Written, Write};
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -52,39 +52,13 @@ impl CopyEngine for Engine {
         self.takes(dst, src, len)
     }
 
-    unsafe fn copy(
-        &self,
-        dst: usize,
-        src: usize,
-        len: usize,
-        how: &CopyOptions,
-    ) -> Result<(), Refused> {
+    unsafe fn copy(&self, copy: Stretch, how: &CopyOptions) -> Result<(), Refused> {
+        let copy_stretch = |stretch| {
+            // SAFETY: as memcpy, by the caller's contract; a stretch is a part of its ranges.
+            unsafe { self.copy_stretch(stretch, how) }
+        };
         // SAFETY: as memcpy, by the caller's contract.
-        unsafe { self.copy(dst, src, len, how) }
-    }
-
-    fn part_of(&self, len: usize) -> usize {
-        len
-    }
-
-    unsafe fn begin(
-        &self,
-        request: &Request,
-        dst: usize,
-        src: usize,
-        len: usize,
-        _how: &CopyOptions,
-    ) -> Result<Option<Piece>, Refused> {
-        // SAFETY: the caller keeps both ranges until the request is over.
-        unsafe { self.begin(request, dst, src, len) }.map(|()| Some(Piece { offset: 0, len }))
-    }
-
-    fn is_over(&self, request: &Request, nanos: u64) -> bool {
-        self.is_over(request, nanos)
-    }
-
-    fn left_over(&self, request: &Request, len: usize, copy: &mut dyn FnMut(usize, usize)) {
-        self.left_over(request, len, copy);
+        unsafe { copy.one_by_one(&self.counts.caller_bytes, |rest| rest.min(STRETCH), copy_stretch) }
     }
 
     fn counts(&self) -> Counts<'_> {

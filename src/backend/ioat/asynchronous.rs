@@ -5,6 +5,7 @@
 //! that finds it over finishes it.
 
 use super::*;
+use crate::backend::engine::Requests;
 use crate::backend::engine::request::Request;
 use crate::os::sync::pause;
 use crate::plan::Piece;
@@ -26,27 +27,25 @@ enum WordState {
     Passed,
 }
 
-/// Returns whether a thread of this process is just asking for a request.
-pub fn is_asked_for(request: &Request) -> bool {
-    request.asking.load(Relaxed) == process::pid()
-}
+impl Requests for Engine {
+    fn part_of(&self, len: usize) -> usize {
+        self.limit.part_of(len)
+    }
 
-impl Engine {
+    fn is_asked_for(&self, request: &Request) -> bool {
+        request.asking.load(Relaxed) == process::pid()
+    }
+
     /// Starts a request for the aligned body of a copy; the edges are copied at once. Returns
     /// the body, or `None` when there is none or a page of it is bad. Then, and after a
     /// refusal, nothing is under way and all is to be copied.
-    ///
-    /// # Safety
-    /// As memcpy, until the request is over.
-    pub unsafe fn begin(
+    unsafe fn begin(
         &self,
         request: &Request,
-        dst: usize,
-        src: usize,
-        len: usize,
+        whole: Stretch,
         how: &CopyOptions,
     ) -> Result<Option<Piece>, Refused> {
-        let whole = Stretch { dst, src, len };
+        let Stretch { dst, src, len } = whole;
         let align = self.src_align.load(Relaxed).max(abi::ALIGN);
         let split = Split::new(dst, len, align);
         if split.body == 0 || !self.suits(dst, src) {
@@ -96,7 +95,7 @@ impl Engine {
     /// Returns whether a request is over: its words say so, which costs nothing. The kernel is
     /// asked when there are no words, when they are overdue, and to wait. A thread that has not
     /// claimed the part may be told of another request that the entry has got meanwhile.
-    pub fn is_over(&self, request: &Request, nanos: u64) -> bool {
+    fn is_over(&self, request: &Request, nanos: u64) -> bool {
         let id = request.id.load(Acquire);
         if request.over.load(Acquire) == id {
             return true;
@@ -131,6 +130,29 @@ impl Engine {
         })
     }
 
+    /// Calls `copy` with the stretches that the engine has not copied, once a request is over;
+    /// `len` is that of the whole body.
+    fn left_over(&self, request: &Request, len: usize, copy: &mut dyn FnMut(usize, usize)) {
+        let (head, piece) = (request.head.load(Relaxed), request.piece.load(Relaxed));
+        let cut = Cut::from_parts(len, head, piece);
+        let taken = request.taken.load(Relaxed);
+        // If the words have told the end, nothing has failed.
+        let known = request.over.load(Acquire) == request.id.load(Relaxed);
+        let failed = if known { request.failed.load(Relaxed) } else { 0 };
+        for index in (0..cut.count().min(64)).filter(|index| failed >> index & 1 == 1) {
+            let piece = cut.piece(index);
+            if piece.offset < taken {
+                self.counts.redone.fetch_add(1, Relaxed);
+                copy(piece.offset, piece.offset + piece.len);
+            }
+        }
+        if taken < len {
+            copy(taken, len);
+        }
+    }
+}
+
+impl Engine {
     fn look_at_words(&self, request: &Request, id: u64) -> WordState {
         let words = request.words.load(Acquire);
         // The number is taken away before the words are changed.
@@ -181,26 +203,5 @@ impl Engine {
         }
         request.asking.store(0, Release);
         over
-    }
-
-    /// Calls `copy` with the stretches that the engine has not copied, once a request is over;
-    /// `len` is that of the whole body.
-    pub fn left_over(&self, request: &Request, len: usize, mut copy: impl FnMut(usize, usize)) {
-        let (head, piece) = (request.head.load(Relaxed), request.piece.load(Relaxed));
-        let cut = Cut::from_parts(len, head, piece);
-        let taken = request.taken.load(Relaxed);
-        // If the words have told the end, nothing has failed.
-        let known = request.over.load(Acquire) == request.id.load(Relaxed);
-        let failed = if known { request.failed.load(Relaxed) } else { 0 };
-        for index in (0..cut.count().min(64)).filter(|index| failed >> index & 1 == 1) {
-            let piece = cut.piece(index);
-            if piece.offset < taken {
-                self.counts.redone.fetch_add(1, Relaxed);
-                copy(piece.offset, piece.offset + piece.len);
-            }
-        }
-        if taken < len {
-            copy(taken, len);
-        }
     }
 }

@@ -2,12 +2,13 @@
 
 use super::Engine;
 use crate::backend::Refused;
-use crate::backend::engine::request::Request;
-use crate::backend::engine::{Choice, CopyEngine, CopyOptions, Counts, Form, Settings, Usable};
+use crate::backend::engine::stretch::Stretch;
+use crate::backend::engine::{
+    Choice, CopyEngine, CopyOptions, Counts, Form, Requests, Settings, Usable,
+};
 use crate::backend::threads::workers;
 use crate::os::sys::{self, NoNewFilter};
 use crate::os::text::meaning;
-use crate::plan::Piece;
 use core::fmt::{Arguments, Result as Written, Write};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -19,10 +20,6 @@ impl CopyEngine for Engine {
     /// `ioat`: as before there was DSA.
     fn words(&self) -> &'static [&'static str] {
         &["dma", "ioat"]
-    }
-
-    fn is_beside(&self) -> bool {
-        false
     }
 
     fn is_wanted(&self, settings: &Settings) -> bool {
@@ -51,43 +48,14 @@ impl CopyEngine for Engine {
         self.suits(dst, src)
     }
 
-    unsafe fn copy(
-        &self,
-        dst: usize,
-        src: usize,
-        len: usize,
-        how: &CopyOptions,
-    ) -> Result<(), Refused> {
+    unsafe fn copy(&self, copy: Stretch, how: &CopyOptions) -> Result<(), Refused> {
+        let turn = self.turn_for(copy.dst, how);
+        let copy_stretch = |stretch| {
+            // SAFETY: as memcpy, by the caller's contract; a stretch is a part of its ranges.
+            unsafe { self.copy_stretch(stretch, turn, how) }
+        };
         // SAFETY: as memcpy, by the caller's contract.
-        unsafe { self.copy(dst, src, len, how) }
-    }
-
-    fn part_of(&self, len: usize) -> usize {
-        self.limit.part_of(len)
-    }
-
-    unsafe fn begin(
-        &self,
-        request: &Request,
-        dst: usize,
-        src: usize,
-        len: usize,
-        how: &CopyOptions,
-    ) -> Result<Option<Piece>, Refused> {
-        // SAFETY: the caller keeps both ranges until the request is over.
-        unsafe { self.begin(request, dst, src, len, how) }
-    }
-
-    fn is_over(&self, request: &Request, nanos: u64) -> bool {
-        self.is_over(request, nanos)
-    }
-
-    fn is_asked_for(&self, request: &Request) -> bool {
-        super::is_asked_for(request)
-    }
-
-    fn left_over(&self, request: &Request, len: usize, copy: &mut dyn FnMut(usize, usize)) {
-        self.left_over(request, len, copy);
+        unsafe { copy.one_by_one(&self.counts.caller_bytes, |rest| self.part_of(rest), copy_stretch) }
     }
 
     fn counts(&self) -> Counts<'_> {

@@ -38,7 +38,6 @@ use zerocopy::FromZeros;
 pub use across::There;
 #[cfg(test)]
 pub(super) use asynchronous::ASK_AGAIN;
-use asynchronous::is_asked_for;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize};
 use counts::Counts;
@@ -189,33 +188,6 @@ impl Engine {
         self.counts.clear();
     }
 
-    /// Carries one copy of ranges that do not overlap and that the engine `suits`. After a
-    /// refusal nothing is under way, and all of it is to be copied.
-    ///
-    /// # Safety
-    /// As memcpy; a bad page ends as it would in memcpy.
-    pub unsafe fn copy(
-        &self,
-        dst: usize,
-        src: usize,
-        len: usize,
-        how: &CopyOptions,
-    ) -> Result<(), Refused> {
-        // A child of vfork may be killed at any moment, and would keep what it had taken.
-        if !process::is_ours() {
-            return Err(Refused::NotOurs);
-        }
-        let turn = self.turn_for(dst, how);
-        // SAFETY: the caller's promise; a stretch is a part of its ranges.
-        unsafe {
-            Stretch { dst, src, len }.one_by_one(
-                &self.counts.caller_bytes,
-                |rest| self.limit.part_of(rest),
-                |stretch| self.copy_stretch(stretch, turn, how),
-            )
-        }
-    }
-
     /// Returns the channels of a copy to or from `at`. They depend on the range of pages that the
     /// helper keeps: what was mapped for a channel's device serves the next copy too.
     fn turn_for(&self, at: usize, how: &CopyOptions) -> Turn {
@@ -227,6 +199,9 @@ impl Engine {
 
     /// Copies by one request, from submission to the last byte. The caller's own part is the
     /// beginning, which the program reads first, and the edges that are not aligned.
+    ///
+    /// # Safety
+    /// As memcpy.
     unsafe fn copy_stretch(
         &self,
         whole: Stretch,

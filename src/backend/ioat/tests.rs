@@ -3,6 +3,7 @@
 mod signals;
 
 use super::*;
+use crate::backend::engine::CopyEngine;
 use crate::backend::ioat::fake::{Kernel, Trouble};
 use core::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,7 +57,7 @@ fn copy_at(
     let from = page(source.as_ptr() as usize) + src_at;
     let (dst, src) = (target.as_mut_ptr() as usize + to, source.as_ptr() as usize + from);
     // SAFETY: inside both vectors.
-    let done = unsafe { engine.copy(dst, src, len, how) };
+    let done = unsafe { engine.copy(Stretch { dst, src, len }, how) };
     if done.is_ok() {
         let right = target[to..to + len] == source[from..from + len];
         assert!(right, "{len} bytes from {src_at} to {dst_at}, {how:?}");
@@ -148,7 +149,7 @@ fn one_copy_spreads_over_channels_that_follow_from_its_place() {
         let dst = line - target.as_ptr() as usize + at;
         let (dst, src) = (target[dst..dst + LEN].as_mut_ptr() as usize, source.as_ptr() as usize);
         // SAFETY: inside both vectors.
-        unsafe { engine.copy(dst, src, LEN, how) }.unwrap();
+        unsafe { engine.copy(Stretch { dst, src, len: LEN }, how) }.unwrap();
         seen(&engine, |piece| piece.channel)
     };
     let two = CopyOptions { channels: Some(2), ..HOW };

@@ -61,7 +61,7 @@ fn caller_copies_its_share_while_the_engine_works() {
     });
     let how = CopyOptions { share: Some(0.5), ..HOW };
     // SAFETY: the vectors' own memory.
-    assert_eq!(unsafe { engine.copy(dst, src, 100_000, &how) }, Ok(()));
+    assert_eq!(unsafe { engine.copy(Stretch { dst, src, len: 100_000 }, &how) }, Ok(()));
     assert_eq!(seen.load(Ordering::SeqCst), 0x11);
     assert!(source == target);
 }
@@ -89,7 +89,7 @@ fn fault_in_the_callers_share_comes_when_the_engine_has_ended() {
         // SAFETY: a page of the vector's, in the child only; the copy ends in the handler.
         let status = status_of_child(on_fault, || unsafe {
             libc::mprotect(bad as *mut c_void, PAGE, libc::PROT_READ);
-            let _ = engine.copy(dst, src, len, &CopyOptions { share: Some(share), ..HOW });
+            let _ = engine.copy(Stretch { dst, src, len }, &CopyOptions { share: Some(share), ..HOW });
             2
         });
         let is_right = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7;
