@@ -389,8 +389,8 @@ int adma_connect_for(const char *path, int milliseconds);
  *   -EAFNOSUPPORT not a unix socket
  *   -EMFILE      4096 connections are open, or no descriptor is left
  * A socket that a third process has, too, can be read and written by that process. The library
- * keeps up to three descriptors for each connection, two more with the kernel helper and one with
- * adma_event_fd; and three for all. They are not to be closed while the connection lasts.
+ * keeps up to two descriptors for each connection, two more with the kernel helper and one with
+ * adma_event_fd; and five for all. They are not to be closed while the connection lasts.
  */
 int adma_attach(int socket);
 

@@ -59,6 +59,7 @@ rows! { passes:
     message_longer_than_its_buffer_is_told_and_stays: "ipc_messages unequal";
     full_table_is_eagain_and_a_million_reads_are_refused: "ipc_limits full";
     full_table_of_connections_is_emfile: "ipc_limits table";
+    thousand_idle_connections_take_2_descriptors_and_32_kib_each: "ipc_limits cost";
     connections_made_and_closed_leave_nothing_behind: "ipc_ends again";
     numbers_that_the_program_has_given_to_its_own_files_are_left_alone: "ipc_ends all_closed";
     every_kind_of_unix_socket_will_do_and_is_left_as_it_was: "ipc_sockets kinds";

@@ -20,7 +20,7 @@ use crate::ipc::claims::Role;
 use crate::ipc::copy::across::Across;
 use crate::ipc::copy::proof::{Failed, Page, Reached};
 use crate::ipc::memory::blocks::{BlockAddress, Mapping, PeerBlocks};
-use crate::ipc::os::{self, Fd};
+use crate::ipc::os::ProcFolder;
 use crate::ipc::settings::Workers;
 use crate::ipc::tally::{self, Means};
 use alloc::sync::Arc;
@@ -51,7 +51,7 @@ pub struct Proven {
     pub _page: Page,
     pub reached: Reached,
     /// The peer's folder in /proc, which shows its user and gives access to its blocks.
-    pub folder: Option<Fd>,
+    pub folder: Option<ProcFolder>,
     pub terms: Terms,
     /// Set while we may call process_vm_readv and process_vm_writev.
     pub calls: AtomicBool,
@@ -89,9 +89,11 @@ pub struct MessagePiece {
 }
 
 impl Proven {
-    /// Returns whether the peer has the user that it had when it was proven.
+    /// Returns whether the peer has the user that it had when it was proven, as far as can be told: the
+    /// kernel asks again for every copy.
     pub fn has_user(&self, uid: u32) -> bool {
-        self.folder.as_ref().is_none_or(|folder| os::owner_of(folder) == Some(uid))
+        let owner = self.folder.as_ref().and_then(ProcFolder::owner);
+        owner.is_none_or(|owner| owner == uid)
     }
 
     /// Returns whether this piece can be copied.

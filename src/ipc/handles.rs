@@ -204,5 +204,6 @@ pub fn forget_after_fork() {
     }
     blocking::forget_after_fork();
     blocks::forget_after_fork();
+    os::forget_proc();
     os::close_after_fork();
 }

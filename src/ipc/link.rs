@@ -172,7 +172,7 @@ impl Link {
 
     /// Returns what tells of the peer's end: the socket and its pidfd, or -1.
     pub fn descriptors(&self) -> [(i32, i16); 2] {
-        let process = self.process.as_ref().map_or(-1, os::Fd::raw);
+        let process = self.process.as_ref().map_or(-1, |process| process.raw());
         [(self.socket.raw(), libc::POLLIN | libc::POLLRDHUP), (process, libc::POLLIN)]
     }
 
@@ -279,6 +279,7 @@ impl Link {
             NoRoom::Broken => (self.end_for().unwrap_or_else(|| self.broken()), None),
             NoRoom::Uncollected => (-libc::EAGAIN as isize, None),
             NoRoom::TooLong => (STAYS, None),
+            NoRoom::NoMemory => (-libc::ENOMEM as isize, None),
             _ if self.closing.load(Ordering::Acquire) => (-libc::EBADF as isize, None),
             NoRoom::OtherIsBehind(_) if gone != other::ALIVE => (self.failure(gone), None),
             NoRoom::InUse(hint) | NoRoom::OtherIsBehind(hint) => {

@@ -20,8 +20,7 @@ use crate::ipc::memory::blocks::BlockAddress;
 use crate::ipc::memory::region::{self, Descriptor, Lane, SHORT, WINDOW, kind};
 use crate::ipc::tally::{self, Means, Regime};
 use crate::os::sync::{fetch, full_fence};
-use alloc::boxed::Box;
-use alloc::vec;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 use eager::{eager_count, take_eager};
 use layout::Layout;
@@ -48,6 +47,8 @@ pub enum NoRoom {
     OtherIsBehind(Hint),
     /// The message that matches a read is longer than its buffer.
     TooLong,
+    /// There is no memory for the pages of its slot or of its bytes.
+    NoMemory,
     Broken,
 }
 
@@ -140,7 +141,12 @@ pub struct Endpoint {
     role: Role,
     /// Terms of the handshake; `None`: the peer is not proven, and messages are streamed.
     terms: Option<Terms>,
-    requests: Box<[OwnPost]>,
+    /// Grows with the pages of the cells, up to the window, for which it has the capacity.
+    requests: Vec<OwnPost>,
+    /// First number for which there may be no slot yet, here or in the region (`prepare`).
+    prepared: u32,
+    /// End of the eager room's pages that were allocated.
+    room_pages: usize,
     /// The number of the next post.
     next: u32,
     /// First number that is not over.
@@ -164,12 +170,18 @@ pub struct Endpoint {
 
 impl Endpoint {
     pub fn new(role: Role, terms: Option<Terms>) -> Self {
-        let requests = vec![OwnPost::default(); WINDOW].into();
-        Self { role, terms, requests, ..Self::default() }
+        // Not touched before they are used; later there may be no heap.
+        Self { role, terms, requests: Vec::with_capacity(WINDOW), ..Self::default() }
     }
 
+    /// Returns the slot of a message that was posted.
     fn own(&mut self, number: u32) -> &mut OwnPost {
         &mut self.requests[number as usize % WINDOW]
+    }
+
+    /// Like `own`, for a number that the program or the peer says. `None`: no message had it.
+    fn any_own(&mut self, number: u32) -> Option<&mut OwnPost> {
+        self.requests.get_mut(number as usize % WINDOW)
     }
 
     fn own_desc<'a>(&self, lane: &'a Lane, number: u32) -> &'a Descriptor {
@@ -183,16 +195,32 @@ impl Endpoint {
     /// Returns an error where the next message has no slot, here or at the peer.
     #[inline(always)]
     fn check_room(&mut self, lane: &Lane) -> Result<(), NoRoom> {
-        let is_free = self.own(self.next).state == State::Free;
-        if is_free && self.withdrawn == 0 && !self.is_far_ahead() {
+        if self.next < self.prepared
+            && self.own(self.next).state == State::Free
+            && self.withdrawn == 0
+            && !self.is_far_ahead()
+        {
             return Ok(());
         }
         self.find_room(lane)
     }
 
+    /// Makes slots for the next message, and pages for its cell and the one after it, which is looked
+    /// at before it is used.
+    fn prepare(&mut self, lane: &Lane) -> Result<(), NoRoom> {
+        let wanted = (self.next as usize + 2).min(WINDOW);
+        let count = lane.find_cells(wanted).map_err(|_| NoRoom::NoMemory)?;
+        self.requests.resize(count, OwnPost::default());
+        self.prepared = if count == WINDOW { u32::MAX } else { count as u32 - 1 };
+        Ok(())
+    }
+
     #[cold]
     fn find_room(&mut self, lane: &Lane) -> Result<(), NoRoom> {
         let next = self.next;
+        if next >= self.prepared && self.requests.len() < WINDOW {
+            self.prepare(lane)?;
+        }
         if self.withdrawn != 0 {
             self.sweep_withdrawn(lane);
         }
@@ -462,12 +490,9 @@ impl Endpoint {
             self.wants_room = false;
             return true;
         }
-        let first = self.next.wrapping_sub(WINDOW as u32);
-        (0..WINDOW as u32).any(|offset| {
-            let number = first.wrapping_add(offset);
-            let own = self.own(number);
-            let asks = own.number == number && own.cookie && !own.waited;
-            asks && own.state != State::Free && self.has_news_of(lane, number)
+        (0..self.requests.len()).any(|slot| {
+            let OwnPost { number, cookie, waited, state, .. } = self.requests[slot];
+            cookie && !waited && state != State::Free && self.has_news_of(lane, number)
         })
     }
 
@@ -542,7 +567,7 @@ impl Endpoint {
     }
 
     fn of_cookie(&mut self, number: u32) -> Option<&mut OwnPost> {
-        let own = self.own(number);
+        let own = self.any_own(number)?;
         let stands = own.cookie && own.number & NUMBER_BITS == number;
         (stands && own.state != State::Free).then_some(own)
     }
@@ -588,6 +613,8 @@ mod tests {
     impl Endpoint {
         /// Sets the counters as if messages up to this number had passed.
         pub fn begin_at(&mut self, lane: &Lane, number: u32) {
+            self.next = WINDOW as u32 - 1; // so that all slots are made
+            self.prepare(lane).unwrap();
             (self.next, self.done, self.other_done) = (number, number, number);
             lane.done.iter().for_each(|done| done.0.store(number, Ordering::Release));
         }

@@ -10,15 +10,17 @@ pub use sockets::*;
 
 use crate::ipc::claims::Role;
 use crate::os::brief_file;
+use crate::os::lock::Lock;
 use crate::os::mapped::Mapped;
 use crate::os::sys::{self, syscall};
 use crate::plan::PAGE;
 use alloc::ffi::CString;
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_void};
-use core::mem::ManuallyDrop;
+use core::mem::{ManuallyDrop, MaybeUninit};
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use zerocopy::FromZeros;
 
@@ -313,34 +315,74 @@ fn open_at(folder: i32, path: &CStr, flags: i32) -> Result<Fd> {
     fd(unsafe { call!(SYS_openat, folder, path.as_ptr(), flags | libc::O_CLOEXEC) })
 }
 
-/// Opens a file that another process has open, for reading and writing; `file` is a `Fd::mark` of
-/// that process and `folder` its folder in /proc. The kernel demands PTRACE_MODE_READ. Another file
-/// under the number is not opened: that could block, or change it.
-pub fn open_of_process(folder: &Fd, file: u64) -> Result<Fd> {
-    let path = |text: String| CString::new(text).map_err(|_| libc::EINVAL);
-    let name = path(format!("fd/{}", number_of(file)))?;
-    let found = open_at(folder.raw(), &name, libc::O_PATH)?;
-    if (found.mark ^ file) << (64 - FILE_BITS) != 0 {
-        return Err(libc::ESTALE);
-    }
-    open(&path(format!("/proc/self/fd/{}", found.number))?, libc::O_RDWR)
-}
-
 /// Returns a pidfd, which becomes readable when the process ends.
 pub fn watch_process(pid: i32) -> Result<Fd> {
     // SAFETY: no memory.
     fd(unsafe { call!(SYS_pidfd_open, pid) })
 }
 
-/// Opens the folder of a process in /proc; it stands for this process and no later one.
-pub fn proc_folder(pid: i32) -> Option<Fd> {
-    let path = CString::new(format!("/proc/{pid}")).ok()?;
-    open(&path, libc::O_PATH | libc::O_DIRECTORY).ok()
+/// Folder of another process in /proc.
+pub struct ProcFolder {
+    /// /proc, one descriptor for all processes; or the folder itself where there is no pidfd.
+    base: Arc<Fd>,
+    /// Name of the folder in `base`.
+    name: String,
+    /// Pidfd; while it is not readable, the name is that of this process and no later one.
+    process: Option<Arc<Fd>>,
 }
 
-/// Returns the user that owns a file; of a folder in /proc the effective user of its process.
-pub fn owner_of(file: &Fd) -> Option<u32> {
-    sys::stat(file.raw(), |stat| stat.st_uid)
+/// /proc, kept open by the connections that need it: the program may change its root.
+static PROC: Lock<Weak<Fd>> = Lock::new(Weak::new());
+
+impl ProcFolder {
+    pub fn new(pid: i32, process: Option<Arc<Fd>>) -> Option<Self> {
+        let path = |text: String| CString::new(text).ok();
+        let flags = libc::O_PATH | libc::O_DIRECTORY;
+        if process.is_none() {
+            let base = Arc::new(open(&path(format!("/proc/{pid}"))?, flags).ok()?);
+            return Some(Self { base, name: ".\0".into(), process });
+        }
+        let mut proc = PROC.lock();
+        let base = match proc.upgrade().filter(|proc| proc.is_there()) {
+            Some(base) => base,
+            None => Arc::new(open(c"/proc", flags).ok()?),
+        };
+        *proc = Arc::downgrade(&base);
+        Some(Self { base, name: format!("{pid}\0"), process })
+    }
+
+    /// Returns the effective user of the process, or of a later one if it has ended. `None`: the
+    /// system does not say.
+    pub fn owner(&self) -> Option<u32> {
+        let mut stat = MaybeUninit::<libc::stat>::uninit();
+        let (name, at) = (self.name.as_ptr(), stat.as_mut_ptr());
+        // SAFETY: `new` has terminated the name; the kernel fills `stat`, read only after it has.
+        unsafe {
+            let answer = syscall!(SYS_newfstatat, self.base.raw(), name, at, 0);
+            (answer == 0).then(|| stat.assume_init_ref().st_uid)
+        }
+    }
+
+    /// Opens a file that the process has open, for reading and writing; `file` is a `Fd::mark` of it.
+    /// The kernel demands PTRACE_MODE_READ. Another file under the number is not opened: that could
+    /// block, or change it.
+    pub fn open(&self, file: u64) -> Result<Fd> {
+        let path = |text: String| CString::new(text).map_err(|_| libc::EINVAL);
+        let name = self.name.trim_end_matches('\0');
+        let name = path(format!("{name}/fd/{}", number_of(file)))?;
+        let found = open_at(self.base.raw(), &name, libc::O_PATH)?;
+        let process = self.process.as_ref().map_or(-1, |process| process.raw());
+        let has_ended = poll([(process, libc::POLLIN)], 0) != Ok([0]);
+        if has_ended || (found.mark ^ file) << (64 - FILE_BITS) != 0 {
+            return Err(libc::ESTALE);
+        }
+        open(&path(format!("/proc/self/fd/{}", found.number))?, libc::O_RDWR)
+    }
+}
+
+/// Forgets the parent's /proc in the child of a fork.
+pub fn forget_proc() {
+    PROC.renew();
 }
 
 /// Lets one process trace us in spite of Yama. There is only one such process at a time.

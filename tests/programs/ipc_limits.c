@@ -76,6 +76,60 @@ static void table(void)
     }
 }
 
+/* ---- what a connection costs ------------------------------------------------------------------ */
+
+/* Returns the KiB of this process's own and shared memory that were touched, without files. */
+static long touched_kib(void)
+{
+    char line[100];
+    long sum = 0;
+    FILE *status = fopen("/proc/self/status", "r");
+    while (fgets(line, sizeof(line), status))
+        if (!strncmp(line, "RssAnon:", 8) || !strncmp(line, "RssShmem:", 9))
+            sum += atol(strchr(line, ':') + 1);
+    fclose(status);
+    return sum;
+}
+
+/* A thousand clients keep to two descriptors and 32 KiB each while they are idle, and work then. */
+static void cost(void)
+{
+    enum { CLIENTS = 1000 };
+    static int here[CLIENTS];
+    char text[2000] = "", *name = own_name();
+    int listener = made(adma_listen(name)), go[2];
+    limit_to(RLIMIT_NOFILE, 4096);
+    make_pipe(go);
+    CHILD(client) {
+        for (int i = 0; i < CLIENTS; i++)
+            here[i] = made(adma_connect_for(name, 60000));
+        await_byte(go[0]);
+        for (int i = 0; i < CLIENTS; i++)
+            EXPECT(adma_write(here[i], text, sizeof(text)), sizeof(text));
+        for (int i = 0; i < CLIENTS; i++)
+            EXPECT(adma_read(here[i], text, sizeof(text)), sizeof(text));
+    }
+    here[0] = made(adma_accept_for(listener, 60000));
+    expect_engine(here[0], "process_vm");
+    long files = entries_of("/proc/self/fd"), kib = touched_kib();
+    for (int i = 1; i < CLIENTS; i++)
+        here[i] = made(adma_accept_for(listener, 60000));
+    files = entries_of("/proc/self/fd") - files;
+    kib = touched_kib() - kib;
+    if (files > 2 * CLIENTS || kib > 32 * CLIENTS)
+        wrong("%d idle connections take %ld descriptors and %ld KiB", CLIENTS, files, kib);
+    printf("%d idle connections: %ld descriptors, %ld KiB\n", CLIENTS - 1, files, kib);
+    send_byte(go[1]);
+    for (int i = 0; i < CLIENTS; i++)
+        EXPECT(adma_read(here[i], text, sizeof(text)), sizeof(text));
+    for (int i = 0; i < CLIENTS; i++)
+        EXPECT(adma_write(here[i], text, sizeof(text)), sizeof(text));
+    expect_good_end(client);
+    if (touched_kib() > 64 * 1024)
+        wrong("%d connections take %ld KiB", CLIENTS, touched_kib());
+    printf("after 2 messages of each: %ld KiB in all\n", touched_kib());
+}
+
 /* ---- unread eager messages ------------------------------------------------------------------ */
 
 static int write_first(int connection)
@@ -245,6 +299,6 @@ static void no_heap(void)
 }
 
 PROGRAM(make_room(),
-        { "late_cookie", late_cookie }, { "full", full }, { "table", table },
+        { "late_cookie", late_cookie }, { "full", full }, { "table", table }, { "cost", cost },
         { "unread", unread }, { "descriptors", descriptors }, { "missing", missing },
         { "missing_shared", missing_shared }, { "no_heap", no_heap })

@@ -129,7 +129,7 @@ static void closed_meanwhile(void)
     while (poll(&queue, 1, 0)) /* until it is taken out */
         sleep_ms(1);
     EXPECT(adma_close(listener), 0);
-    while (dup2(other, listener) < 0) /* a thread of the library may just be opening a file */
+    while (dup2(other, listener) < 0) /* the service thread may just be opening a file (adma_read(3)) */
         EXPECT(errno, EBUSY);
     EXPECT(result_of(thread), -EBADF);
     EXPECT(poll(&queue, 1, 0), 1);

@@ -8,7 +8,7 @@
 //! All pages are allocated when a block is made, so copying between blocks does not fault. A block
 //! that cannot be mapped is not an error: the message is copied another way.
 
-use crate::ipc::os::{self, Fd};
+use crate::ipc::os::{self, Fd, ProcFolder};
 use crate::os::brief_file;
 use crate::os::lock::Lock;
 use crate::os::sys;
@@ -151,12 +151,12 @@ impl PeerBlocks {
     const MOST: usize = 64;
 
     /// Returns the mapping of a block, which is made by the first call. `folder`: the peer's in /proc.
-    pub fn find(&self, file: u64, folder: &Fd) -> Option<Arc<Mapping>> {
+    pub fn find(&self, file: u64, folder: &ProcFolder) -> Option<Arc<Mapping>> {
         let mut known = self.0.lock();
         if let Some((_, mapping)) = known.iter().find(|(known, _)| *known == file) {
             return mapping.clone();
         }
-        let memory = os::open_of_process(folder, file).ok();
+        let memory = folder.open(file).ok();
         let mapping = memory.and_then(|memory| Mapping::new(&memory)).map(Arc::new);
         if known.len() == Self::MOST {
             known.pop_front();

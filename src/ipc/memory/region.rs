@@ -103,6 +103,14 @@ pub struct Lane {
     data: UnsafeCell<[[u8; CHUNK]; CHUNKS]>,
 }
 
+/// Allocates the pages of a range of a mapped region; returns the end of the last one. Touching a page
+/// that was not allocated could kill the process where there is no memory for it.
+fn find_pages_of(range: Range<usize>) -> os::Result<usize> {
+    let (start, end) = (range.start & !(PAGE - 1), range.end.next_multiple_of(PAGE));
+    // SAFETY: the callers name parts of a region that is mapped, and a region is whole pages.
+    unsafe { os::find_pages(start, end - start) }.map(|()| end)
+}
+
 /// Returns the bytes that a message takes of the room: whole lines.
 pub fn room_of(len: usize) -> usize {
     len.next_multiple_of(LINE)
@@ -133,16 +141,26 @@ impl Lane {
         inside.then(|| self.eager.get() as usize + at)
     }
 
-    fn chunk_pages(&self) -> Range<usize> {
-        let start = self.data.get() as usize;
-        start.next_multiple_of(PAGE)..(start + CHUNK * CHUNKS).next_multiple_of(PAGE)
+    /// Allocates pages of cells, at least those of the first `count`; returns how many cells have
+    /// all their pages then. An error: there is no memory.
+    pub fn find_cells(&self, count: usize) -> os::Result<usize> {
+        let cells = self.cells.as_ptr() as usize;
+        let last = cells + (count - 1) * size_of::<MessageCell>();
+        let end = find_pages_of(last..last + size_of::<MessageCell>())?;
+        Ok(((end - cells) / size_of::<MessageCell>()).min(WINDOW))
     }
 
-    /// Allocates the chunks' pages, before the first one is used. An error: there is no memory.
+    /// Allocates the pages of a part of the eager room; returns the end of its last page as a place
+    /// in the room.
+    pub fn find_eager(&self, part: Range<usize>) -> os::Result<usize> {
+        let room = self.eager.get() as usize;
+        find_pages_of(room + part.start..room + part.end).map(|end| end - room)
+    }
+
+    /// Allocates the chunks' pages, before the first one is used.
     pub fn find_chunks(&self) -> os::Result<()> {
-        let pages = self.chunk_pages();
-        // SAFETY: inside the region, which is whole pages.
-        unsafe { os::find_pages(pages.start, pages.len()) }
+        let start = self.data.get() as usize;
+        find_pages_of(start..start + CHUNK * CHUNKS).map(drop)
     }
 
     pub fn chunk_bytes(&self, index: u32) -> usize {
@@ -204,14 +222,14 @@ impl MappedRegion {
         os::map_shared(memory, SIZE).map(|at| Self(at.cast()))
     }
 
-    /// Allocates the pages that every message needs, so that touching one cannot kill the process.
+    /// Allocates the pages that a connection without messages needs: two. Messages allocate those of
+    /// their cells, room and chunks when these are first used, so that an idle connection costs
+    /// little.
     pub fn find_pages(&self) -> os::Result<()> {
-        let mut start = self.0 as usize;
+        find_pages_of(self.0 as usize..self.lanes[0].cells.as_ptr() as usize)?;
         for lane in &self.lanes {
-            let chunks = lane.chunk_pages();
-            // SAFETY: from page to page, inside the mapping.
-            unsafe { os::find_pages(start, chunks.start - start) }?;
-            start = chunks.end - PAGE;
+            find_pages_of(core::ptr::from_ref(lane) as usize..lane.cells.as_ptr() as usize)?;
+            lane.find_cells(1)?;
         }
         Ok(())
     }

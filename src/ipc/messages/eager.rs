@@ -1,6 +1,6 @@
 //! Eager messages: short enough to lie in the region until they are read.
 
-use super::{AfterPost, Buffer, Endpoint, Role, State};
+use super::{AfterPost, Buffer, Endpoint, NoRoom, Role, State};
 use crate::backend::libc as original;
 use crate::ipc::claims::Broken;
 use crate::ipc::memory::region::{self, EAGER_ROOM, Lane, SHORT, kind};
@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 
 impl Endpoint {
     /// Takes room for an eager message that is not short; returns its place.
-    pub(super) fn take_room(&mut self, lane: &Lane, len: usize) -> Result<Option<usize>, Broken> {
+    pub(super) fn take_room(&mut self, lane: &Lane, len: usize) -> Result<Option<usize>, NoRoom> {
         let (room, need) = (EAGER_ROOM as u64, region::room_of(len) as u64);
         let at = self.room_head % room;
         let skipped = if at + need > room { room - at } else { 0 };
@@ -21,8 +21,20 @@ impl Endpoint {
                 return Ok(None);
             }
         }
+        let place = ((head - need) % room) as usize;
+        if place + len > self.room_pages {
+            self.find_room_pages(lane, place + len)?;
+        }
         self.room_head = head;
-        Ok(Some(((head - need) % room) as usize))
+        Ok(Some(place))
+    }
+
+    /// Allocates pages of the room up to a place that is used for the first time.
+    #[cold]
+    fn find_room_pages(&mut self, lane: &Lane, end: usize) -> Result<(), NoRoom> {
+        let found = lane.find_eager(self.room_pages..end);
+        self.room_pages = found.map_err(|_| NoRoom::NoMemory)?.min(EAGER_ROOM);
+        Ok(())
     }
 
     /// Ends a message with its post, which has no cookie and is not remembered.

@@ -221,14 +221,14 @@ impl Endpoint {
         }
         let number = lane.chunks[index as usize % CHUNKS].0.load(Ordering::Relaxed);
         let is_past = (number.wrapping_sub(self.done) as i32) < 0;
-        let own = self.own(number);
-        if is_past || (own.number == number && own.cancelled) {
+        let own = self.any_own(number);
+        if is_past || own.as_ref().is_some_and(|own| own.number == number && own.cancelled) {
             // Left over from a message that was cancelled.
             self.chunks = index.wrapping_add(1);
             lane.consumed.0.store(self.chunks, Ordering::Release);
             return Ok(true);
         }
-        if own.number != number || own.state != State::Posted {
+        if own.is_none_or(|own| own.number != number || own.state != State::Posted) {
             return Err(Broken);
         }
         self.is_matched(lane, number)?;

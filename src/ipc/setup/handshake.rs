@@ -31,7 +31,7 @@ use crate::ipc::copy::{Proven, Terms};
 use crate::ipc::memory::blocks::PeerBlocks;
 use crate::ipc::memory::region::{self, MappedRegion};
 use crate::ipc::os::blocking;
-use crate::ipc::os::{self, Beside, Credentials, Fd, Result, SwitchedOn};
+use crate::ipc::os::{self, Beside, Credentials, Fd, ProcFolder, Result, SwitchedOn};
 use crate::ipc::settings::{Engines, Settings};
 use crate::os::brief_file;
 use crate::os::lock::Lock;
@@ -121,7 +121,7 @@ pub struct Established {
     pub socket: Fd,
     pub peer: Credentials,
     /// A pidfd; `None` where the kernel gives none, or the process cannot be seen from here.
-    pub process: Option<Fd>,
+    pub process: Option<Arc<Fd>>,
     /// `None`: no block, no address, no count is believed, and messages go through the region.
     pub proven: Option<Box<Proven>>,
     /// Engine of the connection, and why, in one line.
@@ -275,10 +275,10 @@ async fn greet(mut talk: Talk, settings: Settings, wanted: u32) -> Result<Establ
         Engines::SharedMemory => None,
         Engines::Auto | Engines::Helper => Across::new(settings.helper),
     };
-    let process = if peer.pid > 0 { os::watch_process(peer.pid).ok() } else { None };
-    let folder = if claimed.is_some() { os::proc_folder(peer.pid) } else { None };
+    let process = if peer.pid > 0 { os::watch_process(peer.pid).ok().map(Arc::new) } else { None };
+    let folder = claimed.and_then(|_| ProcFolder::new(peer.pid, process.clone()));
     // A /proc of another pid namespace tells of another process.
-    let folder = folder.filter(|folder| os::owner_of(folder) == Some(peer.uid));
+    let folder = folder.filter(|folder| folder.owner() == Some(peer.uid));
 
     // The host reads nothing of a guest that has not read its page.
     let guest_proven = is_host && has_read(&talk.hear(PROOF, 0).await?.0);

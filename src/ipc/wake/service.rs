@@ -13,6 +13,14 @@
 //! A thread that waits for a message copies it itself, at once. The service thread does the rest. It is
 //! made with the first connection or greeting, and ends when the last one has.
 //!
+//! A descriptor that it makes exists under the lowest free number before it is moved. The kernel makes
+//! none elsewhere: dup3 needs one that exists, and SCM_RIGHTS, pidfd_getfd and io_uring install at the
+//! lowest number, too. A descriptor table of the thread's own (close_range with CLOSE_RANGE_UNSHARE) was
+//! considered: calls of the program ring doorbells and look at pidfds, so each descriptor would be sent
+//! to the other table and counted twice; the copy of the table flushes the program's files when it is
+//! closed, which blocks on FUSE and NFS; and a second way would be needed where the thread or the call
+//! is refused. So the manual says it (adma_read(3), Limits and costs).
+//!
 //! It is a thread of the C library: it copies with the rights of the process, so setuid must reach
 //! it, and greetings need the heap. It is made inside of calls that allocate as well, never of a
 //! hook. All signals of the program are blocked in it, and its descriptors lie above the numbers that
