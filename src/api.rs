@@ -183,14 +183,14 @@ unsafe extern "C" fn adma_stats(stats: *mut usize) -> c_int {
     if stats.is_null() || !stats.is_aligned() {
         return -libc::EINVAL;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the struct begins with its size, which can be read.
     let size = unsafe { *stats };
     if size < 2 * WORD || !size.is_multiple_of(WORD) {
         return -libc::EINVAL;
     }
     let Some(figures) = runtime::figures() else { return -libc::ENODATA };
     for index in 0..size / WORD - 1 {
-        // SAFETY: the caller's promise. Fields that this library does not know are zero.
+        // SAFETY: within the size that the struct states, all of which is writable. Unknown fields become zero.
         unsafe { stats.add(1 + index).write(figures.get(index).copied().unwrap_or(0) as usize) };
     }
     0

@@ -258,11 +258,11 @@ impl Dispatcher {
     #[unsafe(link_section = ".text.fork")] // see `intercept::entry`
     pub unsafe fn call(&self, op: Option<Op>, site: usize, task: &Task) -> isize {
         let Some(config) = self.config() else {
-            // SAFETY: the caller's promise.
+            // SAFETY: the ranges of `task` are valid for it, as `call` demands.
             return unsafe { task.before_start() };
         };
         if !config.counts() && !config.profile {
-            // SAFETY: the caller's promise.
+            // SAFETY: the ranges of `task` are valid for it, as `call` demands.
             if let Some(answer) = unsafe { self.leave_early(config, site, task) } {
                 return answer;
             }
@@ -271,12 +271,12 @@ impl Dispatcher {
             self.recorder.profile(op, task.len);
         }
         if task.len < self.entry_min(config, FLOOR) || self.closed.load(Ordering::Relaxed) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the ranges of `task` are valid for it, as `call` demands.
             return unsafe { task.call_libc() };
         }
         if task.len < FRESH_FROM && !config.counts() && self.is_unaided(config, task.len) {
             let begun = sys::ticks();
-            // SAFETY: the caller's promise.
+            // SAFETY: the ranges of `task` are valid for it, as `call` demands.
             let answer = unsafe { task.call_libc() };
             Self::note_unaided(sys::ticks().wrapping_sub(begun));
             return answer;
@@ -295,7 +295,7 @@ impl Dispatcher {
                 return answer;
             }
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the ranges of `task` are valid for it, as `call` demands.
         unsafe { self.dispatch(config, task, looked, site).1 }
     }
 
@@ -313,13 +313,13 @@ impl Dispatcher {
         let begun = sys::ticks();
         match task.work {
             Work::Copy | Work::Fill if learner.passes(site, task.len) => {
-                // SAFETY: the caller's promise.
+                // SAFETY: the ranges of `task` are valid for it, as `call` demands.
                 return Some(unsafe { task.call_libc() });
             }
             Work::Copy if learner.was_near(site, task.len) => {}
             _ => return None,
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the ranges of `task` are valid for it, as `call` demands.
         unsafe {
             let look = look::look(task, begun)?;
             if learner.place(site, task.len, look.distance()) != Place::Near {
@@ -349,7 +349,7 @@ impl Dispatcher {
                 let least = self.entry_min(config, KERNEL_CALLS_FROM);
                 total >= least.max(2) && !self.closed.load(Ordering::Relaxed)
             });
-            // SAFETY: the caller's promise.
+            // SAFETY: the program's own call: the kernel or libc checks its lists.
             unsafe {
                 match large {
                     Some((config, transfer)) => {
@@ -371,7 +371,8 @@ impl Dispatcher {
     ) -> (Path, isize) {
         let thread = self.recorder.enter(site);
         let decision = self.decide(config, operation, done, site);
-        // SAFETY: the caller's promise; order does not matter where there is an engine.
+        // SAFETY: memory of `operation` is the program's, which has promised it to its own call; order does not matter
+        // where there is an engine.
         let completion = unsafe { self.perform(&decision, operation) };
         self.recorder.leave(thread);
         self.learn_from(&decision, &completion, operation, site);

@@ -55,7 +55,7 @@ fn wrong_copy_is_repaired_and_ends_the_engine() {
 
 /// Half of their time is page faults, which says nothing about copies between old buffers.
 #[test]
-fn copies_and_fills_of_fresh_memory_teach_nothing_about_others() {
+fn fresh_memory_calls_do_not_change_the_learner_of_others() {
     let dispatcher = dispatcher(|config| config.min_bytes = None);
     let (len, source) = (4 << 20, vec![7u8; 4 << 20]);
     for (work, src, kind) in [

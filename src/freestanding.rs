@@ -37,12 +37,12 @@ unsafe impl GlobalAlloc for Malloc {
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, _: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: memory of `alloc` or `realloc`, which is malloc's.
         unsafe { libc::free(memory.cast()) }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller's promise.
+        // SAFETY: memory of `alloc` or `realloc`, with the layout that it was asked for.
         unsafe {
             if layout.align() <= ALIGNED {
                 return libc::realloc(memory.cast(), size).cast();

@@ -34,7 +34,7 @@
 //! ```
 //!
 //! The time after a call counts up to `AFTERWARDS` times what libc would have taken: a longer pause
-//! tells nothing about the caches. Calls of the kernel count without it.
+//! shows nothing about the caches. Calls of the kernel count without it.
 //!
 //! Nothing is timed or copied in this file. All threads share the numbers without locks: a lost
 //! update costs a sample, not a copy.
@@ -288,7 +288,7 @@ impl Learner {
         &self.recent[sys::slot_of(thread)]
     }
 
-    /// Returns what is kept for all calls of `len` bytes from a site.
+    /// Returns the cell of all calls of `len` bytes from a site.
     pub fn base(&self, site: usize, len: usize) -> &Cell {
         self.cell(site, len, Context::empty())
     }

@@ -239,7 +239,7 @@ fn best_of_some_ways_is_the_cheaper_one_that_was_tried() {
 }
 
 #[test]
-fn calls_that_are_libcs_pass_and_are_tried_again_some_day() {
+fn calls_best_by_libc_pass_and_are_tried_again_later() {
     let cell: Cell = zeroed();
     let mut shared = 0;
     for _ in 0..3000 {

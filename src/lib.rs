@@ -24,7 +24,8 @@
 //!                            thread that calls the driver; service: that thread; registrations:
 //!                            memory the card may reach; wishes: what is worth registering; watch:
 //!                            how we learn that such memory has gone; driver: its calls; submit:
-//!                            one copy to it; exports: calls of the program that register memory;
+//!                            one copy to it; lead: when a sleeping caller wakes up; exports: calls
+//!                            of the program that register memory;
 //!                            unavailable: why there is none; counts, report, check: what it tells
 //!             ioat/          one copy by the kernel helper; words: how its channels tell the end;
 //!                            helper: its file and calls; piece_lists: a request as the kernel reads

@@ -55,7 +55,7 @@ struct Process {
 /// # Safety
 /// As memmove.
 unsafe fn copy_message(dst: usize, src: usize, len: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller has ranges that memmove may copy.
     unsafe { DISPATCHER.call(None, 0, &Task { work: Work::Copy, dst, src, len }) };
 }
 

@@ -216,7 +216,7 @@ fn card_that_is_lost_in_the_middle_leaves_copies_right() {
 }
 
 #[test]
-fn words_that_are_lost_or_late_end_copies_all_the_same() {
+fn copy_completes_when_completion_word_is_lost_or_late() {
     for lose in ["1", "6"] {
         let knobs = [("FAKE_CUDA_LOSE", lose), ("ADMA_LOG", "info")];
         needs!(card_can_be_used());

@@ -80,7 +80,7 @@ rows! { passes:
     limit_of_a_wait_holds_while_the_caller_copies: "ipc_waiting limit";
     limit_of_a_wait_holds_where_the_other_has_pages_that_do_not_come: "ipc_waiting pages";
     too_few_descriptors_are_emfile: "ipc_limits descriptors";
-    cookies_are_good_once_and_only_their_own: "ipc_words cookies";
+    cookie_waited_for_twice_or_by_another_connection_is_einval: "ipc_words cookies";
     every_error_that_is_named_has_words: "ipc_words errors";
     parts_versions_and_cookies_of_copies_are_as_the_header_says: "ipc_words calls";
     block_is_freed_once_and_only_as_a_whole: "ipc_blocks freed";

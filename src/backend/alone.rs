@@ -15,7 +15,7 @@ use crate::os::cpus::{self, Features};
 /// # Safety
 /// As memcpy of these arguments.
 pub unsafe fn copy(dst: usize, src: usize, len: usize) {
-    // SAFETY: the caller's promise; the CPU has the instructions.
+    // SAFETY: memcpy may copy these ranges, by the caller's contract; the CPU has the instructions.
     unsafe {
         match cpus::features().contains(Features::AVX512) {
             true => adma_alone_stream_avx512(dst, src, len),
@@ -49,7 +49,7 @@ mod tests {
                 assert!(dst[..to].iter().chain(&dst[to + len..]).all(|&byte| byte == 0));
                 // The loop of older CPUs.
                 dst[to..to + len].fill(0);
-                // SAFETY: as above.
+                // SAFETY: both ranges are the test's own, and apart.
                 unsafe { adma_alone_stream_sse2(at, source, len) };
                 assert_eq!(dst[to..to + len], src[from..from + len], "{len} {to} {from}");
             }

@@ -91,7 +91,7 @@ impl CopyLoop {
     /// # Safety
     /// As `copy_until_taken_back`.
     pub unsafe fn copy(self, dst: usize, src: usize, len: usize) -> Copied {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's ranges are apart, and no reference covers `dst`.
         unsafe { self.copy_until_taken_back(dst, src, len, None) }
     }
 
@@ -118,7 +118,7 @@ impl CopyLoop {
             CopyLoop::Ordinary if features.contains(Features::AVX2) => &raw const adma_loop_avx2,
             CopyLoop::Ordinary => movsb,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's ranges are apart, no reference covers `dst`, and the CPU has the loop's instructions.
         unsafe { run(dst, src, 1, len, which, take_back) }.0
     }
 
@@ -138,7 +138,7 @@ impl CopyLoop {
             CopyLoop::Stream => &raw const adma_fill_stream,
             _ => &raw const adma_fill_stosb,
         };
-        // SAFETY: the caller's promise; these loops take the value for the source.
+        // SAFETY: no reference covers `dst`; these loops take the value for the source, and read nothing.
         unsafe { run(dst, value, 0, len, which, take_back) }.0
     }
 }
@@ -158,7 +158,7 @@ pub unsafe fn compare_until_taken_back(
         true => &raw const adma_compare_avx2,
         false => &raw const adma_compare_sse2,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: loops that only read, with instructions that the CPU has.
     unsafe { run(a, b, 1, len, which, take_back) }
 }
 

@@ -110,7 +110,7 @@ unsafe fn upper_half_after(
     which: *const u8,
 ) -> (usize, u64) {
     let (why, upper): (usize, u64);
-    // SAFETY: the caller's promise; the ends touch no memory.
+    // SAFETY: ranges that the loop may copy, and a CPU with AVX2; the ends touch no memory.
     unsafe {
         core::arch::asm!(
             "vpcmpeqd ymm0, ymm0, ymm0",

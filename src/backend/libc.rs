@@ -209,8 +209,8 @@ pub fn next(op: Op) -> *mut c_void {
 /// As memmove.
 #[inline(always)]
 pub unsafe fn copy(dst: usize, src: usize, len: usize) {
-    // SAFETY: the pointer is only ever a memmove: the bootstrap one or libc's. The ranges are
-    // the caller's promise.
+    // SAFETY: the pointer is only ever a memmove: the bootstrap one or libc's. memmove
+    // may copy the ranges.
     unsafe {
         let function: Memmove = core::mem::transmute(LIBC_MEMMOVE.load(Ordering::Relaxed));
         function(dst as *mut c_void, src as *const c_void, len);
@@ -249,7 +249,7 @@ pub unsafe fn compare(op: Op, a: usize, b: usize, len: usize) -> isize {
 /// # Safety
 /// As memcmp.
 pub unsafe fn compare_before_start(op: Op, a: usize, b: usize, len: usize) -> isize {
-    // SAFETY: the caller's promise.
+    // SAFETY: both sides can be read up to the first difference, as memcmp demands.
     unsafe {
         let same = count_same(a, b, len);
         let at = same - same % op.unit();
@@ -273,7 +273,7 @@ pub unsafe fn compare_before_start(op: Op, a: usize, b: usize, len: usize) -> is
 /// Both sides can be read so far.
 pub unsafe fn count_same(a: usize, b: usize, len: usize) -> usize {
     let end: usize;
-    // SAFETY: the caller's promise.
+    // SAFETY: both sides can be read up to the first difference.
     unsafe {
         asm!("cmp rcx, rcx", "repe cmpsb", "je 2f", "dec rsi", "2:",
             inout("rsi") a => end, inout("rdi") b => _, inout("rcx") len => _,
@@ -287,7 +287,7 @@ pub unsafe fn count_same(a: usize, b: usize, len: usize) -> usize {
 /// # Safety
 /// As memset.
 pub unsafe fn fill_before_start(dst: usize, value: usize, len: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `dst` is writable for `len`, as memset demands.
     unsafe {
         asm!("rep stosb", inout("rdi") dst => _, inout("rcx") len => _, in("al") value as u8,
             options(nostack, preserves_flags));
@@ -299,7 +299,7 @@ pub unsafe fn fill_before_start(dst: usize, value: usize, len: usize) {
 /// # Safety
 /// As memmove.
 pub unsafe fn copy_before_start(dst: usize, src: usize, len: usize) {
-    // SAFETY: the caller's promise; a memmove by construction.
+    // SAFETY: memmove may copy these ranges; a memmove by construction.
     unsafe {
         asm!("call {copy}", copy = sym bootstrap_memmove,
             inout("rdi") dst => _, inout("rsi") src => _, in("rdx") len,
@@ -355,7 +355,7 @@ unsafe extern "C" fn bootstrap_wmemcmp(a: usize, b: usize, count: usize) -> i32 
 /// # Safety
 /// The program's own call.
 pub unsafe fn pass_to_kernel(number: i64, arguments: [usize; 6]) -> isize {
-    // SAFETY: the caller's promise, and the address of this thread's errno.
+    // SAFETY: the program's own arguments, and the address of this thread's errno.
     unsafe {
         let answer = sys::syscall(number, arguments);
         if answer >= 0 {

@@ -71,7 +71,7 @@ pub fn environment() -> impl Iterator<Item = &'static [u8]> {
     // SAFETY: at start-up no other thread changes the environment; it is a null-terminated
     // list of terminated strings, or null after clearenv.
     let mut at = unsafe { environ };
-    // SAFETY: as above.
+    // SAFETY: `at` is `environ`, or an entry of it that `next_variable` has reached.
     core::iter::from_fn(move || unsafe { next_variable(&mut at) })
 }
 
@@ -79,7 +79,7 @@ pub fn environment() -> impl Iterator<Item = &'static [u8]> {
 /// In a list as `environ` is, not behind its end; or null.
 #[unsafe(link_section = ".text.start")] // see `intercept::entry`
 unsafe fn next_variable(at: &mut *const *const c_char) -> Option<&'static [u8]> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `at` is null or an entry of a list that ends with null; its strings are terminated.
     unsafe {
         loop {
             let variable = *at.as_ref().filter(|variable| !variable.is_null())?;

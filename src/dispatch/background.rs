@@ -27,7 +27,7 @@ impl Dispatcher {
         let largest = copies.iter().map(|copy| copy.len).max().unwrap_or(0);
         let large = largest >= asynchronous::FLOOR;
         let by = if large { self.carriers(largest) } else { Err(Fallback::Learned) };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps ranges and word until the end is reported, as `asynchronous::begin` demands.
         let begun = unsafe { asynchronous::begin(copies, by.ok(), wanted) }?;
         let refused = begun.refused.map(|refused| self.refused(refused));
         let config = self.config().filter(|config| config.counts());

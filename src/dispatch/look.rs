@@ -102,7 +102,7 @@ pub unsafe fn finish(task: &Task, look: Look) {
 #[inline]
 unsafe fn timed(dst: usize, src: usize, len: usize) -> u64 {
     let begun = sys::ticks();
-    // SAFETY: the caller's promise; every x86-64 has the barrier.
+    // SAFETY: memcpy may copy these ranges; every x86-64 has the barrier.
     unsafe {
         original::copy(dst, src, len);
         _mm_lfence(); // otherwise the clock is read before the last loads have ended

@@ -20,7 +20,7 @@ use core::sync::atomic::Ordering;
 /// them to come.
 const GAIN_FROM: usize = 16 << 20;
 
-/// Least bytes whose time tells what libc takes.
+/// Least bytes whose time shows libc's speed.
 const LEAST_TIMED: usize = 32 << 10;
 
 /// Returns the row of the statistics that a call belongs to.
@@ -29,7 +29,7 @@ fn size_of_sample(decision: &Decision, len: usize) -> usize {
 }
 
 impl Dispatcher {
-    /// Tells the learner, the count of callers and the statistics about a call that is over.
+    /// Reports a call that is over to the learner, the count of callers and the statistics.
     pub(super) fn learn_from(
         &self,
         decision: &Decision,
@@ -181,7 +181,7 @@ impl Dispatcher {
         counters.verified.fetch_add(1, Ordering::Relaxed);
         // SAFETY: both ranges have just been copied from and to.
         if unsafe { original::compare(Op::memcmp, dst, src, len) } != 0 {
-            // SAFETY: as above.
+            // SAFETY: both ranges have just been copied from and to.
             unsafe { original::copy(dst, src, len) };
             counters.mismatched.fetch_add(1, Ordering::Relaxed);
             self.switch_off(Fallback::Off);

@@ -97,7 +97,7 @@ impl Dispatcher {
                 Completion { path: Path::Engine, refused: None, answer, first, sample, huge, seen }
             }
             Err(why) => {
-                // SAFETY: the caller's promise; after a refusal nothing is under way.
+                // SAFETY: the rest of the program's ranges; after a refusal nothing is under way.
                 let (streamed, answer) = unsafe { by_caller(decision, operation, from, region) };
                 let path = if streamed { Path::Engine } else { Path::Libc(why) };
                 let seen = Seen::default();

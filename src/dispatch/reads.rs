@@ -31,14 +31,14 @@ impl Dispatcher {
                 && !config.counts()
                 && learner.passes(call.site, total)
             {
-                // SAFETY: the caller's promise.
+                // SAFETY: the program's own call, with its own arguments.
                 return unsafe { call.pass_on() };
             }
             let read = config.zip(buffers).and_then(|(config, buffers)| {
                 let read = FileRead::new(call, buffers, self.least(config))?;
                 streams::test_cancel().then_some((config, read))
             });
-            // SAFETY: the caller's promise.
+            // SAFETY: the program's own call, with its own arguments.
             unsafe {
                 match read {
                     Some((config, read)) => {
@@ -58,7 +58,7 @@ impl Dispatcher {
         let least = |config: &Config| self.entry_min(config, STREAMS_FROM).max(2);
         let large = self.large(call.op, call.bytes());
         let large = large.filter(|config| call.bytes().is_some_and(|bytes| bytes >= least(config)));
-        // SAFETY: the caller's promise.
+        // SAFETY: the program's own call, with its own arguments.
         unsafe {
             match large {
                 Some(config) => call.carry_out(least(config), |read| {

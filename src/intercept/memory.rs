@@ -28,7 +28,7 @@ unsafe fn pass_on(function: Function, arguments: [usize; 4]) -> c_int {
 unsafe fn change(function: Function, arguments: [usize; 4]) -> c_int {
     let [start, len, ..] = arguments;
     ENGINES.iter().for_each(|engine| engine.memory_changes(start, len));
-    // SAFETY: the caller's promise.
+    // SAFETY: the program's own call, with its own arguments.
     let answer = unsafe { pass_on(function, arguments) };
     ENGINES.iter().for_each(|engine| engine.memory_changes(start, len));
     answer

@@ -16,7 +16,7 @@ const SHORT: u64 = 400_000;
 const ROUNDS: u32 = 2;
 const KEPT: usize = (ROUNDS * (BLOCK_IF_SHORT - 1)) as usize;
 
-/// Calls of the thread between two of one cell after which a sample says nothing about it.
+/// Calls of the thread between two of one cell after which a sample does not count.
 const MOST_BETWEEN: u32 = 4;
 
 /// Cost, in parts of the best one's, above which a way is left out of the second round.

@@ -61,7 +61,7 @@ pub fn current() -> u32 {
     unsafe { libc::sched_getcpu() as u32 }
 }
 
-/// Returns the bytes of the last-level cache; 1 if the CPU does not tell. Asked once: in a virtual
+/// Returns the bytes of the last-level cache; 1 if the CPU does not report it. Asked once: in a virtual
 /// machine the host answers.
 pub fn last_level_cache() -> usize {
     static BYTES: OnceNonZeroUsize = OnceNonZeroUsize::new();
@@ -122,11 +122,11 @@ impl Limits {
     }
 }
 
-/// Resets what a new worker inherits: affinity and real-time scheduling; and gives it the nice
+/// Resets attributes that a new worker inherits, affinity and real-time scheduling; and gives it the nice
 /// value of the main thread. SCHED_BATCH does not preempt the thread that has woken it: where no
 /// CPU is idle, starting a copy would otherwise cost the time of a piece (`bench/run async`).
 pub fn run_anywhere(allowed: NoFilter) {
-    // Not cleared, which would be a call of memset: the kernel tells how much it has filled.
+    // Not cleared, which would be a call of memset: the kernel returns how much it has filled.
     let mut mask = MaybeUninit::<Mask>::uninit();
     let main = sys::getpid();
     let size = affinity_of(main, mask.as_mut_ptr());
@@ -162,7 +162,7 @@ fn io_priority_of(tid: i32, _: NoFilter) -> u16 {
 }
 
 /// Returns what workers take over from the main thread, as one number: nice value, I/O priority,
-/// and whether it is SCHED_IDLE. 0 if the kernel does not tell.
+/// and whether it is SCHED_IDLE. 0 if the kernel does not report it.
 pub fn worker_class(allowed: NoFilter) -> u64 {
     let main = sys::getpid();
     Class::of(main, allowed).map_or(0, |class| {
@@ -256,7 +256,7 @@ pub fn forget_after_fork() {
     BUFFERS.forget_after_fork();
 }
 
-/// Returns the number of CPUs this process may run on, 1 if the kernel does not tell, and which.
+/// Returns the number of CPUs this process may run on, 1 if the kernel does not report them, and which.
 /// Asks for the main thread: the one that copies first may be pinned.
 fn by_affinity(mask: &mut Mask) -> (usize, u64) {
     let words = affinity_of(sys::getpid(), mask) / 8;
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn class_in_a_file_is_what_the_calls_say() {
+    fn scheduling_class_in_file_equals_that_of_system_calls() {
         let line = b"7 (a ) b) S 1 2 3 0 -1 4 0 0 0 0 0 0 0 0 39 19 1 0 5 0 0 0 1 1 1 1 1 0 0 0 \
             0 0 0 0 17 1 0 5 0 0 0\n";
         assert_eq!(Class::in_stat(line), Some(Class { policy: 5, nice: 19 }));

@@ -69,6 +69,6 @@ pub fn seek_by(fd: usize, by: isize) -> SysResult {
 /// # Safety
 /// The program's own call, or a part of it.
 pub unsafe fn read(fd: usize, list: usize, count: usize, at: usize, flags: usize) -> SysResult {
-    // SAFETY: the kernel reads the list; what it writes to is the caller's promise.
+    // SAFETY: the kernel reads the list, and writes only to buffers that the caller has let it write to.
     unsafe { syscall!(SYS_preadv2, fd, list, count, at, 0, flags) }
 }

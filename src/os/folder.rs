@@ -122,7 +122,7 @@ impl Folder {
 pub unsafe fn map_zeros_over(at: *mut c_void, len: usize) {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-    // SAFETY: the caller's promise.
+    // SAFETY: a mapping of `len` bytes, of which only atomics are in use: zeros are valid for them.
     unsafe { syscall!(SYS_mmap, at, len, protection, flags, usize::MAX) };
 }
 

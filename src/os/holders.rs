@@ -120,7 +120,7 @@ pub fn interrupt(thread: i32, signal: i32) {
 const BLIND_LOOKS: u32 = 4;
 
 /// Interrupts threads that have made no progress since the last look. False: none holds signals.
-/// `may_send` tells whether our handler would get the signal, and whether the call is allowed. Only
+/// `may_send` returns whether our handler would get the signal, and whether the call is allowed. Only
 /// the worker that watches calls this.
 pub fn look(may_send: fn() -> bool) -> bool {
     let (mut any, mut waiting) = (false, None);
@@ -179,7 +179,7 @@ impl Holder {
         self.state.store(state::HELD, Ordering::Release);
     }
 
-    /// Removes the thread, before signals are let in again.
+    /// Removes the thread, before its signals are unblocked.
     pub fn leave(&self) {
         for turn in 0u32.. {
             if self.change(state::HELD, state::TAKEN) {

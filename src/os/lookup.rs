@@ -41,7 +41,7 @@ impl<const N: usize> Names<N> {
     }
 }
 
-/// What is looked for: the first symbol of each row of the table of intercepted functions, and others.
+/// Functions to be looked up: the first symbol of each row of the table of intercepted functions, and others.
 macro_rules! functions {
     ([$($name:ident)*] $($row:ident: ($symbol:ident $($alias:ident)*) $unit:literal $length:tt
         $kind:ident::$large:ident $original:tt;)*) => { functions! { $($symbol)* $($name)* } };
@@ -162,7 +162,7 @@ pub unsafe fn call<const N: usize>(found: *mut c_void, arguments: [usize; N]) ->
         [0, 1, 2, 3, 4].map(|i| arguments.get(i).copied().unwrap_or(0));
     // SAFETY: null is `None`; no argument is wider than a word.
     let function = unsafe { core::mem::transmute::<*mut c_void, Option<AnyFn>>(found) }?;
-    // SAFETY: the caller's promise.
+    // SAFETY: a function of these arguments, of which it ignores the last ones: the program's own call.
     Some(unsafe { function(first, second, third, fourth, fifth) })
 }
 
@@ -279,14 +279,14 @@ fn extent(base: usize, segments: &[libc::Elf64_Phdr]) -> Range<usize> {
 /// A terminated string; `name` ends with its first zero.
 unsafe fn is_called(found: *const c_char, name: &[u8]) -> bool {
     let end = name.iter().enumerate().find(|&(i, &byte)| {
-        // SAFETY: the caller's promise; nothing behind the first difference, or the end, is read.
+        // SAFETY: `found` is terminated; nothing behind the first difference, or its end, is read.
         byte == 0 || unsafe { found.add(i).read() } as u8 != byte
     });
-    // SAFETY: as above.
+    // SAFETY: `found` equals `name` up to `i`, so its end is not before that.
     end.is_some_and(|(i, &byte)| byte == 0 && unsafe { found.add(i).read() } == 0)
 }
 
-/// The symbols that an object defines, as its dynamic section tells.
+/// The symbols that an object defines, by its dynamic section.
 #[derive(Clone)]
 struct SymbolTable {
     base: usize,
@@ -296,13 +296,13 @@ struct SymbolTable {
     symbols: *const libc::Elf64_Sym,
     names: *const c_char,
     versions: *const u16,
-    /// DT_VERDEF; null: every version will do.
+    /// DT_VERDEF; null: any version matches.
     definitions: *const u8,
 }
 
 // SAFETY: only ever read, and where it lies it stays.
 unsafe impl Send for SymbolTable {}
-// SAFETY: as above.
+// SAFETY: only ever read, and where it lies it stays.
 unsafe impl Sync for SymbolTable {}
 
 impl SymbolTable {
@@ -334,7 +334,7 @@ impl SymbolTable {
                 VERDEF => definitions = value as usize,
                 _ => {}
             }
-            // SAFETY: as above.
+            // SAFETY: not behind the entry that ends them, which was not this one.
             entry = unsafe { entry.add(1) };
         }
         // The loader makes addresses of them where it can write.

@@ -13,7 +13,7 @@ use zerocopy::FromZeros;
 /// All zeros is a valid value.
 pub unsafe trait Zeroed: Sync {}
 
-// SAFETY: `FromZeros` says that all zeros is a valid value.
+// SAFETY: `FromZeros`: all zeros is a valid value.
 unsafe impl<T: FromZeros + Sync> Zeroed for T {}
 
 /// Returns a value of zeros. A static of it takes no room in the file.

@@ -159,7 +159,7 @@ fn in_list(fd: i32, address: usize) -> Option<Around> {
     // SAFETY: the kernel writes inside `room`, and what it has filled is looked at.
     while let got @ 1.. = unsafe { syscall!(SYS_pread64, fd, to, size, at) } {
         at += got;
-        // SAFETY: as above.
+        // SAFETY: the kernel has filled this much of `room`.
         let text = unsafe { core::slice::from_raw_parts(room.as_ptr().cast(), got as usize) };
         for &byte in text {
             if byte != b'\n' {

@@ -14,7 +14,7 @@ static PID: AtomicI32 = AtomicI32::new(0);
 /// State of this process only; null until there is some.
 #[unsafe(link_section = ".data")]
 static OWN: AtomicPtr<Own> = AtomicPtr::new(core::ptr::null_mut());
-/// Set when `Own::mark` was set: a page made for cookies only says nothing about ownership.
+/// Set when `Own::mark` was set: a page made for cookies only does not show ownership.
 #[unsafe(link_section = ".data")]
 static MARKED: AtomicBool = AtomicBool::new(false);
 /// Replacement where the kernel cannot wipe a page.

@@ -1,4 +1,4 @@
-//! Tells whether the calling thread has real-time scheduling (FIFO, RR or DEADLINE).
+//! Finds out whether the calling thread has real-time scheduling (FIFO, RR or DEADLINE).
 //!
 //! Such a thread must not wait for what ordinary threads are doing: for a worker, or for a lock in
 //! the kernel that one of them may hold. So this is checked before anything that can wait. Two
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answer_about_a_thread_is_believed_for_a_while_and_for_no_other_thread() {
+    fn answer_is_cached_for_a_while_and_for_one_thread() {
         let answers = Answers::<1000>::new();
         let (thread, now) = (0x7fff_f7d8_0740 >> 6, 7005);
         assert!(answers.recent_or(thread, now, || None), "not known now");
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn this_thread_is_as_ordinary_by_its_file_as_by_the_call() {
+    fn ordinary_thread_is_recognised_by_file_and_by_system_call() {
         // Another test may just be reading.
         let by_file = std::iter::repeat_with(by_file).find_map(|answer| answer);
         let by_call = NoFilter::look().map(by_call);

@@ -229,7 +229,7 @@ impl Action {
     }
 }
 
-/// Returns whether a signal calls a function; true if the kernel does not tell.
+/// Returns whether a signal calls a function; true if the kernel does not report it.
 fn has_handler(signal: i32) -> bool {
     Action::of(signal).is_none_or(|action| action.is_function())
 }

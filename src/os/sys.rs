@@ -17,7 +17,7 @@ pub type SysResult = isize;
 pub unsafe fn syscall<const N: usize>(number: i64, args: [usize; N]) -> SysResult {
     let argument = |at: usize| if at < N { args[at] } else { 0 };
     let answer;
-    // SAFETY: the kernel clobbers rax, rcx and r11 only; the rest is the caller's promise.
+    // SAFETY: the kernel clobbers rax, rcx and r11 only; arguments are as the system call demands.
     unsafe {
         asm!(
             "syscall",
@@ -215,7 +215,7 @@ pub fn sleep(nanos: u64) {
 }
 
 /// Returns whether the C library knows of no second thread, which could install a signal handler at
-/// any moment. False where it does not say.
+/// any moment. False where it does not report that.
 pub fn has_one_thread() -> bool {
     let flag: *const AtomicU8;
     // SAFETY: reads what the loader has put there: an address, or null, for the symbol is
@@ -277,7 +277,7 @@ pub fn auxiliary(which: u64) -> Option<u64> {
     }
 }
 
-/// Returns whether the page at `page` is in memory, true where the kernel does not say; `None`: a
+/// Returns whether the page at `page` is in memory, true where the kernel does not report it; `None`: a
 /// seccomp filter may forbid the call.
 pub fn is_resident(page: usize) -> Option<bool> {
     NoFilter::look()?;
@@ -287,7 +287,7 @@ pub fn is_resident(page: usize) -> Option<bool> {
     Some(done != 0 || answer & 1 == 1)
 }
 
-/// Returns how often this thread has lost its CPU to others; `None`: the kernel does not say.
+/// Returns how often this thread has lost its CPU to others; `None`: the kernel does not report it.
 pub fn preemptions(_: NoFilter) -> Option<u64> {
     let mut usage = MaybeUninit::<libc::rusage>::uninit();
     // SAFETY: the kernel fills `usage`, which is read only then.
@@ -297,20 +297,20 @@ pub fn preemptions(_: NoFilter) -> Option<u64> {
     }
 }
 
-/// Populates pages for writing without changing what they hold (Linux 5.14). If it fails, the copy
+/// Populates pages for writing without changing their contents (Linux 5.14). If it fails, the copy
 /// takes the page faults one by one.
 pub fn make_pages(start: usize, len: usize, _: NoFilter) {
     // SAFETY: changes no byte.
     unsafe { syscall!(SYS_madvise, start, len, libc::MADV_POPULATE_WRITE) };
 }
 
-/// Tells the kernel where this thread's restartable sequence is. False: it refuses.
+/// Registers this thread's restartable sequence. Returns false if the kernel refuses.
 pub fn register_rseq(area: usize, size: usize, signature: u32, _: NoFilter) -> bool {
     // SAFETY: the kernel writes to the area as long as the thread lives, as the caller wants.
     unsafe { syscall!(SYS_rseq, area, size, 0, signature) == 0 }
 }
 
-/// Tells the kernel that this process will call `interrupt_workers`. Takes milliseconds in a
+/// Registers this process for `interrupt_workers`. Takes milliseconds in a
 /// process of several threads. False: it refuses.
 pub fn expect_interruptions(_: NoFilter) -> bool {
     const REGISTER_PRIVATE_EXPEDITED_RSEQ: usize = 1 << 8;
@@ -345,7 +345,7 @@ pub fn map(len: usize) -> Option<*mut c_void> {
 /// # Safety
 /// A mapping of `len` bytes that is not used any more.
 pub unsafe fn unmap(at: *mut c_void, len: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: a mapping of `len` bytes that is not used any more.
     unsafe { syscall!(SYS_munmap, at, len) };
 }
 
@@ -483,7 +483,7 @@ pub fn stat<R>(fd: i32, look: impl FnOnce(&libc::stat) -> R) -> Option<R> {
 }
 
 /// Returns whether a descriptor stands for a file or folder that is in memory only (tmpfs, memfd);
-/// `None`: the system does not say.
+/// `None`: the system does not report it.
 pub fn is_in_memory(fd: i32) -> Option<bool> {
     let mut system = MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: the kernel fills it, and it is read only after it has.

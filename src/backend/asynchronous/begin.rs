@@ -71,7 +71,7 @@ pub struct Begun {
 /// and nothing is in flight.
 ///
 /// # Safety
-/// As memmove of each, until the end is told; the word of a notice can be written until it is.
+/// As memmove of each. Ranges, and the word of a notice, stay valid until the end is reported.
 pub unsafe fn begin(copies: &[Copy], by: Option<By>, wanted: Wanted) -> Option<Begun> {
     let started = sys::ticks();
     if !PENDING.has_room() {
@@ -102,7 +102,7 @@ pub unsafe fn begin(copies: &[Copy], by: Option<By>, wanted: Wanted) -> Option<B
                     unsafe { touch_pages(dst, src, len) };
                 }
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: memmove may copy these ranges, by the caller's contract.
             _ => unsafe { original::copy(dst, src, len) },
         }
     }
@@ -115,11 +115,11 @@ pub unsafe fn begin(copies: &[Copy], by: Option<By>, wanted: Wanted) -> Option<B
         let mut parts = Parts { owner, own: true, called: false, wanted };
         for copy in copies.iter().filter(|copy| suits(copy, &first)).take(room) {
             let Some(who) = by else {
-                // SAFETY: the caller's promise.
+                // SAFETY: one of the caller's copies, whose ranges stay until the end is reported.
                 unsafe { parts.copy_at_once(copy, Mode::of_caller(first.copy_loop(copy.len))) };
                 continue;
             };
-            // SAFETY: the caller's promise.
+            // SAFETY: one of the caller's copies, whose ranges stay until the end is reported.
             let (carried, refused) = unsafe { parts.hand_on(copy, &who) };
             begun.carried += carried;
             begun.refused = refused.or(begun.refused);
@@ -218,11 +218,11 @@ impl Parts {
         let &Copy { src, dst, len } = copy;
         let mode = Mode::of_caller(who.copy_loop(len));
         match *who {
-            // SAFETY: the caller's promise.
+            // SAFETY: ranges that stay until the end is reported.
             By::Workers { .. } if unsafe { self.hand_to_other(who, copy, mode) } => (len, None),
             By::Workers { workers, .. } => {
                 let Some(part) = self.entry() else {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: ranges that stay until the end is reported.
                     unsafe { self.copy_at_once(copy, mode) };
                     return (0, Some(Refused::Busy));
                 };
@@ -230,7 +230,7 @@ impl Parts {
                 self.post(part, &Posted { dst, src, cut, mode }, true);
                 (len, None)
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: ranges that stay until the end is reported.
             By::Engine(engine, how, _) => unsafe { self.submit(engine, &how, copy, mode) },
         }
     }
@@ -261,7 +261,7 @@ impl Parts {
         let Some(part) = self.entry() else {
             // Other threads have just taken the last entries.
             see_to_the_end(self.owner);
-            // SAFETY: the caller's promise.
+            // SAFETY: memmove may copy these ranges, by the caller's contract.
             return unsafe { original::copy(dst, src, len) };
         };
         let cut = Cut::new(dst, len, 1);

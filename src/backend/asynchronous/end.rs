@@ -78,7 +78,7 @@ fn help(owner: &Entry) -> bool {
             run_piece(part, &copy, index);
             if own >= CHUNK || held.as_ref().is_some_and(SignalsHeld::must_end) {
                 total += core::mem::take(&mut own);
-                held = None; // what is pending comes now
+                held = None; // pending signals are delivered now
             }
         }
     }
@@ -112,8 +112,8 @@ pub(super) fn run_piece(part: &Entry, copy: &Posted, index: usize) {
     let (dst, src) = (copy.dst + piece.offset, copy.src + piece.offset);
     let copy_loop = copy.mode.copy_loop();
     let copy_part = |from: usize, to: usize| {
-        // SAFETY: the caller keeps its ranges as they are until it is told of the end, which
-        // is not before this piece is finished.
+        // SAFETY: the caller keeps its ranges as they are until the end is reported, which is
+        // not before this piece is finished.
         part.is_guarded(|| signals::install_handlers().is_ok())
             && unsafe { copy_loop.copy(dst + from, src + from, to - from) } == Copied::Whole
     };
@@ -131,7 +131,7 @@ pub(super) fn run_piece(part: &Entry, copy: &Posted, index: usize) {
         // A bad page ends the process: see `begin`. Signals are blocked so that no handler runs in
         // this thread, which is not the program's.
         let _held = SignalsHeld::all();
-        // SAFETY: as above.
+        // SAFETY: the caller keeps its ranges until the end is reported, which is after this piece.
         unsafe { original::copy(dst, src, piece.len) };
         done = true;
     }
@@ -189,7 +189,7 @@ pub unsafe fn check(cookie: Cookie) -> CopyStatus {
     match look {
         CookieState::Unknown => CopyStatus::Unknown,
         CookieState::UnderWay(_) => CopyStatus::UnderWay,
-        // SAFETY: the caller's promise.
+        // SAFETY: memmove may copy the ranges behind this cookie, as the caller has ensured.
         CookieState::Over(owner) => unsafe { report(owner, cookie) },
     }
 }
@@ -216,7 +216,7 @@ pub unsafe fn wait(cookie: Cookie) -> CopyStatus {
     loop {
         let owner = match PENDING.look(cookie) {
             CookieState::Unknown => return CopyStatus::Unknown,
-            // SAFETY: the caller's promise.
+            // SAFETY: memmove may copy the ranges behind this cookie, as the caller has ensured.
             CookieState::Over(owner) => return unsafe { report(owner, cookie) },
             CookieState::UnderWay(owner) => owner,
         };
@@ -272,8 +272,8 @@ unsafe fn report(owner: &Entry, cookie: Cookie) -> CopyStatus {
             PENDING.free(owner);
         }
         for place in &some[..count] {
-            // SAFETY: `count` were written. The caller's promise; no other thread writes there any
-            // more.
+            // SAFETY: `count` were written. memmove may copy these ranges, and no other thread writes
+            // there any more.
             unsafe {
                 let Copy { src, dst, len } = place.assume_init_read();
                 original::copy(dst, src, len);
@@ -289,7 +289,7 @@ fn verify(owner: &Entry) {
     let Some(verify) = VERIFY.get() else { return };
     for part in PENDING.parts(owner) {
         let Posted { dst, src, cut, .. } = part.slot.posted();
-        // SAFETY: just copied, and the caller was not told yet.
+        // SAFETY: just copied, and the end is not reported yet.
         unsafe { verify(dst, src, cut.parts().0) };
     }
 }

@@ -151,7 +151,7 @@ fn looking_at_a_request_asks_the_kernel_only_when_it_is_overdue() {
 }
 
 #[test]
-fn words_of_a_later_request_tell_the_end_of_an_earlier_one() {
+fn words_of_a_later_request_end_an_earlier_one() {
     let fake = Fake::new(1);
     let by = helper(fake);
     let first = Pair::new(1 << 20, 0);
@@ -167,10 +167,10 @@ fn words_of_a_later_request_tell_the_end_of_an_earlier_one() {
     first.check();
 }
 
-/// The kernel tells of failures once. The thread that was told may be slow, and meanwhile the words
-/// of the next request say that this one is over.
+/// The kernel reports failures once. The thread that gets the report may be slow, and meanwhile the
+/// words of the next request show that this one is over.
 #[test]
-fn failure_that_one_thread_was_told_of_is_known_to_all() {
+fn failure_reported_to_one_thread_is_seen_by_all() {
     let fake = Fake::new(1);
     let by = helper(fake);
     let (told, was_told) = std::sync::mpsc::channel();

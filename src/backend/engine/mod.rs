@@ -161,13 +161,13 @@ pub trait CopyEngine: Requests {
     /// Writes its own part of a report.
     fn report(&self, form: Form, nanoseconds_per_tick: f64, out: &mut dyn Write) -> Written;
 
-    /// Logs why it was not used, and what else only a log tells.
+    /// Logs why it was not used, and details that no report has.
     fn why_not(&self, say: &dyn Fn(Arguments<'_>));
 
     /// Describes for `adma check` what the machine offers.
     fn check(&self, settings: &Settings, out: &mut dyn Write) -> Result<Usable, core::fmt::Error>;
 
-    /// Lets go of what a fork must not find, such as pinned pages.
+    /// Releases resources that a fork must not find, such as pinned pages.
     fn before_fork(&self) {}
 
     /// Undoes `before_fork` in the parent.
@@ -176,7 +176,7 @@ pub trait CopyEngine: Requests {
     /// Resets the engine in the child of a fork: driver, files and threads are the parent's.
     fn forget(&self);
 
-    /// Invalidates what is known of memory that changes in a way that the kernel does not report.
+    /// Invalidates knowledge of memory that changes in a way that the kernel does not report.
     /// Called by the program's thread, before and after its own call.
     fn memory_changes(&self, _start: usize, _len: usize) {}
 

@@ -20,7 +20,7 @@ impl Stretch {
     /// As memcpy.
     pub unsafe fn by_libc(self, from: usize, to: usize) {
         if from < to {
-            // SAFETY: the caller's promise.
+            // SAFETY: a part of ranges that memcpy may copy.
             unsafe { original::copy(self.dst + from, self.src + from, to - from) };
         }
     }

@@ -1,5 +1,5 @@
-//! Estimates from a DMA engine's past copies: how long the next one takes, when a thread that
-//! sleeps has to wake up, how large a request may be, and how much the caller does itself.
+//! Estimates from a DMA engine's past copies: how long the next one takes, how large a
+//! request may be, and how much the caller does itself.
 //!
 //! Plain numbers, shared by all threads without locks: a lost update costs a sample.
 #![forbid(unsafe_code)]
@@ -50,53 +50,6 @@ impl CopyTimes {
     pub fn forget_half(&self, bytes: usize) {
         let cell = &self.0[bytes.max(1).ilog2() as usize];
         cell.store((cell.load(Relaxed) / 2).max(1), Relaxed);
-    }
-}
-
-/// Ticks before the expected end at which a sleeper has to wake up: the latency of timers and of
-/// waking on this machine.
-#[derive(FromZeros, Default)]
-pub struct Lead {
-    ticks: AtomicU64,
-    /// Consecutive times that it was too short.
-    too_short: AtomicU32,
-}
-
-impl Lead {
-    /// Bounds: about 20 us to 0.4 ms.
-    const LEAST: u64 = 50_000;
-    const MOST: u64 = 1_000_000;
-    /// Ticks of waiting below which a caller was in time.
-    const IN_TIME: u64 = 12_500;
-    /// Consecutive late sleepers that indicate another reason: half of all are a little late.
-    const SUSPICIOUS: u32 = 8;
-
-    pub fn get(&self) -> u64 {
-        self.ticks.load(Relaxed).clamp(Self::LEAST, Self::MOST)
-    }
-
-    /// Notes that the copy ended before its sleeper woke up. Returns whether that is so repeatedly.
-    pub fn was_too_short(&self) -> bool {
-        let now = self.get();
-        self.ticks.store(now + now / 16, Relaxed);
-        let times = self.too_short.load(Relaxed) + 1;
-        self.too_short.store(times % Self::SUSPICIOUS, Relaxed);
-        times >= Self::SUSPICIOUS
-    }
-
-    /// Notes that the lead left no time to sleep. It shrinks, so that sleeping is tried again.
-    pub fn was_too_long_to_sleep(&self) {
-        let now = self.get();
-        self.ticks.store(now - now / 64, Relaxed);
-    }
-
-    /// Notes that a caller that slept then waited for this many ticks.
-    pub fn was_long_enough(&self, waited: u64) {
-        self.too_short.store(0, Relaxed);
-        if waited > Self::IN_TIME {
-            let now = self.get();
-            self.ticks.store(now - now / 16, Relaxed);
-        }
     }
 }
 
@@ -228,50 +181,6 @@ mod tests {
         assert_eq!(times.expected(size), 1188, "a copy that hung counts for no more than two");
         times.note(64, 0);
         assert!(times.expected(64) > 0, "known stays known");
-    }
-
-    #[test]
-    fn sleeper_learns_to_wake_up_in_time_and_not_too_early() {
-        // Waking up takes 150 us at 2.5 GHz.
-        let (lead, late) = (Lead::default(), 375_000);
-        let mut overslept = 0;
-        for _ in 0..1000 {
-            match lead.get().checked_sub(late) {
-                Some(early) => lead.was_long_enough(early),
-                None => {
-                    assert!(!lead.was_too_short() || overslept < 50, "late for no other reason");
-                    overslept += 1;
-                }
-            }
-        }
-        assert!(overslept < 600 && lead.get().abs_diff(late) < late / 8, "{overslept}");
-        // Large copies wake up late by more than small ones take; those sleep again some day.
-        let copies = (0..200).take_while(|_| {
-            lead.was_too_long_to_sleep();
-            lead.get() > late / 2
-        });
-        assert!(copies.count() < 60);
-    }
-
-    /// Expected is what the card took while it was busy; now it takes an eighth of that.
-    #[test]
-    fn sleepers_that_are_always_late_find_out_that_the_card_is_quicker_now() {
-        let (times, lead, late, takes) = (times(), Lead::default(), 140_000, 4_000_000);
-        times.note(64 << 20, 8 * takes);
-        let mut copies = 0;
-        while times.expected(64 << 20) > takes + takes / 4 {
-            copies += 1;
-            assert!(copies < 60, "{}", times.expected(64 << 20));
-            let awake = times.expected(64 << 20) - lead.get() + late;
-            if awake < takes {
-                lead.was_long_enough(takes - awake);
-                times.note(64 << 20, takes);
-            } else if lead.was_too_short() {
-                times.forget_half(64 << 20);
-            } else {
-                times.note_at_most(64 << 20, awake);
-            }
-        }
     }
 
     #[test]

@@ -94,10 +94,11 @@ macro_rules! functions {
         ///
         /// # Safety
         /// As the function that is called: results have room, streams, addresses and registered
-        /// memory are the card's, and stay until the stream has come this far.
+        /// memory are the card's, and stay until the stream has passed this point.
         impl Card {
             $(pub unsafe fn $field(&self, $($argument: $type),*) -> Result<(), CuResult> {
-                // SAFETY: the caller's promise.
+                // SAFETY: results have room, and memory of the card stays until the stream has passed, as the
+                // caller has ensured.
                 done(unsafe { (self.functions.$field)($($argument),*) })
             })*
         }
@@ -118,7 +119,7 @@ fn open_library(flags: c_int) -> *mut c_void {
 /// # Safety
 /// A handle of dlopen's.
 unsafe fn find(handle: *mut c_void, name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: the caller's promise, and a terminated name.
+    // SAFETY: a handle of dlopen's, as the caller has ensured, and a terminated name.
     let found = unsafe { dlsym()?(handle, name.as_ptr()) };
     (!found.is_null()).then_some(found)
 }
@@ -294,14 +295,15 @@ impl Card {
     /// batch call does that; single copies between host memory are made by the CPU.
     ///
     /// # Safety
-    /// Registered memory, until the stream has come so far; `to` is the card's to write.
+    /// All ranges stay registered until the stream has passed this point; the card may write `to`.
     pub unsafe fn straight(&self, parts: &BatchParts, stream: Stream) -> Result<(), CuResult> {
         let Some(batch) = self.batch else { return Err(NOT_SUPPORTED) };
         let attributes =
             BatchAttributes { order: IN_STREAM_ORDER, from: [0; 2], to: [0; 2], flags: 0 };
         let (to, from, lens) = (parts.to.as_ptr(), parts.from.as_ptr(), parts.lens.as_ptr());
         let (count, first, mut failed) = (parts.lens.len(), 0, 0);
-        // SAFETY: the caller's promise; arrays of `count`, which are read during the call.
+        // SAFETY: the ranges stay registered until the stream has passed, as the caller has ensured; arrays of `count`
+        // elements are read during the call.
         done(unsafe { batch(to, from, lens, count, &attributes, &first, 1, &mut failed, stream) })
     }
 

@@ -41,6 +41,7 @@ mod engine;
 // Exports stay out of test executables.
 #[cfg(not(test))]
 mod exports;
+mod lead;
 mod registrations;
 mod report;
 mod service;
@@ -49,7 +50,7 @@ mod unavailable;
 mod watch;
 mod wishes;
 
-use crate::backend::engine::tuning::{CallerShare, Clock, CopyTimes, Lead};
+use crate::backend::engine::tuning::{CallerShare, Clock, CopyTimes};
 use crate::os::mapped::zeroed;
 use crate::os::once::Once;
 use crate::os::signal_mask::SignalsHeld;
@@ -59,6 +60,7 @@ use core::ffi::CStr;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use counts::Counts;
+use lead::Lead;
 use registrations::Registrations;
 use slots::{CopySlot, slot};
 pub use unavailable::Unavailable;

@@ -27,7 +27,7 @@ impl Engine {
     ///
     /// # Safety
     /// `ours` is readable or, for a pull, writable for `len` bytes, and no Rust reference
-    /// covers what is written.
+    /// covers the destination.
     pub unsafe fn copy_across(
         &self,
         push: bool,

@@ -92,9 +92,9 @@ impl Requests for Engine {
         Ok(Some(Piece { offset: body, len: split.body }))
     }
 
-    /// Returns whether a request is over: its words say so, which costs nothing. The kernel is
+    /// Returns whether a request is over. Its words show that, without a system call. The kernel is
     /// asked when there are no words, when they are overdue, and to wait. A thread that has not
-    /// claimed the part may be told of another request that the entry has got meanwhile.
+    /// claimed the part may see the result of a later request that reuses the entry.
     fn is_over(&self, request: &Request, nanos: u64) -> bool {
         let id = request.id.load(Acquire);
         if request.over.load(Acquire) == id {
@@ -136,7 +136,7 @@ impl Requests for Engine {
         let (head, piece) = (request.head.load(Relaxed), request.piece.load(Relaxed));
         let cut = Cut::from_parts(len, head, piece);
         let taken = request.taken.load(Relaxed);
-        // If the words have told the end, nothing has failed.
+        // If the words showed the end, nothing has failed.
         let known = request.over.load(Acquire) == request.id.load(Relaxed);
         let failed = if known { request.failed.load(Relaxed) } else { 0 };
         for index in (0..cut.count().min(64)).filter(|index| failed >> index & 1 == 1) {
@@ -196,7 +196,7 @@ impl Engine {
                     over = true;
                 }
                 libc::EINTR | libc::ETIMEDOUT | libc::EAGAIN => {}
-                // The descriptor is not ours any more: only the words can tell.
+                // The descriptor is not ours any more: only the words show the end.
                 _ if nanos > 0 => sys::sleep(nanos),
                 _ => {}
             }

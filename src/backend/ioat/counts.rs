@@ -9,7 +9,7 @@ use zerocopy::FromZeros;
 #[derive(FromZeros)]
 pub struct Counts {
     pub submits: AtomicU64,
-    /// Calls to ask for the end of a request, where its words did not tell.
+    /// Status calls for a request whose completion words were missing.
     pub waits: AtomicU64,
     /// System calls of other kinds: to hold signals, to sleep.
     pub others: AtomicU64,

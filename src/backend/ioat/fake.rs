@@ -1,5 +1,5 @@
 //! A kernel helper for tests: it checks each call as adma_ioctl.h demands, copies the pieces
-//! itself, at once or later on a thread of its own, and injects the faults it was told to.
+//! itself, at once or later on a thread of its own, and injects the faults of its `Trouble`.
 
 use super::abi;
 use std::collections::{HashMap, VecDeque};
@@ -37,7 +37,7 @@ pub struct Kernel {
     pub waits: AtomicU64,
     /// Called when a request ends, before its words are written.
     at_end: Mutex<Option<Box<dyn Fn() + Send>>>,
-    /// Called once, when a status call has found a request over and before it says so.
+    /// Called once, when a status call has found a request over, and before it returns.
     at_answer: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 

@@ -127,7 +127,7 @@ impl Helper {
         self.call(abi::IOC_INFO, &raw mut info as usize)
     }
 
-    /// Starts a request. Returns 0 or an errno; `request` tells what has begun, also after an error.
+    /// Starts a request. Returns 0 or an errno; `request` holds the part that was begun, also after an error.
     pub fn submit(&self, request: &mut abi::Submit) -> i32 {
         self.call(abi::IOC_SUBMIT, &raw mut *request as usize)
     }
@@ -168,8 +168,8 @@ impl Helper {
 
 /// Makes an ioctl; `argument` is the address of the structure for `request`, or 0 if it has none.
 fn ioctl(fd: i32, request: usize, argument: usize) -> sys::SysResult {
-    // SAFETY: the kernel reads and writes the structure, which says its own size, and what it
-    // names. What the engine then writes is the promise of the thread that copies.
+    // SAFETY: the kernel reads and writes the structure, which states its own size, and the lists
+    // that it names. The thread that copies keeps the ranges that the engine writes.
     unsafe { sys::syscall(libc::SYS_ioctl, [fd as usize, request, argument, 0, 0, 0]) }
 }
 

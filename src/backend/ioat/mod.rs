@@ -4,8 +4,8 @@
 //! the program's memory, whatever the program does. So control does not leave this file between a
 //! submission and the end of its request: we do not return, and all signals are held, because a
 //! handler of any of them may jump. The caller's own part is copied by loops that survive a bad
-//! page, with our handler of faults in front of the program's; what is little is copied before
-//! anything is under way.
+//! page, with our fault handler in front of the program's; parts shorter than a page are copied
+//! before the request is submitted.
 
 mod across;
 mod asynchronous;
@@ -56,8 +56,8 @@ const CHUNK: usize = 16 << 20;
 const DOZE_FROM: u64 = 500_000;
 const LONGEST_DOZE: u64 = 2_000_000;
 
-/// Ticks (about 10 ms) beyond eight times what was expected, after which the word of a channel is
-/// taken for lost, also by callers that are not to sleep.
+/// Timeout in ticks (about 10 ms), added to eight times the expected time, after which a completion
+/// word is considered lost; applies to spinning callers too.
 pub const LOST_AFTER: u64 = 25_000_000;
 
 /// Time that one status call waits; another one follows.
@@ -132,7 +132,7 @@ impl Engine {
 
     /// Unpins everything before a fork. The kernel copies pinned pages for the child at once and
     /// leaves them writable, so other threads write to them while it copies the next: the child's
-    /// heap could be torn between pages. The helper forgets what is forked anyway.
+    /// heap could be torn between pages. The helper does not keep pages of a forked process anyway.
     pub fn let_go(&self) {
         if self.channels() > 0 {
             self.helper.keep(0);
@@ -189,7 +189,7 @@ impl Engine {
     }
 
     /// Returns the channels of a copy to or from `at`. They depend on the range of pages that the
-    /// helper keeps: what was mapped for a channel's device serves the next copy too.
+    /// helper keeps: pages mapped for a channel's device serve the next copy too.
     fn turn_for(&self, at: usize, how: &CopyOptions) -> Turn {
         let all = self.channels().max(1);
         let used = how.channels.unwrap_or(all).clamp(1, all);
@@ -221,7 +221,7 @@ impl Engine {
         }
         let cut = Cut::for_channels(abi::MAX_PIECES, dst + body, split.body, turn.used);
         let own_parts = || {
-            // SAFETY: the caller's ranges, outside of what the engine writes.
+            // SAFETY: parts of the caller's ranges that the engine does not write.
             unsafe {
                 whole.by_libc(0, body);
                 whole.by_libc(end, len);
@@ -252,7 +252,7 @@ impl Engine {
 
         // The engine's law begins.
         let submitted = sys::ticks();
-        // SAFETY: as above; our handler is in front.
+        // SAFETY: parts of ranges that memcpy may copy, which the engine does not write; our handler is in front.
         let own_done =
             little || guarded && unsafe { copy_guarded(&[(0, body), (end, len)], whole) };
         let (taken, begun) = accepted(&request, cut);
@@ -282,7 +282,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Starts a request. `Ok`: at least a part is under way, and the errno tells why the rest is
+    /// Starts a request. `Ok`: at least a part is under way, and the errno is the reason why the rest is
     /// not. `Err`: nothing is under way.
     fn submit(&self, request: &mut abi::Submit) -> Result<i32, i32> {
         self.counts.submits.fetch_add(1, Relaxed);
@@ -364,7 +364,7 @@ impl Engine {
         failed
     }
 
-    /// Polls the words. False: they have not come in reasonable time.
+    /// Polls the words. Returns false if they were not written in reasonable time.
     fn watch(&self, words: &Words<'_>, expected: u64, since: u64, spins: bool) -> bool {
         if spins {
             let lost_after = LOST_AFTER.saturating_add(expected.saturating_mul(8));
@@ -379,7 +379,7 @@ impl Engine {
         words.come_within(expected.max(workers::SPIN_TICKS))
     }
 
-    /// Asks the kernel until it says that the request is over. Never gives up: see the engine's
+    /// Asks the kernel until it reports the end of the request. Never gives up: see the engine's
     /// law. SIGKILL ends it inside the kernel.
     fn ask(&self, id: u64, words: Option<&Words<'_>>) -> u64 {
         loop {
@@ -389,7 +389,7 @@ impl Engine {
             match self.helper.wait(&mut wait) {
                 0 => return wait.failed,
                 libc::EINTR | libc::ETIMEDOUT | libc::EAGAIN => {}
-                // Another thread has closed the descriptor: only the words can tell.
+                // Another thread has closed the descriptor: only the words show the end.
                 _ => sys::sleep(1_000_000),
             }
             if words.is_some_and(|words| words.missing().is_none()) {
@@ -398,7 +398,7 @@ impl Engine {
         }
     }
 
-    /// Returns the words that tell the end of a request; `None`: only the kernel can.
+    /// Returns the completion words of a request; `None`: it has none, so the kernel must be asked.
     fn words_of(&self, request: &abi::Submit) -> Option<Words<'_>> {
         let slot = request.slot as usize;
         let words = Words {
@@ -444,7 +444,7 @@ impl Engine {
 unsafe fn copy_guarded(parts: &[(usize, usize)], whole: Stretch) -> bool {
     parts.iter().all(|&(from, to)| {
         let (dst, src) = (whole.dst + from, whole.src + from);
-        // SAFETY: the caller's promise.
+        // SAFETY: parts of ranges that memcpy may copy, and our handler is in front, as the caller has ensured.
         unsafe { CopyLoop::Ordinary.copy(dst, src, to - from) == Copied::Whole }
     })
 }

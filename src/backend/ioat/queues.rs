@@ -18,7 +18,7 @@ const DSA: &str = "/sys/bus/dsa/devices";
 /// Room for the lines of all channels.
 pub const ROOM: usize = 2048;
 
-/// Reads the lines of the helper; empty where it tells nothing.
+/// Reads the lines of the helper; empty if it reports none.
 pub fn held(room: &mut [u8; ROOM], allowed: sys::NoNewFilter) -> &str {
     let found = brief_file::read(HELD, room, allowed).unwrap_or_default();
     core::str::from_utf8(found).unwrap_or_default()
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn channels_of_a_driver_are_told_together() {
+    fn channels_of_a_driver_are_reported_together() {
         let held = "dma0chan0 ioatdma 0000:00:04.0 up\ndma2chan0 idxd 0000:6a:01.0 up\n\
                     dma2chan1 idxd 0000:6a:01.0 out\n- idxd 0000:6f:01.0 gone\n";
         let found: std::vec::Vec<_> = drivers(held).collect();

@@ -190,7 +190,7 @@ fn addresses_the_engine_cannot_read_do_not_suit() {
 }
 
 #[test]
-fn refused_request_is_left_to_libc_and_says_why() {
+fn refused_request_is_left_to_libc_with_its_reason() {
     let reasons = [
         (libc::EAGAIN, Refused::Busy),
         (libc::EBUSY, Refused::Busy),
@@ -245,7 +245,7 @@ fn failed_pieces_are_copied_again() {
 }
 
 #[test]
-fn kernel_is_asked_where_words_do_not_tell() {
+fn copy_with_missing_words_asks_the_kernel() {
     const MANY: u64 = u64::MAX; // a call may time out on a busy machine
     let silent = Trouble { silent: !0, late: LATE, ..FINE };
     let asked_again = |errno| Trouble { status: Some((errno, 7)), ..silent };
@@ -258,7 +258,7 @@ fn kernel_is_asked_where_words_do_not_tell() {
         (asked_again(libc::EINTR), 8..=MANY),
         (asked_again(libc::ETIMEDOUT), 8..=MANY),
         (asked_again(libc::EAGAIN), 8..=MANY),
-        (closed, 2..=MANY), // the words tell the end
+        (closed, 2..=MANY), // ended by the completion words
     ];
     for (row, (trouble, asks)) in rows.into_iter().enumerate() {
         for spins in [false, true] {
@@ -306,7 +306,7 @@ fn no_list_free_refuses_the_copy_and_recovers() {
 }
 
 #[test]
-fn helper_that_makes_no_sense_is_not_used() {
+fn helper_with_invalid_info_is_not_used() {
     let sound = Kernel::new(2).info();
     let unsound = [
         abi::Info { abi: abi::ABI_VERSION + 1, ..sound },

@@ -152,7 +152,7 @@ pub struct FileRead<'a> {
     len: usize,
     asked: usize,
     uses_position: bool,
-    /// Set if some of it was not cached, so that its time says nothing about sharing.
+    /// Set if some of it was not cached, so that its time does not count for sharing.
     went_on_alone: AtomicBool,
     /// Set if the descriptor was seen to be closed or another file's.
     was_replaced: AtomicBool,
@@ -165,7 +165,7 @@ impl<'a> FileRead<'a> {
         (list, total): (&'a [Segment], usize),
         least: usize,
     ) -> Option<Self> {
-        // A filter may not allow what we would ask.
+        // A filter may not allow our system calls.
         let allowed = NoFilter::look()?;
         if call.flags != 0 || !are_apart(list) {
             return None;
@@ -221,7 +221,7 @@ impl<'a> FileRead<'a> {
         self.went_on_alone.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the descriptor has been the file's so far.
+    /// Returns whether the descriptor still refers to the file.
     fn is_still_here(&self) -> bool {
         let is_here = || NoFilter::look().is_none_or(|allowed| self.file.is_here(self.fd, allowed));
         let here = !self.was_replaced.load(Ordering::Relaxed) && is_here();

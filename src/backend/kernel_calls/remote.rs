@@ -6,7 +6,7 @@
 //! number, and any range of numbers can be transferred by a call of its own:
 //!
 //! ```text
-//! fetch the lists; anything but a plain well-formed call -> libc's function, as it is
+//! fetch the lists; any call that is not plain and well-formed -> libc's function, as it is
 //! the caller transfers the first bytes -> it may, the process is there
 //! pieces that keep to page tables of the remote side are claimed like those of a copy
 //! a piece that falls short -> when nothing is under way, the caller goes on from there, alone

@@ -55,7 +55,7 @@ impl SegmentList {
     /// The list is near, and `to` has room for it.
     pub unsafe fn read(self, to: usize) {
         for word in 0..self.bytes() / 8 {
-            // SAFETY: the caller's promise. Volatile: not a call of memcpy.
+            // SAFETY: a near list, so it can be read, and room for it. Volatile: not a call of memcpy.
             unsafe {
                 let value = (self.at as *const usize).add(word).read_volatile();
                 (to as *mut usize).add(word).write_volatile(value);
@@ -79,7 +79,7 @@ pub unsafe fn transfer(
         _ => libc::SYS_process_vm_readv,
     };
     let [local_at, remote_at] = [local, remote].map(|list| list.as_ptr() as usize);
-    // SAFETY: the kernel reads the two lists; what it writes to is the caller's promise.
+    // SAFETY: the kernel reads the two lists, and writes only to segments that the caller has let it write to.
     unsafe { sys::syscall(number, [pid, local_at, local.len(), remote_at, remote.len(), 0]) }
 }
 
@@ -97,7 +97,7 @@ pub unsafe fn fetch<const N: usize>(op: Op, lists: [SegmentList; N], rooms: [usi
         _ => (&ours, &theirs),
     };
     let wanted: usize = ours.iter().map(|segment| segment.len).sum();
-    // SAFETY: the caller's promise; both sides are this process.
+    // SAFETY: each room is long enough for its list; both sides are this process.
     unsafe { transfer(op, process::pid() as usize, local, remote) == wanted as isize }
 }
 

@@ -73,9 +73,9 @@ unsafe fn ask(function: Function, stream: usize, second: usize, third: usize) ->
     }
 }
 
-/// Like `ask`, for functions that return an int: the upper half of the register is anything.
+/// Like `ask`, for functions that return an int: the upper 32 bits of rax are undefined.
 unsafe fn ask_int(function: Function, stream: usize, second: usize) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: a function of `FUNCTIONS`, which is there, and a stream of the program's.
     unsafe { ask(function, stream, second, 0) as i32 }
 }
 
@@ -85,7 +85,7 @@ pub fn test_cancel() -> bool {
     let found = lookup::found(Function::pthread_testcancel);
     // SAFETY: null, which is `None`, or a function without arguments.
     let function: Option<unsafe extern "C" fn()> = unsafe { core::mem::transmute(found) };
-    // SAFETY: as above.
+    // SAFETY: pthread_testcancel has no arguments, and may be called by any thread.
     function.inspect(|function| unsafe { function() }).is_some()
 }
 
@@ -169,11 +169,11 @@ impl StreamCall {
     ) -> usize {
         let Some((total, allowed)) = self.bytes().zip(NoFilter::look()).filter(|_| are_all_there())
         else {
-            // SAFETY: the caller's promise.
+            // SAFETY: the program's own call, with its own arguments.
             return unsafe { self.pass_on() };
         };
         test_cancel();
-        // SAFETY: the caller's promise.
+        // SAFETY: the program's own call: its stream is open, and its buffer writable.
         unsafe {
             let mut buffer = CleanupBuffer::uninit();
             let locked = Locked::new(self, &mut buffer);

@@ -39,7 +39,7 @@ impl TableThreads {
         self.per_table() as usize * len.div_ceil(Cut::TABLE).max(1)
     }
 
-    /// Notes what the caller's own bytes have cost in a shared transfer.
+    /// Notes the cost of the caller's own bytes in a shared transfer.
     pub fn note(&self, own: Cost) {
         if own.bytes == 0 {
             return;

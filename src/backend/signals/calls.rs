@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// As sigaction.
 unsafe fn original(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
     let arguments = [signal as usize, new as usize, old as usize, 0];
-    // SAFETY: what was found by that name; the caller's promise.
+    // SAFETY: libc's sigaction, with arguments that are valid for it, as the caller has ensured.
     let answer = unsafe { lookup::call(lookup::original(Function::sigaction), arguments) };
     answer.map_or_else(|| fail(libc::ENOSYS), |answer| answer as c_int)
 }

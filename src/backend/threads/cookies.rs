@@ -75,7 +75,7 @@ pub struct Entry {
 #[cfg(not(loom))]
 const COPIED_WORDS: usize = (crate::plan::Cut::MOST + 1).div_ceil(64);
 
-/// Word of the caller that tells the end, and the value it gets then.
+/// Word of the caller that is written at the end, and its value then.
 #[derive(Clone, Copy, Debug)]
 pub struct Notice {
     pub word: usize,
@@ -97,7 +97,7 @@ pub enum CookieState<'a> {
     Over(&'a Entry),
 }
 
-/// Index and generation of an entry: all that a cookie says.
+/// Index and generation of an entry, of which a cookie consists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cookie {
     index: usize,
@@ -162,7 +162,7 @@ impl Entry {
         whole.map_or(0, |last| last.offset + last.len)
     }
 
-    /// Returns whether an engine carries a part of this owner: then the phase alone does not tell.
+    /// Returns whether an engine carries a part of this owner: then the phase alone does not show the end.
     pub fn needs_help(&self) -> bool {
         self.helped.load(Ordering::Relaxed) != 0
     }
@@ -194,7 +194,7 @@ impl Entry {
         let word = self.word.load(Ordering::Relaxed);
         if word != 0 {
             let value = self.value.load(Ordering::Relaxed);
-            // SAFETY: the caller's promise; aligned, as was checked when it was taken.
+            // SAFETY: the word may still be written, as the caller has ensured; aligned, as was checked when it was taken.
             let word = unsafe { &*(word as *const AtomicU64) };
             word.store(value, Ordering::Release);
         }
@@ -396,7 +396,7 @@ impl Table {
         }
         let ended = Ended { bytes: owner.bytes(), begun: owner.begun.load(Ordering::Relaxed) };
         if owner.failed.load(Ordering::Relaxed) == 0 {
-            // SAFETY: the caller was not told of the end yet, so the word is as it promised.
+            // SAFETY: the end was not reported yet, and until then the caller keeps the word writable.
             unsafe { owner.give_notice() };
         }
         if owner.is_detached() {
@@ -515,7 +515,7 @@ impl Table {
         owner.state.sleep_while(asleep, nanos)
     }
 
-    /// Returns whether workers find anything here.
+    /// Returns whether there is work for workers.
     #[inline]
     pub fn has_work(&self) -> bool {
         self.offered.load(Ordering::Relaxed) > 0

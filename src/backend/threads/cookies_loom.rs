@@ -22,7 +22,7 @@ fn begin(table: &Table, copy: Posted, notice: Option<Notice>) -> Cookie {
     cookie
 }
 
-/// Models `asynchronous::wait`, without spinning. Returns whether we were told of the end.
+/// Models `asynchronous::wait`, without spinning. Returns whether it has reported the end.
 fn wait(table: &Table, cookie: Cookie, bytes: &WriteCounts) -> bool {
     loop {
         let owner = match table.look(cookie) {
@@ -64,7 +64,7 @@ fn waiter_and_worker_share_a_copy_and_the_waiter_never_sleeps_on() {
 }
 
 #[test]
-fn one_of_two_waiters_is_told() {
+fn end_is_reported_to_one_of_two_waiters() {
     explore(2, || {
         let model = (Arc::<Table>::default(), WriteCounts::new(1, 1));
         let (table, bytes) = &model;
@@ -183,7 +183,7 @@ fn worker_that_is_sent_away_is_replaced_or_stays_for_the_copy() {
 
 /// No thread relies on a worker that another thread then fails to make.
 #[test]
-fn worker_that_does_not_come_is_not_relied_on() {
+fn copy_completes_without_a_worker_that_never_comes() {
     explore(4, || {
         let (table, alive) = (Arc::<Table>::default(), Arc::new(AtomicU32::new(0)));
         let other = beside(&alive, |alive| {

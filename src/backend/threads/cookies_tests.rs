@@ -67,7 +67,7 @@ fn owner_of_several_parts_ends_with_the_last_one() {
 }
 
 #[test]
-fn full_table_is_worked_off_in_a_circle_and_a_forgotten_one_knows_no_cookie() {
+fn full_table_is_claimed_in_turn_and_reset_table_knows_no_cookie() {
     let table = zeroed::<Table>();
     let all: Vec<_> = (0..ENTRIES).map(|_| single(&table, 1)).collect();
     assert!(table.take().is_none() && !table.has_room() && table.room() == 0);

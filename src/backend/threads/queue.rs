@@ -152,7 +152,7 @@ impl Slot {
         self.ticket.store(ticket, Ordering::Release);
     }
 
-    /// Returns what was posted last. May be torn while another thread posts.
+    /// Returns the copy that was posted last. May be torn while another thread posts.
     pub(in crate::backend) fn posted(&self) -> Posted {
         let cut = Cut::from_parts(
             self.len.load(Ordering::Relaxed),
@@ -200,7 +200,7 @@ impl Slot {
         }
     }
 
-    /// Cancels what is unclaimed in this generation.
+    /// Cancels the unclaimed pieces of this generation.
     fn cancel(&self, generation: u32) {
         let mut now = Ticket(self.ticket.load(Ordering::Relaxed));
         while now.generation_number() == generation && now.unclaimed() > 0 {
@@ -266,7 +266,7 @@ pub mod piece_is {
     pub const FAILED: u8 = 2;
     /// Compared: there is a difference in it.
     pub const DIFFERS: u8 = 3;
-    /// Claimed by the poster and not begun: signals are to be let in first.
+    /// Claimed by the poster and not begun: pending signals are delivered first.
     pub const LEFT: u8 = 4;
 }
 

@@ -82,7 +82,7 @@ fn pieces_in_order_come_from_the_front_and_end_with_a_difference() {
 }
 
 #[test]
-fn full_queue_refuses_the_next_copy_and_a_forgotten_one_is_empty() {
+fn full_queue_refuses_the_next_copy_and_reset_queue_is_empty() {
     let queue = zeroed::<Queue>();
     let all: Vec<_> = (0..SLOTS).map(|_| posted(&queue, &copy_of(2))).collect();
     assert!(queue.take().is_none());

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusal_is_believed_for_a_while_and_for_longer_when_it_comes_again() {
+    fn refusal_repeated_backs_off_for_longer() {
         let refusal = <Refusal>::new();
         assert!(!refusal.is_recent());
         let mut now = 1 << 40;

@@ -140,7 +140,7 @@ pub fn chunk_of(left: usize, workers: usize) -> usize {
 }
 
 /// Shares one chunk, from its post to its last byte. Returns the answer, and the part that is left
-/// because signals had to be let in.
+/// because signals had to be delivered.
 unsafe fn share_chunk(
     task: &Task,
     how: &ShareOptions,
@@ -178,7 +178,7 @@ unsafe fn share_chunk(
     if how.share.is_some() {
         leave_to_others(shared);
     }
-    // Without a worker no thread watches: the caller goes on by itself, with signals let in.
+    // Without a worker no thread watches: the caller goes on by itself, with signals unblocked.
     let (claimed, mut left) = match posted {
         true => work(shared, seen, &WaitMode::TakingBack(&held), workers::any_running()),
         false => (0, 0..0),
@@ -243,7 +243,7 @@ pub enum WaitMode<'a> {
 }
 
 impl WaitMode<'_> {
-    /// Returns whether signals have to be let in.
+    /// Returns whether pending signals have to be delivered.
     fn must_end(&self) -> bool {
         matches!(self, WaitMode::TakingBack(held) if held.must_end())
     }

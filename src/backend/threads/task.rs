@@ -85,7 +85,7 @@ impl Task {
     #[unsafe(link_section = ".text.fork")] // see `intercept::entry`
     pub unsafe fn call_libc(&self) -> isize {
         let Task { work, dst, src, len } = *self;
-        // SAFETY: the caller's promise.
+        // SAFETY: memory of this task is valid for its function, as the program has promised.
         unsafe {
             match work {
                 Work::Copy => original::copy(dst, src, len),
@@ -102,7 +102,7 @@ impl Task {
     /// The program's promise.
     pub unsafe fn before_start(&self) -> isize {
         let Task { work, dst, src, len } = *self;
-        // SAFETY: the caller's promise.
+        // SAFETY: memory of this task is valid for its function, as the program has promised.
         unsafe {
             match work {
                 Work::Copy => original::copy_before_start(dst, src, len),
@@ -121,7 +121,7 @@ impl Task {
     /// The program's promise.
     pub unsafe fn alone_into_fresh(&self, huge: Option<Region>) {
         if let Some(region) = huge {
-            // SAFETY: the caller's promise.
+            // SAFETY: memory of this task is valid for its function, as the program has promised.
             return unsafe { self.alone_into_huge(&region) };
         }
         const HUGE: usize = Cut::TABLE;
@@ -138,7 +138,7 @@ impl Task {
             if !is_known && huge >= part.dst && huge + HUGE <= self.dst + self.len {
                 is_known = true;
                 if sys::is_resident(huge + HUGE - PAGE) == Some(true) {
-                    // SAFETY: as above.
+                    // SAFETY: part of memory that is valid for libc's function.
                     unsafe { self.part(at, self.len - at).call_libc() };
                     return;
                 }
@@ -172,7 +172,7 @@ impl Task {
     /// The program's promise, as long as it is not taken back.
     pub unsafe fn run(&self, copy_loop: CopyLoop, take_back: Option<&TakeBack>) -> Copied {
         let Task { work, dst, src, len } = *self;
-        // SAFETY: the caller's promise.
+        // SAFETY: memory of this task is valid until it is taken back, as the program and the poster have ensured.
         unsafe {
             match work {
                 Work::Copy => copy_loop.copy_until_taken_back(dst, src, len, take_back),

@@ -217,7 +217,7 @@ extern "C" fn work(number: usize) -> ! {
     }
 }
 
-/// Does what there is to do, or waits for work. False: the system refuses to let it wait.
+/// Runs one round: does available work, or sleeps. Returns false if the system refuses the sleep.
 fn take_turn(number: usize, last: &mut usize, faults_heard: &mut Option<FaultsHeard>) -> bool {
     let me = &WORKERS[number];
     let heard = QUEUE.bell();

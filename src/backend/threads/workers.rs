@@ -42,7 +42,7 @@ pub(super) static WORKERS: [Worker; MOST_WORKERS] = zeroed();
 /// largest registers is 11 KiB, and some more for the handler and for what it interrupts.
 static STACK_SIZE: AtomicUsize = AtomicUsize::new(OWN_STACK + USUAL_FRAME);
 const OWN_STACK: usize = 8 << 10;
-/// Size of a signal frame where the kernel does not tell it (AT_MINSIGSTKSZ).
+/// Size of a signal frame where the kernel does not report it (AT_MINSIGSTKSZ).
 const USUAL_FRAME: usize = 12 << 10;
 /// Workers alive, and how many of them are being made: see `headcount`.
 pub(super) static ALIVE: AtomicU32 = AtomicU32::new(0);
@@ -336,7 +336,7 @@ pub fn bytes_of_worker(number: usize) -> u64 {
 }
 
 /// Returns whether this thread's copy may be posted. A child of vfork posts nothing: it may be
-/// killed at any moment, and what it had taken in our memory would stay taken.
+/// killed at any moment, and a slot that it had taken in our memory would stay taken.
 pub fn may_post() -> Result<(), Refused> {
     if REFUSED.is_recent() {
         return Err(Refused::System);

@@ -148,7 +148,8 @@ impl Service {
         let mut done = 0;
         while done < len {
             let part = self.within(dst + done, len - done);
-            // SAFETY: as above; the destination is the copy's.
+            // SAFETY: the flight's registrations stay while it uses them; the buffer was filled by the same stream;
+            // the destination is the copy's.
             unsafe {
                 let to = (dst + done) as *mut c_void;
                 self.card.card_to_host(to, buffer + done as u64, part, stream)?;
