@@ -257,8 +257,8 @@ int adma_on(void);
  * buffer holds its beginning, the rest is dropped, and the writer is told how much was taken.
  *
  * Two kinds of messages, by size:
- *   - up to 32 KiB: copied into memory that both processes share; the buffer is free when the
- *     call returns. adma_write does not wait for the read while no more than 64 KiB and 256
+ *   - up to 32 KiB, or ADMA_IPC_EAGER: copied into memory that both processes share; the
+ *     buffer is free when the call returns. adma_write does not wait for the read while no more than 64 KiB and 256
  *     messages of its direction are unread, so two processes may both write that much first
  *     and read then; beyond it, it may wait for reads. It returns the count if the other side
  *     is already inside adma_read, or has called adma_iread; otherwise its own length, and for
@@ -492,6 +492,14 @@ ssize_t adma_write(int connection, const void *addr, size_t len);
  */
 ssize_t adma_read_for(int connection, void *addr, size_t len, int milliseconds);
 ssize_t adma_write_for(int connection, const void *addr, size_t len, int milliseconds);
+
+/*
+ * Like those, with a limit for the beginning only: a message whose other part is posted is
+ * transferred to its end, by the caller. After -ETIMEDOUT nothing was withdrawn from the other
+ * side, so the call can be repeated: for programs that look for signals now and then.
+ */
+ssize_t adma_read_within(int connection, void *addr, size_t len, int milliseconds);
+ssize_t adma_write_within(int connection, const void *addr, size_t len, int milliseconds);
 
 /*
  * One message from, or into, several buffers in order, at most 1024 of them. More than one are

@@ -43,6 +43,8 @@ pub struct Config {
     pub verify: u32,
     pub log: Level,
     pub ipc_engine: ipc::Engines,
+    /// Largest eager message, in KiB.
+    pub ipc_eager: usize,
     pub ipc_ptracer: bool,
     /// Seconds for greetings, and for last pieces at close.
     pub ipc_timeout: usize,
@@ -158,6 +160,7 @@ impl Config {
             ("ADMA_IPC_ENGINE", "helper") => self.ipc_engine = ipc::Engines::Helper,
             ("ADMA_IPC_ENGINE", "shm") => self.ipc_engine = ipc::Engines::SharedMemory,
             ("ADMA_IPC_ENGINE", _) => self.ipc_engine = ipc::Engines::Auto,
+            ("ADMA_IPC_EAGER", _) => self.ipc_eager = number.unwrap_or(32),
             ("ADMA_IPC_PTRACER", _) => self.ipc_ptracer = word == "1",
             ("ADMA_IPC_TIMEOUT", _) => self.ipc_timeout = number.unwrap_or(10),
             ("ADMA_CHECK", _) => self.check = word == "1",
@@ -223,6 +226,7 @@ impl Default for Config {
             verify: 0,
             log: Level::Warn,
             ipc_engine: ipc::Engines::Auto,
+            ipc_eager: 32,
             ipc_ptracer: false,
             ipc_timeout: 10,
             check: false,
@@ -253,6 +257,7 @@ mod tests {
                 knobs::Form::Path | knobs::Form::Folder => &["/there"],
                 knobs::Form::Share => &["0.5"],
                 knobs::Form::Programs => continue, // see `programs`
+                knobs::Form::Number(8.., _) => &["64"],
                 _ => &["7"],
             };
             for value in values.iter().filter(|value| **value != knob.default) {

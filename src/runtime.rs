@@ -103,6 +103,7 @@ fn start() {
     }
     ipc::configure(ipc::Settings {
         engines: config.ipc_engine,
+        most_eager: config.ipc_eager << 10,
         patience: config.ipc_timeout as u64 * 1_000_000_000,
         helper: || {
             let (engine, how) = DISPATCHER.other_engine()?;

@@ -78,6 +78,7 @@ rows! { passes:
     both_sides_may_write_as_much_as_is_promised_before_they_read: "ipc_limits unread";
     page_that_is_missing_in_a_large_message_is_efault_on_both_sides: "ipc_limits missing";
     limit_of_a_wait_holds_while_the_caller_copies: "ipc_waiting limit";
+    limit_of_a_beginning_cancels_no_message: "ipc_waiting within";
     limit_of_a_wait_holds_where_the_other_has_pages_that_do_not_come: "ipc_waiting pages";
     too_few_descriptors_are_emfile: "ipc_limits descriptors";
     cookie_waited_for_twice_or_by_another_connection_is_einval: "ipc_words cookies";
@@ -151,6 +152,8 @@ rows! { pass_under:
         "ADMA_IPC_ENGINE=shm", &["ipc_service computes"];
     limits_hold_under_a_flood_of_clients: "ADMA_IPC_ENGINE=auto", &["ipc_service flood"];
     service_thread_that_is_refused_is_not_missed_by_calls: "ADMA_IPC_ENGINE=shm", &["ipc_service refused"];
+    knob_raises_the_size_of_messages_that_are_taken_before_they_are_read:
+        "ADMA_IPC_EAGER=128", &["ipc_limits raised"];
     // A listener that does not accept, a silent client, and clients that send garbage.
     greetings_have_a_limit: "ADMA_IPC_TIMEOUT=1",
         &["ipc_silent queue", "ipc_silent socket", "ipc_listen closed_meanwhile"];

@@ -98,6 +98,9 @@ knobs! {
     IPC_ENGINE "auto" Form::Word(&["auto", "helper", "shm"]) =>
         "messages between processes: helper or shm, where"
         "no process reaches the memory of another";
+    IPC_EAGER "32" Form::Number(32, 128) =>
+        "KiB up to which a message need not be read before"
+        "its write returns";
     IPC_PTRACER "0" SWITCH => "1: let the other process in where Yama keeps it out";
     IPC_TIMEOUT "10" Form::Number(1, 86400) =>
         "seconds for greetings, and for last pieces at close";

@@ -12,7 +12,7 @@ use crate::ipc::settings::settings;
 use crate::ipc::setup;
 use crate::ipc::setup::accept;
 use crate::ipc::setup::handshake::Established;
-use crate::ipc::wait::{moment_in, serve};
+use crate::ipc::wait::{Until, moment_in, serve};
 use crate::os::{sys, text};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -36,9 +36,11 @@ crate::export::export! {
     adma_next,
     adma_read,
     adma_read_for,
+    adma_read_within,
     adma_readv,
     adma_write,
     adma_write_for,
+    adma_write_within,
     adma_writev,
     adma_iread,
     adma_iwrite,
@@ -193,13 +195,19 @@ fn find(handle: i32, addr: usize, len: usize) -> Result<handles::Used, isize> {
 
 /// Transfers one message within `ms` milliseconds; negative: without a limit.
 #[inline(always)]
-unsafe fn transfer(role: Role, handle: i32, addr: usize, len: usize, ms: c_int) -> isize {
+unsafe fn transfer(
+    role: Role,
+    handle: i32,
+    (addr, len): (usize, usize),
+    ms: c_int,
+    until: Until,
+) -> isize {
     let link = match find(handle, addr, len) {
         Ok(link) => link,
         Err(errno) => return errno,
     };
     // SAFETY: the caller's promise.
-    unsafe { link.transfer(role, addr, len, ms) }
+    unsafe { link.transfer(role, (addr, len), ms, until) }
 }
 
 /// Returns an answer as the program gets it.
@@ -213,9 +221,9 @@ unsafe fn start(role: Role, handle: i32, addr: usize, len: usize) -> i64 {
     started.map_or_else(|errno| told(errno) as i64, |number| cookie(handle, role, number))
 }
 
-/// Functions for one buffer: name, role, type of the address, and whether there is a limit.
+/// Functions for one buffer: name, role, type of the address, meaning of the limit if there is one.
 macro_rules! transfers {
-    ($($name:ident($role:ident, $address:ty $(, $ms:ident)?);)*) => {
+    ($($name:ident($role:ident, $address:ty, $until:ident $(, $ms:ident)?);)*) => {
         $(
             pub unsafe extern "C" fn $name(
                 c: c_int,
@@ -227,7 +235,8 @@ macro_rules! transfers {
                 let limit = [-1 $(, $ms)?];
                 // SAFETY: the caller's promise.
                 told(unsafe {
-                    transfer(Role::$role, c, addr as usize, len, limit[limit.len() - 1])
+                    let (ms, buffer) = (limit[limit.len() - 1], (addr as usize, len));
+                    transfer(Role::$role, c, buffer, ms, Until::$until)
                 })
             }
         )*
@@ -235,10 +244,12 @@ macro_rules! transfers {
 }
 
 transfers! {
-    adma_read(Reader, *mut c_void);
-    adma_read_for(Reader, *mut c_void, ms);
-    adma_write(Writer, *const c_void);
-    adma_write_for(Writer, *const c_void, ms);
+    adma_read(Reader, *mut c_void, Over);
+    adma_read_for(Reader, *mut c_void, Over, ms);
+    adma_read_within(Reader, *mut c_void, Begun, ms);
+    adma_write(Writer, *const c_void, Over);
+    adma_write_for(Writer, *const c_void, Over, ms);
+    adma_write_within(Writer, *const c_void, Begun, ms);
 }
 
 /// Transfers one message between several buffers, through one of ours.
@@ -260,7 +271,9 @@ unsafe fn transfer_parts(
     };
     if let [part] = parts {
         // SAFETY: the caller's promise.
-        return told(unsafe { transfer(role, handle, part.iov_base as usize, len, -1) });
+        return told(unsafe {
+            transfer(role, handle, (part.iov_base as usize, len), -1, Until::Over)
+        });
     }
     let mut room = Vec::<u8>::new();
     if room.try_reserve_exact(len).is_err() {
@@ -285,7 +298,7 @@ unsafe fn transfer_parts(
         copy(len);
     }
     // SAFETY: `room` lives through the call.
-    let result = unsafe { transfer(role, handle, at, len, -1) };
+    let result = unsafe { transfer(role, handle, (at, len), -1, Until::Over) };
     match (role, usize::try_from(result)) {
         (Role::Reader, Ok(count)) => copy(count),
         // The beginning of a longer message, of which the rest is dropped.
@@ -345,7 +358,7 @@ pub fn check(cookie: i64) -> isize {
 pub fn wait_for(cookie: i64, milliseconds: c_int) -> isize {
     let limit = moment_in(milliseconds);
     with_cookie(cookie, true, -libc::ETIMEDOUT, |link, role, number| {
-        link.wait_until(role, number, limit)
+        link.wait_until(role, number, limit, limit.is_some())
     })
 }
 

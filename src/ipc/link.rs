@@ -6,12 +6,11 @@ mod ends;
 
 pub use ends::other;
 
-use crate::ipc::MOST_EAGER;
 use crate::ipc::OFFLOAD;
 use crate::ipc::copy::across::Pinned;
 use crate::ipc::copy::{MessagePiece, Outcome, Proven};
 use crate::ipc::memory::blocks::{self, BlockAddress};
-use crate::ipc::memory::region::{Lane, Side};
+use crate::ipc::memory::region::{EAGER_ROOM, Lane, Side};
 use crate::ipc::messages::{AfterPost, Buffer, Endpoint, Hint, NoRoom, Role};
 use crate::ipc::os;
 use crate::ipc::setup::handshake::Established;
@@ -76,11 +75,12 @@ impl Link {
     pub fn new(established: Established, owner: u64) -> Self {
         let proven = established.proven.as_ref();
         let terms = proven.map(|proven| proven.terms);
+        let most_eager = established.settings.most_eager.min(EAGER_ROOM / 2);
         Self {
             owner,
             handle: AtomicU32::new(0),
             spin_ticks: AtomicU64::new(MOST_SPIN),
-            endpoints: Role::BOTH.map(|role| Lock::new(Endpoint::new(role, terms))),
+            endpoints: Role::BOTH.map(|role| Lock::new(Endpoint::new(role, terms, most_eager))),
             other: AtomicU32::new(other::ALIVE),
             closing: AtomicBool::new(false),
             believed_at: AtomicU64::new(sys::ticks()),
@@ -243,7 +243,7 @@ impl Link {
         cookie: bool,
         pinned: &mut Pinned<'_>,
     ) -> Result<(Held<'_, Endpoint>, AfterPost), Unposted> {
-        let is_large = len > MOST_EAGER;
+        let is_large = len > self.settings.most_eager;
         let gone = self.end_before(role, is_large);
         // A large read would let the peer write memory of ours.
         if gone != other::ALIVE && (role == Role::Writer || is_large && gone == other::CHANGED) {
@@ -417,7 +417,7 @@ impl Link {
     /// Exports a buffer, if there is a helper and the message will be large enough.
     #[inline]
     pub fn pin(&self, role: Role, addr: usize, len: usize) -> Pinned<'_> {
-        if len < OFFLOAD || (role == Role::Writer && len <= MOST_EAGER) {
+        if len < OFFLOAD || (role == Role::Writer && len <= self.settings.most_eager) {
             return Pinned::NONE;
         }
         let across = self.proven().and_then(|proven| proven.across.as_ref());

@@ -13,7 +13,6 @@ pub use layout::{SHARED_FROM, SPREAD_BELOW};
 pub use progress::Step;
 
 use crate::backend::libc as original;
-use crate::ipc::MOST_EAGER;
 use crate::ipc::claims::{self, Broken, Cursors};
 use crate::ipc::copy::{MessagePiece, Terms};
 use crate::ipc::memory::blocks::BlockAddress;
@@ -141,6 +140,8 @@ pub struct Endpoint {
     role: Role,
     /// Terms of the handshake; `None`: the peer is not proven, and messages are streamed.
     terms: Option<Terms>,
+    /// Largest message that is written eagerly.
+    most_eager: usize,
     /// Grows with the pages of the cells, up to the window, for which it has the capacity.
     requests: Vec<OwnPost>,
     /// First number for which there may be no slot yet, here or in the region (`prepare`).
@@ -169,9 +170,10 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    pub fn new(role: Role, terms: Option<Terms>) -> Self {
+    pub fn new(role: Role, terms: Option<Terms>, most_eager: usize) -> Self {
         // Not touched before they are used; later there may be no heap.
-        Self { role, terms, requests: Vec::with_capacity(WINDOW), ..Self::default() }
+        let requests = Vec::with_capacity(WINDOW);
+        Self { role, terms, most_eager, requests, ..Self::default() }
     }
 
     /// Returns the slot of a message that was posted.
@@ -298,7 +300,7 @@ impl Endpoint {
         let (number, len) = (self.next, ours.len);
         let place = match len {
             _ if len <= SHORT => Some(0),
-            _ if len <= MOST_EAGER => self.take_room(lane, len)?,
+            _ if len <= self.most_eager => self.take_room(lane, len)?,
             _ => None,
         };
         let desc = self.own_desc(lane, number);

@@ -80,8 +80,5 @@ pub use settings::{HelperEngine, Settings, Workers, configure};
 #[cfg(not(any(test, loom)))]
 pub use wake::service::{step_aside, step_back};
 
-/// Largest eager message: several find room at a time.
-const MOST_EAGER: usize = memory::region::EAGER_ROOM / 8;
-
 /// Size from which both sides copy.
 const OFFLOAD: usize = 32 << 10;

@@ -2,6 +2,7 @@
 
 use crate::backend::engine::CopyOptions;
 use crate::backend::ioat;
+use crate::ipc::memory::region::EAGER_ROOM;
 use crate::os::once::Once;
 
 /// The engine of the kernel helper, and how it is to copy.
@@ -34,6 +35,9 @@ pub enum Engines {
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     pub engines: Engines,
+    /// Largest message that this process writes eagerly, at most half of the room for them: then the
+    /// first always finds room.
+    pub most_eager: usize,
     /// Limit for the peer's greetings, and for its last pieces when a connection is closed; in
     /// nanoseconds.
     pub patience: u64,
@@ -50,6 +54,7 @@ pub struct Settings {
 impl Settings {
     pub const DEFAULT: Self = Self {
         engines: Engines::Auto,
+        most_eager: EAGER_ROOM / 8,
         patience: 10_000_000_000,
         helper: || None,
         workers: || None,

@@ -32,6 +32,15 @@ enum Rest {
     Word(u64),
 }
 
+/// Meaning of a caller's limit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// The message is over, or cancelled for both sides.
+    Over,
+    /// The peer has posted its part; the message is then transferred to its end, by the caller.
+    Begun,
+}
+
 /// Returns the nanoseconds until `limit`, at most `most`.
 fn left(limit: Option<u64>, most: u64) -> u64 {
     limit.map_or(most, |limit| limit.saturating_sub(sys::nanoseconds()).clamp(1, most))
@@ -50,7 +59,13 @@ impl Link {
     /// # Safety
     /// As `start`.
     #[inline(always)]
-    pub unsafe fn transfer(&self, role: Role, addr: usize, len: usize, ms: i32) -> isize {
+    pub unsafe fn transfer(
+        &self,
+        role: Role,
+        (addr, len): (usize, usize),
+        ms: i32,
+        until: Until,
+    ) -> isize {
         // A reader without a limit waits, and fetches the bytes itself.
         let fetches = role == Role::Reader && ms < 0;
         let mut pinned = if fetches { Pinned::NONE } else { self.pin(role, addr, len) };
@@ -61,7 +76,7 @@ impl Link {
                 count as isize
             }
             // SAFETY: the caller's promise.
-            posted => unsafe { self.transfer_on(role, (addr, len), pinned, posted, ms) },
+            posted => unsafe { self.transfer_on(role, (addr, len), pinned, posted, (ms, until)) },
         }
     }
 
@@ -78,7 +93,7 @@ impl Link {
         (addr, len): (usize, usize),
         mut pinned: Pinned<'_>,
         mut posted: Result<(Held<'a, Endpoint>, AfterPost), Unposted>,
-        ms: i32,
+        (ms, until): (i32, Until),
     ) -> isize {
         let (limit, mut rest) = (moment_in(ms), Rest::Fresh);
         let (number, taken) = loop {
@@ -107,8 +122,12 @@ impl Link {
             posted = unsafe { self.post(role, addr, len, false, &mut pinned) };
         };
         const CANCELLED: isize = -libc::ECANCELED as isize;
-        match taken.or_else(|| self.wait_until(role, number, limit)) {
+        let limited = until == Until::Over && limit.is_some();
+        match taken.or_else(|| self.wait_until(role, number, limit, limited)) {
             Some(result) => result,
+            None if until == Until::Begun => {
+                self.undo(role, number).unwrap_or_else(|| self.wait(role, number))
+            }
             None => match self.cancel(role, number) {
                 CANCELLED => -libc::ETIMEDOUT as isize,
                 result => result,
@@ -155,18 +174,25 @@ impl Link {
     /// Waits until a message is over, and takes its result.
     pub fn wait(&self, role: Role, number: u32) -> isize {
         loop {
-            if let Some(result) = self.wait_until(role, number, None) {
+            if let Some(result) = self.wait_until(role, number, None, false) {
                 return result;
             }
         }
     }
 
-    /// Like `wait`, but not beyond `limit`, a time of `sys::nanoseconds`: `None`.
-    pub fn wait_until(&self, role: Role, number: u32, limit: Option<u64>) -> Option<isize> {
+    /// Like `wait`, but not beyond `limit`, a time of `sys::nanoseconds`: `None`. `limited`: nor where
+    /// the peer's pages do not come.
+    pub fn wait_until(
+        &self,
+        role: Role,
+        number: u32,
+        limit: Option<u64>,
+        limited: bool,
+    ) -> Option<isize> {
         let is_late = || limit.is_some_and(|limit| sys::nanoseconds() >= limit);
         let mut rest = Rest::Fresh;
         loop {
-            match self.step(role, number, limit.is_some()) {
+            match self.step(role, number, limited) {
                 Ok(result) => return Some(result),
                 // The step may have been the last.
                 Err(_) if is_late() => return self.collect_if_over(role, number),
@@ -191,6 +217,16 @@ impl Link {
         let mut endpoint = endpoint.lock();
         let over = endpoint.is_over(lane, number);
         over.then(|| self.collected(endpoint, number))
+    }
+
+    /// Takes a post back that the peer has not matched; returns the error for that.
+    fn undo(&self, role: Role, number: u32) -> Option<isize> {
+        let (endpoint, lane) = self.endpoint(role);
+        let mut endpoint = endpoint.lock();
+        let pin = endpoint.undo(lane, number)?;
+        self.let_go(endpoint);
+        self.unpin(pin);
+        Some(-libc::ETIMEDOUT as isize)
     }
 
     /// Ends a message at the program's wish; afterwards no process touches its buffer.

@@ -298,7 +298,24 @@ static void no_heap(void)
     }
 }
 
+/* ADMA_IPC_EAGER=128: so much is taken before it is read, and a byte more is not. */
+static void raised(void)
+{
+    int ends[2];
+    connect_both(ends);
+    for (int round = 0; round < 5; round++) {
+        for (int i = 0; i < 2; i++)
+            EXPECT(adma_write_for(ends[i], (void *)room, 128 * KIB, 60000), 128 * KIB);
+        EXPECT(adma_write_for(ends[0], (void *)room, 128 * KIB + 1, 20), -ETIMEDOUT);
+        for (int i = 0; i < 2; i++)
+            EXPECT(adma_read(ends[i], (void *)room, 128 * KIB), 128 * KIB);
+        /* The next ones lie elsewhere in the room. */
+        EXPECT(adma_write(ends[0], (void *)room, 50 * KIB), 50 * KIB);
+        EXPECT(adma_read(ends[1], (void *)room, 50 * KIB), 50 * KIB);
+    }
+}
+
 PROGRAM(make_room(),
         { "late_cookie", late_cookie }, { "full", full }, { "table", table }, { "cost", cost },
-        { "unread", unread }, { "descriptors", descriptors }, { "missing", missing },
+        { "unread", unread }, { "raised", raised }, { "descriptors", descriptors }, { "missing", missing },
         { "missing_shared", missing_shared }, { "no_heap", no_heap })

@@ -117,5 +117,39 @@ static void pages(void)
     finish_after(connection, child);
 }
 
+enum { ROUNDS = 300 };
+
+static void *write_in_steps(void *connection)
+{
+    for (int round = 0; round < ROUNDS; round++) {
+        long result;
+        do
+            result = adma_write_within((long)connection, (void *)room, MIB, round % 2);
+        while (result == -ETIMEDOUT);
+        EXPECT(result, MIB);
+    }
+    return NULL;
+}
+
+/* A limit for the beginning of a message loses none, whenever it comes. */
+static void within(void)
+{
+    int ends[2];
+    connect_both(ends);
+    EXPECT(adma_read_within(ends[0], (void *)room, 10, 20), -ETIMEDOUT);
+    EXPECT(adma_write_within(ends[0], (void *)room, MIB, 20), -ETIMEDOUT);
+    EXPECT(adma_next(ends[1]), -EAGAIN);
+    pthread_t writer = start(write_in_steps, ends[0]);
+    for (int round = 0; round < ROUNDS; round++) {
+        long result;
+        do
+            result = adma_read_within(ends[1], (void *)(room + MIB), MIB, round % 3 == 0);
+        while (result == -ETIMEDOUT);
+        EXPECT(result, MIB);
+    }
+    pthread_join(writer, NULL);
+}
+
 PROGRAM(make_room(),
+        { "within", within },
         { "quiet", quiet }, { "limit", limit }, { "pages", pages })

@@ -270,6 +270,8 @@ class _Limit:
 
     def step(self) -> int:
         """Return milliseconds of the next step."""
+        if self.end == math.inf:
+            return _STEP_MS
         left = max(0.0, self.end - time.monotonic())
         return min(_STEP_MS, math.ceil(min(left, 1.0) * 1000))
 
@@ -282,8 +284,9 @@ class _Limit:
             raise error(-errno.ETIMEDOUT)
 
 
+_NO_LIMIT = _Limit(None)
+
 _Self = TypeVar("_Self", bound="_Endpoint")
-_Begun = TypeVar("_Begun")
 
 
 class _Endpoint:
@@ -397,20 +400,23 @@ class _Messages(_Endpoint):
         pin = Pin(data, False)
         if pin.len > _SMALL:
             return self.iwrite(data)
-        result = lib.adma_write_for(self.number, pin.address, pin.len, milliseconds)
+        result = lib.adma_write_within(self.number, pin.address, pin.len, milliseconds)
         return self._told(-errno.EAGAIN if result == -errno.ETIMEDOUT else result)
 
 
 class Connection(_Messages):
     """A connection: each write of one side meets one read of the other."""
 
+    def __init__(self, function: Callable[..., int], *arguments: Any) -> None:
+        self._reading, self._writing = threading.Lock(), threading.Lock()
+        super().__init__(function, *arguments)
+
     def read_into(self, buffer: Buffer, timeout: Optional[float] = None) -> int:
         """Read one message and return its length; OSError (EMSGSIZE) if it does not fit.
 
         After any exception nothing of the buffer is written any more.
         """
-        limit = _Limit(timeout)
-        return self._finished(self._begun(lambda: self.iread_into(buffer), limit), limit)
+        return self._transfer(lib.adma_read_within, Pin(buffer, True), self._reading, timeout)
 
     def read(self, timeout: Optional[float] = None) -> bytearray:
         """Read one message of any length."""
@@ -429,28 +435,30 @@ class Connection(_Messages):
 
     def write(self, data: Buffer, timeout: Optional[float] = None) -> int:
         """Write one message; above 32 KiB wait until the other side has read it."""
-        limit = _Limit(timeout)
-        written = self._begun(lambda: self._try_write(data, limit.step()), limit)
-        return written if isinstance(written, int) else self._finished(written, limit)
+        return self._transfer(lib.adma_write_within, Pin(data, False), self._writing, timeout)
 
-    def _begun(self, begin: Callable[[], _Begun], limit: _Limit) -> _Begun:
-        """Begin as soon as there is room: ends that other threads have not asked for take some."""
-        while True:
-            try:
-                return begin()
-            except BlockingIOError:
-                limit.check()
-                time.sleep(0.001)
+    def _transfer(
+        self, function: Callable[..., int], pin: Pin, turn: threading.Lock, timeout: Optional[float]
+    ) -> int:
+        """Transfer one message, by one call unless that takes longer than a step.
 
-    def _finished(self, request: Request, limit: _Limit) -> int:
+        By one thread at a time: a call can give up only while no other has begun after it.
+        """
+        limit = _Limit(timeout) if timeout is not None else _NO_LIMIT
+        if not turn.acquire(timeout=-1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX)):
+            raise error(-errno.ETIMEDOUT)
         try:
-            return request.wait(limit.left())
-        except TimeoutError:
-            if request.cancel():
-                raise
-            return request.wait()  # it has come just now
+            while True:
+                result = function(self.number, pin.address, pin.len, limit.step())
+                if result >= 0:
+                    return result
+                if result == -errno.EAGAIN:
+                    time.sleep(0.001)  # ends that other threads have not asked for take all room
+                elif result != -errno.ETIMEDOUT:
+                    raise error(result)
+                limit.check()
         finally:
-            request.cancel()
+            turn.release()
 
 
 class Listener(_Endpoint):

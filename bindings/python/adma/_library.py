@@ -57,7 +57,8 @@ PROTOTYPES = {
     "adma_event_fd": (c_int, [c_int]),
     "adma_arm": (c_int, [c_int]),
     "adma_next": (c_ssize_t, [c_int]),
-    "adma_write_for": (c_ssize_t, [c_int, c_void_p, c_size_t, c_int]),
+    "adma_read_within": (c_ssize_t, [c_int, c_void_p, c_size_t, c_int]),
+    "adma_write_within": (c_ssize_t, [c_int, c_void_p, c_size_t, c_int]),
     "adma_iread": (c_int64, [c_int, c_void_p, c_size_t]),
     "adma_iwrite": (c_int64, [c_int, c_void_p, c_size_t]),
 }

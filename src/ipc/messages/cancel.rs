@@ -42,26 +42,15 @@ impl Endpoint {
         if let Some(given_up) = self.give_up_matched(lane, number) {
             return given_up;
         }
-        let desc = self.own_desc(lane, number);
-        if number.wrapping_add(1) == self.next {
-            desc.number.store(number, Ordering::SeqCst); // a number that this slot never has: none
-            full_fence();
-            let theirs = self.other_desc(lane, number).number.load(Ordering::SeqCst);
-            if theirs != number.wrapping_add(1) {
-                // The peer looks for our post after it has published its own, and finds none.
-                lane.claims(number).store(0, Ordering::Release);
-                self.next = number;
-                let own = self.own(number);
-                own.state = State::Free;
-                return Withdrawal::Withdrawn(core::mem::take(&mut own.ours.pin));
-            }
-            desc.number.store(number.wrapping_add(1), Ordering::SeqCst);
-            if let Some(given_up) = self.give_up_matched(lane, number) {
-                return given_up;
-            }
+        if let Some(pin) = self.undo(lane, number) {
+            lane.claims(number).store(0, Ordering::Release);
+            return Withdrawal::Withdrawn(pin);
+        }
+        if let Some(given_up) = self.give_up_matched(lane, number) {
+            return given_up;
         }
         if self.role == Role::Reader {
-            desc.len.store(0, Ordering::Release);
+            self.own_desc(lane, number).len.store(0, Ordering::Release);
             self.own(number).ours.len = 0;
         }
         self.withdrawn += 1;
@@ -69,6 +58,27 @@ impl Endpoint {
         (own.cancelled, own.withdrawn) = (true, true);
         (own.cookie, own.waited) = (false, false);
         Withdrawal::Withdrawn(core::mem::take(&mut own.ours.pin))
+    }
+
+    /// Undoes a post that the peer has not matched, so that no message is lost; returns the export of
+    /// its buffer. `None`: the peer has, or there are later posts.
+    pub fn undo(&mut self, lane: &Lane, number: u32) -> Option<u64> {
+        if number.wrapping_add(1) != self.next || self.is_matched(lane, number) != Ok(false) {
+            return None;
+        }
+        let desc = self.own_desc(lane, number);
+        desc.number.store(number, Ordering::SeqCst); // a number that this slot never has: none
+        full_fence();
+        let theirs = self.other_desc(lane, number).number.load(Ordering::SeqCst);
+        if theirs == number.wrapping_add(1) {
+            desc.number.store(number.wrapping_add(1), Ordering::SeqCst);
+            return None;
+        }
+        // The peer looks for our post after it has published its own, and finds none.
+        self.next = number;
+        let own = self.own(number);
+        own.state = State::Free;
+        Some(core::mem::take(&mut own.ours.pin))
     }
 
     /// Cancels a message that the peer has matched. `None`: it has not.
