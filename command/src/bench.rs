@@ -4,7 +4,7 @@
 //! arm         what differs between the runs: the environment
 //! measure     one run of the program: times, memory, how it ended, what it wrote
 //! compare     medians, spread, outliers, the ratio and its confidence interval
-//! tell        the result as text, as JSON and as a page
+//! tell        the document of the result, for text, JSON and page
 //! ```
 
 mod arm;
@@ -16,6 +16,10 @@ use crate::job::{End, Signals};
 use crate::options::{self, KnobOptions};
 use crate::say::{self, FAILED, fail, printable, say};
 use crate::{live_files, obstacle, program};
+use adma_report::Format;
+use adma_report::html::Html;
+use adma_report::json::Json;
+use adma_report::text::Text;
 use arm::Arm;
 use clap::ValueHint;
 use measure::{Run, Stop};
@@ -150,10 +154,14 @@ pub fn command(options: BenchOptions) -> i32 {
 }
 
 fn tell(result: &Measured, options: &BenchOptions) {
-    let report = if options.json { tell::json(result) } else { say::in_locale(tell::text(result)) };
+    let document = tell::document(result);
+    let report = match options.json {
+        true => Json.write(&document),
+        false => say::in_locale(Text.write(&document)),
+    };
     say::out(format_args!("{report}"));
     if let Some(path) = &options.html
-        && let Err(error) = std::fs::write(path, tell::page(result))
+        && let Err(error) = std::fs::write(path, Html.write(&document))
     {
         fail(1, say::about(path, &error));
     }

@@ -2,15 +2,14 @@
 //!
 //! ```text
 //! sample      reads all live files, twice makes a rate
-//! columns     those of the table, as far as there is room
-//! lines       the table for pipes and files; json and metrics for programs
+//! columns     every figure of a process, for people and programs; which of them a terminal shows
+//! lines       the table for pipes and files; JSON and metrics for programs
 //! screen      the table on a terminal, by ratatui
 //! set         what the user wants of a process goes into its live file
 //! ```
 
 mod columns;
 mod lines;
-mod metrics;
 mod screen;
 mod set;
 

@@ -1,25 +1,9 @@
-//! Output of the result as text, as JSON and as a page.
+//! The document of the result, for text, JSON and page.
 
 use super::Measured;
 use super::compare::{Output, Ratio, Spread, Verdict};
-use crate::report::html::{Table, escaped};
-use crate::report::page;
-use crate::report::units::{cut, percent};
-use adma_shared::units::Bytes;
-use serde_json::{Value, json};
-use std::fmt::Write;
-
-/// Formats a time with three digits.
-fn time(seconds: f64) -> String {
-    match seconds {
-        s if s >= 100.0 => format!("{s:.0} s"),
-        s if s >= 10.0 => format!("{s:.1} s"),
-        s if s >= 1.0 => format!("{s:.2} s"),
-        s if s >= 0.1 => format!("{:.0} ms", s * 1e3),
-        s if s >= 0.01 => format!("{:.1} ms", s * 1e3),
-        s => format!("{:.2} ms", s * 1e3),
-    }
-}
+use adma_report::units::{bytes, cut, percent, timed};
+use adma_report::{Column, Document, Row, Section, Shade, Table, Value};
 
 fn interval(Ratio { interval, .. }: Ratio) -> String {
     interval.map_or(String::new(), |(low, high)| format!(" ({low:.2} to {high:.2})"))
@@ -63,130 +47,124 @@ fn notes(result: &Measured) -> Vec<String> {
             notes.push(format!("{} it ends by {}", arm.name, ends.join(", ")));
         }
         for (round, seconds) in result.outliers(at).into_iter().take(3) {
-            notes.push(format!("outlier: round {} {} took {}", round + 1, arm.name, time(seconds)));
+            notes.push(format!(
+                "outlier: round {} {} took {}",
+                round + 1,
+                arm.name,
+                timed(seconds)
+            ));
         }
     }
     match result.copies {
         Some((0, ..)) => notes.push("nothing to carry: no large copy was made".to_owned()),
-        Some((calls, bytes, carried)) => notes.push(format!(
+        Some((calls, sum, carried)) => notes.push(format!(
             "{calls} large copies, {} in all, {} by the engine",
-            Bytes(bytes),
-            percent(carried, bytes)
+            bytes(sum),
+            percent(carried, sum)
         )),
         None => {}
     }
     notes
 }
 
-const HEAD: [&str; 6] = ["run", "wall, median", "quartiles", "CPU", "peak memory", "verdict"];
+/// Columns of an arm: for people, then for programs.
+const COLUMNS: [Column; 12] = [
+    Column::new("run").key("name").cut(26),
+    Column::new("wall"),
+    Column::new("quartiles").left(),
+    Column::new("CPU"),
+    Column::new("peak").key("peak_bytes"),
+    Column::keyed("wall"),
+    Column::keyed("cpu"),
+    Column::keyed("ends"),
+    Column::keyed("outliers"),
+    Column::keyed("ratio"),
+    Column::keyed("verdict"),
+    Column::keyed("words"),
+];
 
-/// Index of the verdict, which on a page stands above the table.
-const VERDICT: usize = HEAD.len() - 1;
+/// Least widths of the columns for people.
+const WIDTHS: [usize; 5] = [26, 8, 20, 7, 8];
 
-/// Returns the cells of an arm, in the order of `HEAD`.
-fn cells(result: &Measured, arm: usize) -> [String; 6] {
-    let Spread { median, quartiles: (low, high), .. } = result.spread(arm);
+/// Returns the row of an arm, in the order of `COLUMNS`.
+fn row(result: &Measured, arm: usize) -> Row {
+    let Spread { median, quartiles: (low, high), least, most } = result.spread(arm);
     let (user, system) = result.cpu(arm);
-    [
-        result.arms[arm].name.clone(),
-        time(median),
-        format!("{} to {}", time(low), time(high)),
-        time(user + system),
-        Bytes(result.peak(arm)).to_string(),
-        if arm > 0 { words(result, arm) } else { String::new() },
-    ]
-}
-
-pub fn text(result: &Measured) -> String {
-    let mut out = String::new();
-    let program = cut(&result.words.join(" "), 40);
-    // A `String` takes everything.
-    let _ = writeln!(out, "adma: {program}: {}", subject(result));
-    let mut row = |name: &str, [wall, quartiles, cpu, peak]: [&str; 4]| {
-        let _ = writeln!(out, "  {name:<27}{wall:>9}   {quartiles:<20}{cpu:>9}{peak:>10}");
+    let Ratio { estimate, interval } = result.ratio(arm);
+    let seconds = |names: &[(&str, f64)]| {
+        Value::map(names.iter().map(|(name, seconds)| (*name, Value::Timed(*seconds))))
     };
-    row("", ["wall", "quartiles", "CPU", "peak"]);
-    let all: Vec<_> = (0..result.arms.len()).map(|arm| cells(result, arm)).collect();
-    for [name, wall, quartiles, cpu, peak, _] in &all {
-        row(&cut(name, 26), [wall, quartiles, cpu, peak]);
+    let wall = [("median", median), ("q1", low), ("q3", high), ("min", least), ("max", most)];
+    let mut wall = seconds(&wall);
+    if let Value::Map(wall) = &mut wall {
+        let runs = result.wall(arm).into_iter().map(Value::Timed).collect();
+        wall.insert("runs".to_owned(), Value::List(runs));
     }
-    for [name, .., verdict] in all.iter().skip(1) {
-        let _ = writeln!(out, "  {}: {verdict}", cut(name, 40));
-    }
-    for note in notes(result) {
-        let _ = writeln!(out, "  {note}");
-    }
-    out
+    let ends = result.ends(arm).iter().map(|end| end.to_string().into()).collect();
+    let outlier = |(round, seconds): (usize, f64)| {
+        let entries =
+            [("round", Value::Count(round as u64 + 1)), ("seconds", Value::Timed(seconds))];
+        Value::map(entries)
+    };
+    let ratio = Value::map([
+        ("estimate", Value::Ratio(estimate)),
+        ("low", interval.map(|interval| Value::Ratio(interval.0)).into()),
+        ("high", interval.map(|interval| Value::Ratio(interval.1)).into()),
+    ]);
+    // The first arm is what the others are compared with.
+    let compared = |value: Value| if arm > 0 { value } else { Value::None };
+    let cells = [
+        result.arms[arm].name.as_str().into(),
+        Value::Timed(median),
+        format!("{} to {}", timed(low), timed(high)).into(),
+        Value::Timed(user + system),
+        Value::Bytes(result.peak(arm)),
+        wall,
+        seconds(&[("user", user), ("system", system)]),
+        Value::List(ends),
+        Value::List(result.outliers(arm).into_iter().map(outlier).collect()),
+        compared(ratio),
+        compared(format!("{:?}", result.verdict(arm)).to_lowercase().into()),
+        compared(words(result, arm).into()),
+    ];
+    Row::new(cells).bar(median, if arm == 0 { Shade::Libc } else { Shade::Engine })
 }
 
-pub fn json(result: &Measured) -> String {
-    let arms: Vec<Value> = result
-        .arms
-        .iter()
-        .enumerate()
-        .map(|(at, arm)| {
-            let Spread { median, quartiles, least, most } = result.spread(at);
-            let (user, system) = result.cpu(at);
-            let Ratio { estimate, interval } = result.ratio(at);
-            let ends: Vec<String> = result.ends(at).iter().map(ToString::to_string).collect();
-            let outliers = result.outliers(at).into_iter();
-            let outliers: Vec<Value> =
-                outliers.map(|(round, s)| json!({ "round": round + 1, "seconds": s })).collect();
-            let verdict = (at > 0).then(|| format!("{:?}", result.verdict(at)).to_lowercase());
-            json!({
-                "name": arm.name,
-                "wall": {
-                    "median": median, "q1": quartiles.0, "q3": quartiles.1,
-                    "min": least, "max": most, "runs": result.wall(at),
-                },
-                "cpu": { "user": user, "system": system },
-                "peak_bytes": result.peak(at),
-                "ends": ends,
-                "outliers": outliers,
-                "ratio": (at > 0).then(|| json!({
-                    "estimate": estimate,
-                    "low": interval.map(|i| i.0),
-                    "high": interval.map(|i| i.1),
-                })),
-                "verdict": verdict,
-                "words": (at > 0).then(|| words(result, at)),
-            })
-        })
-        .collect();
+pub fn document(result: &Measured) -> Document {
+    let arms = result.arms.len();
+    let verdict =
+        |arm: usize| format!("{}: {}", cut(&result.arms[arm].name, 40), words(result, arm));
+    let table = Table {
+        key: "arms",
+        caption: "Wall time (median), CPU time and memory".to_owned(),
+        columns: COLUMNS.to_vec(),
+        rows: (0..arms).map(|arm| row(result, arm)).collect(),
+    };
     let copies = result.copies.map(|(calls, bytes, carried)| {
-        json!({ "calls": calls, "bytes": bytes, "engine_bytes": carried })
+        Value::map([
+            ("calls", Value::Count(calls)),
+            ("bytes", Value::Bytes(bytes)),
+            ("engine_bytes", Value::Bytes(carried)),
+        ])
     });
-    let all = json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "command": result.words,
-        "rounds": result.rounds.len(),
-        "complete": result.is_complete,
-        "output": format!("{:?}", result.output()).to_lowercase(),
-        "copies": copies,
-        "arms": arms,
-    });
-    format!("{all}\n")
-}
-
-pub fn page(result: &Measured) -> String {
-    let rows = (0..result.arms.len()).map(|arm| {
-        let way = if arm == 0 { "libc" } else { "engine" };
-        let cells = cells(result, arm)[..VERDICT].to_vec();
-        (cells, vec![vec![(result.spread(arm).median, way)]])
-    });
-    let head = &HEAD[..VERDICT];
-    let table = Table::new("Wall time, CPU time and memory", head, rows.collect()).html();
-    let verdicts: String = (2..result.arms.len())
-        .map(|arm| format!("{}: {}", result.arms[arm].name, words(result, arm)))
-        .map(|line| format!("<p class=\"sentence\">{}</p>\n", escaped(&line)))
-        .collect();
-    let notes: String =
-        notes(result).iter().map(|note| format!("<li>{}</li>\n", escaped(note))).collect();
     let name = result.words.join(" ");
-    page::document(
-        &name,
-        &format!("With adma: {}", words(result, 1)),
-        &format!("{verdicts}<p class=\"faint\">{} · {}</p>\n", escaped(&name), subject(result)),
-        &format!("<figure>{table}</figure>\n<ul>\n{notes}</ul>\n"),
-    )
+    Document {
+        verdicts: (1..arms).map(verdict).collect(),
+        about: vec![name.clone(), subject(result)],
+        name,
+        sections: vec![Section { tables: vec![table.with_widths(&WIDTHS)], ..Section::default() }],
+        notes: notes(result),
+        facts: vec![
+            ("version", env!("CARGO_PKG_VERSION").into()),
+            (
+                "command",
+                Value::List(result.words.iter().map(|word| word.as_str().into()).collect()),
+            ),
+            ("rounds", Value::Count(result.rounds.len() as u64)),
+            ("complete", Value::Flag(result.is_complete)),
+            ("output", format!("{:?}", result.output()).to_lowercase().into()),
+            ("copies", copies.into()),
+        ],
+        ..Document::default()
+    }
 }

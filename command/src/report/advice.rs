@@ -2,7 +2,7 @@
 
 use super::Report;
 use super::figures::{Figures, TimeSaved};
-use super::units::{bytes, percent};
+use adma_report::units::{bytes, percent};
 use adma_shared::live::Fallback;
 
 /// Least part of the bytes for which a reason gets advice.

@@ -2,32 +2,31 @@
 //! output and as a page that stands alone.
 //!
 //! ```text
-//! process   one process's JSON, checked
-//! figures   its numbers, and the sum of many
-//! text      the report for terminals; hlog: for HdrHistogram's tools
-//! advice    did it help, and what should be changed
-//! page      the report for browsers; sections: what it shows of one process or of all;
-//!           html: tables with bars, and escaping
-//! live      a live file as such a report; diff: two runs beside each other
-//! units     numbers as people read them
+//! process     one process's JSON, checked; from_live: its live file as such a report
+//! figures     its numbers, and the sum of many
+//! advice      did it help, and what should be changed
+//! document    all of it in the model of adma_report, which writes the page; sections: its tables
+//! text        the report for terminals; hlog: for HdrHistogram's tools
+//! diff        two runs beside each other
 //! ```
 
 mod advice;
 mod diff;
+mod document;
 pub mod figures;
 pub mod from_live;
 mod hlog;
-pub mod html;
-pub mod page;
 pub mod process;
 mod sections;
 pub mod text;
-pub mod units;
 
 #[cfg(test)]
 mod tests;
 
 use crate::say::{self, FAILED, fail, printable, say};
+use adma_report::html::Html;
+use adma_report::text::Text;
+use adma_report::{Format, units};
 use adma_shared::live::Live;
 use figures::{Figures, TimeSaved};
 use std::cmp::Reverse;
@@ -198,7 +197,8 @@ impl Report {
 
     /// Writes the page, replacing an old one.
     pub fn write_page(&self, path: &Path) -> Result<(), String> {
-        std::fs::write(path, page::of(self)).map_err(|error| say::about(path, &error))
+        std::fs::write(path, Html.write(&document::of(self)))
+            .map_err(|error| say::about(path, &error))
     }
 }
 
@@ -246,7 +246,7 @@ fn compare(files: &[OsString]) -> i32 {
             Err(why) => fail(1, why),
         }
     });
-    say::out(format_args!("{}", say::in_locale(diff::of(&before, &after))));
+    say::out(format_args!("{}", say::in_locale(Text.write(&diff::of(&before, &after)))));
     0
 }
 
@@ -282,7 +282,7 @@ fn all_in(text: &[u8], add: &mut dyn FnMut(Process)) -> Result<(), String> {
             true => format!("report {number} is cut off: the file ends inside it"),
             false => format!("not JSON: {error}"),
         })?;
-        add(process::of_json(&value).map_err(|why| match number {
+        add(process::of_json(value).map_err(|why| match number {
             1 => why,
             _ => format!("report {number}: {why}"),
         })?);

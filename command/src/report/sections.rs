@@ -1,19 +1,20 @@
-//! Sections of the page, for one process or for all: each a heading, an explanation, and tables in
-//! which every row has a bar.
+//! Sections of the report of processes, for one of them or for all: each a title, an explanation,
+//! and tables in which every row has a bar. A new table of figures is one line of `sections!`.
 
 use super::figures::{Figures, Named, TimeSaved};
-use super::html::{NONE, Rows, Table, bar, escaped};
-use super::units::{bytes, count, nanoseconds, percent, seconds, speed};
+use adma_report::units::bytes;
+use adma_report::{Row, Section, Shade, Table, Timeline, Value};
 use adma_shared::histogram::Histogram;
 use adma_shared::knobs::OPS;
 use adma_shared::live::Flow;
 use adma_shared::tables::{FAULT, PARTS, TAKEN_BACK};
 use std::cmp::Reverse;
-use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// CSS classes of bars, which are also the names of the two paths of a copy.
-const WAYS: [&str; 2] = ["engine", "libc"];
+/// Paths of a copy.
+const WAYS: [(&str, Shade); 2] = [("engine", Shade::Engine), ("libc", Shade::Libc)];
+
+type Rows = Vec<Row>;
 
 /// Figures to show: of one process, or of all.
 type Shown<'a> = (&'a Figures, Option<&'a TimeSaved>);
@@ -22,21 +23,20 @@ type Shown<'a> = (&'a Figures, Option<&'a TimeSaved>);
 type Listed = (&'static str, &'static [&'static str], fn(&Shown<'_>) -> Rows);
 
 /// A section, shown if a table has rows.
-struct Section {
+struct Outline {
     title: &'static str,
     about: &'static str,
-    /// Functions that make tags above the tables.
-    pictures: &'static [fn(&Figures) -> String],
+    timeline: fn(&Figures) -> Option<Timeline>,
     tables: &'static [Listed],
 }
 
 macro_rules! sections {
-    ($($title:literal, $about:literal $(, $picture:ident)?
+    ($($title:literal, $about:literal, $timeline:ident
         { $($caption:literal [$($column:literal)*] $rows:expr;)* })*) => {
-        const SECTIONS: &[Section] = &[$(Section {
+        const SECTIONS: &[Outline] = &[$(Outline {
             title: $title,
             about: $about,
-            pictures: &[$($picture)?],
+            timeline: $timeline,
             tables: &[$(($caption, &[$($column),*], $rows)),*],
         }),*];
     };
@@ -45,87 +45,82 @@ macro_rules! sections {
 sections! {
     "Time saved", "Estimated inside the copies themselves: parts of shared copies that the caller does \
         alone, and whole copies by libc, tell what libc would have taken. adma bench runs the \
-        program both ways and measures it." {
+        program both ways and measures it.", none {
         "Time with and without adma" ["run" "time"] worth;
     }
     "Speed by size", "How fast large copies were. Libc's are those that were left to it, which may be \
-        others than those that were carried." {
+        others than those that were carried.", none {
         "Speed of large copies by size" ["size" "engine" "libc" "ratio"] speeds;
     }
     "Who copies", "The function that called memcpy or its like. Where a module has no symbols, the \
-        place in its file stands instead." {
+        place in its file stands instead.", none {
         "Large calls by where they come from"
             ["module and function" "calls" "bytes" "time" "speed"] sites;
     }
-    "When", "Bytes of large copies by when they began, in time since the first of them.", strip {
+    "When", "Bytes of large copies by when they began, in time since the first of them.", by_time {
         "Large copies by way" ["way" "bytes" "of the time"] timeline;
     }
     "Sizes", "How large the copies were, and which way they went: their number, and their bytes, which \
-        are what takes time." {
+        are what takes time.", none {
         "Large copies by size" ["size" "engine" "libc"]
-            |shown| by_size(shown, |_, _, (copies, _)| copies, count);
+            |shown| by_size(shown, |_, _, (copies, _)| copies, Value::Count);
         "Bytes in them by size" ["size" "engine" "libc"]
-            |shown| by_size(shown, exact_bytes, bytes);
+            |shown| by_size(shown, exact_bytes, Value::Bytes);
     }
     "Latency", "How long a copy took: no longer than this did half of the copies (p50), nine of ten \
         (p90), and so on. The two ways had copies of different sizes: compare the sizes before the \
-        times." {
+        times.", none {
         "Time of a copy" ["copies" "engine" "libc"]
             |shown| percentiles(shown, |flow| &flow.ticks, |figures, ticks| {
-                nanoseconds(figures.nanoseconds(ticks))
+                Value::Nanoseconds(figures.nanoseconds(ticks))
             });
         "Size of a copy" ["copies" "engine" "libc"]
-            |shown| percentiles(shown, |flow| &flow.sizes, |_, size| bytes(size));
+            |shown| percentiles(shown, |flow| &flow.sizes, |_, size| Value::Bytes(size));
     }
     "Channels", "Which thread or engine moved the bytes of the copies that were carried: the program's \
-        own thread (caller) does its part of each." {
+        own thread (caller) does its part of each.", none {
         "Bytes of carried copies" ["channel" "bytes" "share"]
-            |(figures, _)| shares(&figures.channels(), bytes);
+            |(figures, _)| shares(&figures.channels(), Value::Bytes);
     }
-    "Left to libc, and why", "Copies below the threshold are not among them: they are never looked at." {
+    "Left to libc, and why", "Copies below the threshold are not among them: they are never looked at.", none {
         "Large copies that stayed with libc" ["reason" "copies" "bytes"] fallbacks;
     }
-    "Out of the ordinary", "What happens rarely." {
+    "Out of the ordinary", "What happens rarely.", none {
         "Rare events" ["what happened" "copies"] notes;
     }
-    "Requests to the kernel helper", "Where the time of a request went." {
+    "Requests to the kernel helper", "Where the time of a request went.", none {
         "Time of the I/OAT requests" ["part" "time" "share"]
-            |(figures, _)| shares(&figures.costs, nanoseconds);
+            |(figures, _)| shares(&figures.costs, Value::Nanoseconds);
     }
-    "Memory registered with the card", "What has become of it." {
+    "Memory registered with the card", "What has become of it.", none {
         "Registrations" ["what" "number"] registrations;
     }
-    "Files and messages", "Reads of files, and messages between processes." {
+    "Files and messages", "Reads of files, and messages between processes.", none {
         "Large reads of files" ["way" "reads" "bytes"]
             |(figures, _)| counts(figures.live.recorder.read_counts());
         "Messages" ["direction" "messages" "bytes"] messages;
     }
-    "Profile: every copy", "Also the small ones, which are never carried." {
+    "Profile: every copy", "Also the small ones, which are never carried.", none {
         "Every copy by size" ["size" "copies" "bytes"] every_size;
         "By function" ["function" "calls" "bytes"] functions;
     }
 }
 
-/// Writes all sections of one process, or of all.
-pub fn all(out: &mut String, figures: &Figures, saved: Option<&TimeSaved>, whose: &str, level: u8) {
-    for section in SECTIONS {
-        let tables = section.tables.iter().map(|(caption, head, rows)| {
-            Table::new(format!("{caption}, {whose}"), head, rows(&(figures, saved)))
+/// Returns all sections of one process, or of all.
+pub fn all(figures: &Figures, saved: Option<&TimeSaved>, whose: &str) -> Vec<Section> {
+    let section = |outline: &Outline| {
+        let tables = outline.tables.iter().map(|(caption, titles, rows)| {
+            Table::new(format!("{caption}, {whose}"), titles, rows(&(figures, saved)))
         });
-        let tables = tables.filter(|table| !table.rows.is_empty());
-        let tables: String = tables.map(|table| table.html()).collect();
-        if tables.is_empty() {
-            continue;
+        Section {
+            title: outline.title,
+            about: outline.about,
+            timeline: (outline.timeline)(figures),
+            tables: tables.collect(),
+            ..Section::default()
         }
-        let pictures: String = section.pictures.iter().map(|picture| picture(figures)).collect();
-        let (title, about) = (escaped(section.title), escaped(section.about));
-        // A `String` takes everything.
-        let _ = writeln!(
-            out,
-            "<figure><figcaption><h{level}>{title}</h{level}><p>{about}</p></figcaption>\n\
-             {pictures}{tables}</figure>"
-        );
-    }
+    };
+    SECTIONS.iter().map(section).collect()
 }
 
 /// Returns the time of the run as it was, and as it would have been.
@@ -133,39 +128,44 @@ fn worth((_, saved): &Shown<'_>) -> Rows {
     let Some(TimeSaved { interval: Ok(saved), of_seconds }) = saved else { return Rows::new() };
     let without = |saved: f64| (of_seconds + saved).max(0.0);
     let rows = [
-        ("with adma", *of_seconds, WAYS[0]),
-        ("without, about", without(saved.seconds), WAYS[1]),
-        ("at least", without(saved.low), WAYS[1]),
-        ("at most", without(saved.high), WAYS[1]),
+        ("with adma", *of_seconds, Shade::Engine),
+        ("without, about", without(saved.seconds), Shade::Libc),
+        ("at least", without(saved.low), Shade::Libc),
+        ("at most", without(saved.high), Shade::Libc),
     ];
-    rows.map(|(name, s, way)| (vec![name.to_owned(), seconds(s)], vec![vec![(s, way)]])).to_vec()
+    rows.map(|(name, s, shade)| Row::new([name.into(), Value::Seconds(s)]).bar(s, shade)).into()
 }
 
-/// Returns GB/s by size class, for both paths where both had copies of that size.
+/// Returns the speed by size class, for both paths where both had copies of that size.
 fn speeds((figures, _): &Shown<'_>) -> Rows {
     let row = |class: u32| {
         let flows = figures.live.recorder.flows();
         let speeds = flows.map(|flow| Some(flow.speed(class)? / figures.scale));
-        let ratio = speeds[0].zip(speeds[1]).map(|(engine, libc)| format!("{:.2}", engine / libc));
-        let told = speeds.map(|one| one.map(speed));
-        let cells = told.into_iter().chain([ratio]).map(|cell| cell.unwrap_or(NONE.to_owned()));
-        let bars = speeds.into_iter().zip(WAYS);
-        let bars: Vec<_> = bars.filter_map(|(speed, way)| Some(vec![(speed?, way)])).collect();
-        let cells = std::iter::once(range(class)).chain(cells).collect();
-        (!bars.is_empty()).then_some((cells, bars))
+        let ratio = speeds[0].zip(speeds[1]).map(|(engine, libc)| Value::Ratio(engine / libc));
+        let [engine, libc] = speeds.map(|speed| speed.map(Value::Speed).into());
+        let row = Row::new([range(class), engine, libc, ratio.into()]);
+        let known =
+            speeds.into_iter().zip(WAYS).filter_map(|(speed, (_, way))| Some((speed?, way)));
+        let row = known.fold(row, |row, (speed, way)| row.bar(speed, way));
+        (!row.bars.is_empty()).then_some(row)
     };
     (0..64).filter_map(row).collect()
 }
 
 /// Returns a row for each call site.
 fn sites((figures, _): &Shown<'_>) -> Rows {
-    let rows = figures.sites.iter().map(|site| {
-        let time = nanoseconds(site.nanoseconds);
-        let speed = speed(site.bytes as f64 / site.nanoseconds.max(1) as f64);
-        let cells = vec![site.name.clone(), count(site.calls), bytes(site.bytes), time, speed];
-        (cells, bar(site.bytes, WAYS[0]))
-    });
-    rows.collect()
+    let row = |site: &super::figures::Site| {
+        let speed = site.bytes as f64 / site.nanoseconds.max(1) as f64;
+        let cells = [
+            site.name.as_str().into(),
+            Value::Count(site.calls),
+            Value::Bytes(site.bytes),
+            Value::Nanoseconds(site.nanoseconds),
+            Value::Speed(speed),
+        ];
+        Row::new(cells).bar(site.bytes as f64, Shade::Engine)
+    };
+    figures.sites.iter().map(row).collect()
 }
 
 /// Returns the bytes by step of time and by path.
@@ -175,50 +175,44 @@ fn steps(figures: &Figures) -> [Vec<u64>; 2] {
 
 fn timeline((figures, _): &Shown<'_>) -> Rows {
     let rows = WAYS.into_iter().zip(steps(figures)).filter(|(_, steps)| !steps.is_empty());
-    let rows = rows.map(|(way, steps)| {
+    let rows = rows.map(|((way, shade), steps)| {
         let busy = steps.iter().filter(|bytes| **bytes > 0).count();
         let all = steps.iter().fold(0u64, |a, b| a.saturating_add(*b));
-        let part = percent(busy as u64, steps.len() as u64);
-        (all > 0).then(|| (vec![way.to_owned(), bytes(all), part], bar(all, way)))
+        let part = Value::Share(busy as u64, steps.len() as u64);
+        (all > 0).then(|| Row::new([way.into(), Value::Bytes(all), part]).bar(all as f64, shade))
     });
     rows.flatten().collect()
 }
 
-/// Returns the timeline of copies: a column for each step.
-fn strip(figures: &Figures) -> String {
+fn none(_: &Figures) -> Option<Timeline> {
+    None
+}
+
+/// Returns when copies were made, libc's above the engine's.
+fn by_time(figures: &Figures) -> Option<Timeline> {
     let [engine, libc] = steps(figures);
     let step = figures.live.recorder.timeline.step() as f64 * figures.scale / 1e9;
-    let length = engine.len().max(libc.len()) as f64 * step;
-    let told = format!("From the first to the last large call {}.", seconds(length));
-    let sums = engine.iter().zip(&libc).map(|(a, b)| a.saturating_add(*b));
-    let most = sums.max().unwrap_or(0).max(1) as f64;
-    let mut out = format!("<div class=\"strip\" role=\"img\" aria-label=\"{told}\">");
-    for (engine, libc) in engine.into_iter().zip(libc) {
-        let [engine, libc] = [engine, libc].map(|bytes| 100.0 * bytes as f64 / most);
-        let _ = write!(
-            out,
-            "<div><i class=\"libc\" style=\"height:{libc:.1}%\"></i>\
-             <i class=\"engine\" style=\"height:{engine:.1}%\"></i></div>"
-        );
-    }
-    let marks = [0.0, 0.25, 0.5, 0.75, 1.0].map(|part| seconds(part * length));
-    let marks = marks.map(|mark| format!("<div>{mark}</div>")).concat();
-    format!("{out}</div>\n<div class=\"axis\" aria-hidden=\"true\">{marks}</div>\n")
+    let seconds = engine.len().max(libc.len()) as f64 * step;
+    let steps = engine
+        .into_iter()
+        .zip(libc)
+        .map(|(engine, libc)| vec![(libc as f64, Shade::Libc), (engine as f64, Shade::Engine)]);
+    Some(Timeline { seconds, steps: steps.collect() })
 }
 
 fn by_size(
     (figures, _): &Shown<'_>,
     pick: fn(&Flow, u32, (u64, u64)) -> u64,
-    told: fn(u64) -> String,
+    unit: fn(u64) -> Value,
 ) -> Rows {
     let flows = figures.live.recorder.flows();
     let (first, classes) = by_class(&flows.map(|flow| &flow.sizes));
     let rows = (first..).zip(classes[0].iter().zip(&classes[1])).map(|(class, (engine, libc))| {
         let parts = [pick(flows[0], class, *engine), pick(flows[1], class, *libc)];
-        let bar = parts.into_iter().map(|part| part as f64).zip(WAYS).collect();
-        let cell = |part: u64| if part > 0 { told(part) } else { NONE.to_owned() };
-        let is_used = parts.iter().any(|part| *part > 0);
-        is_used.then(|| (vec![range(class), cell(parts[0]), cell(parts[1])], vec![bar]))
+        let bar = parts.into_iter().zip(WAYS).map(|(part, (_, way))| (part as f64, way)).collect();
+        let [engine, libc] = parts.map(|part| (part > 0).then(|| unit(part)).into());
+        let row = Row { bars: vec![bar], ..Row::new([range(class), engine, libc]) };
+        parts.iter().any(|part| *part > 0).then_some(row)
     });
     rows.flatten().collect()
 }
@@ -232,28 +226,30 @@ fn exact_bytes(flow: &Flow, class: u32, (_, sum): (u64, u64)) -> u64 {
 fn percentiles(
     (figures, _): &Shown<'_>,
     of: fn(&Flow) -> &Histogram,
-    told: fn(&Figures, u64) -> String,
+    unit: fn(&Figures, u64) -> Value,
 ) -> Rows {
     let ways = figures.live.recorder.flows().map(of);
     let rows = PARTS.iter().filter(|_| ways.iter().any(|way| way.count() > 0));
     let rows = rows.map(|(part, name, enough)| {
         // A percentile of too few copies is not shown.
         let values = ways.map(|way| (way.count() >= *enough).then(|| way.quantile(*part)));
-        let cells = values.map(|v| v.map_or(NONE.to_owned(), |value| told(figures, value)));
-        let bars = values.into_iter().zip(WAYS);
-        let bars: Vec<_> = bars.filter_map(|(v, way)| Some(vec![(v? as f64, way)])).collect();
-        let cells = std::iter::once(name.to_string()).chain(cells).collect();
-        (!bars.is_empty()).then_some((cells, bars))
+        let [engine, libc] = values.map(|value| value.map(|value| unit(figures, value)).into());
+        let row = Row::new([Value::from(*name), engine, libc]);
+        let known =
+            values.into_iter().zip(WAYS).filter_map(|(value, (_, way))| Some((value?, way)));
+        let row = known.fold(row, |row, (value, way)| row.bar(value as f64, way));
+        (!row.bars.is_empty()).then_some(row)
     });
     rows.flatten().collect()
 }
 
 /// Returns rows for the parts of one sum.
-fn shares(parts: &Named, told: fn(u64) -> String) -> Rows {
+fn shares(parts: &Named, unit: fn(u64) -> Value) -> Rows {
     let all = parts.iter().fold(0u64, |sum, part| sum.saturating_add(part.1));
     let rows = parts.iter().filter(|_| all > 0).map(|(name, part)| {
-        let class = if name == "caller" { "dots" } else { WAYS[0] };
-        (vec![name.clone(), told(*part), percent(*part, all)], bar(*part, class))
+        let shade = if name == "caller" { Shade::Caller } else { Shade::Engine };
+        let cells = [name.as_str().into(), unit(*part), Value::Share(*part, all)];
+        Row::new(cells).bar(*part as f64, shade)
     });
     rows.collect()
 }
@@ -262,7 +258,8 @@ fn fallbacks((figures, _): &Shown<'_>) -> Rows {
     let reasons = figures.live.recorder.reasons().into_iter().filter(|(_, copies, _)| *copies > 0);
     let rows = reasons.map(|(why, copies, sum)| {
         let what = format!("{}: {}", why.name(), why.words());
-        (vec![what, count(copies), bytes(sum)], bar(sum, WAYS[1]))
+        Row::new([what.into(), Value::Count(copies), Value::Bytes(sum)])
+            .bar(sum as f64, Shade::Libc)
     });
     rows.collect()
 }
@@ -276,15 +273,18 @@ fn notes((figures, _): &Shown<'_>) -> Rows {
     ];
     let rows = notes.into_iter().map(|(number, what)| (number.load(Relaxed), what));
     let rows = rows.filter(|(number, _)| *number > 0);
-    rows.map(|(number, what)| (vec![what.to_owned(), count(number)], Vec::new())).collect()
+    rows.map(|(number, what)| Row::new([what.into(), Value::Count(number)])).collect()
 }
 
 fn registrations((figures, _): &Shown<'_>) -> Rows {
-    let rows = figures.registrations.iter().map(|(name, value)| {
-        let value = if name == "most_bytes" { bytes(*value) } else { count(*value) };
-        (vec![name.clone(), value], Vec::new())
-    });
-    rows.collect()
+    let row =
+        |(name, value): &(String, u64)| Row::new([name.as_str().into(), registered(name, *value)]);
+    figures.registrations.iter().map(row).collect()
+}
+
+/// Returns a count of registrations; one of them is of bytes.
+pub fn registered(name: &str, value: u64) -> Value {
+    if name == "most_bytes" { Value::Bytes(value) } else { Value::Count(value) }
 }
 
 fn messages((figures, _): &Shown<'_>) -> Rows {
@@ -303,7 +303,8 @@ fn functions((figures, _): &Shown<'_>) -> Rows {
 fn counts<'a>(counts: impl IntoIterator<Item = (&'a str, u64, u64)>) -> Rows {
     let used = counts.into_iter().filter(|(_, number, _)| *number > 0);
     let rows = used.map(|(name, number, sum)| {
-        (vec![name.to_owned(), count(number), bytes(sum)], bar(sum, WAYS[0]))
+        let cells = [name.into(), Value::Count(number), Value::Bytes(sum)];
+        Row::new(cells).bar(sum as f64, Shade::Engine)
     });
     rows.collect()
 }
@@ -312,7 +313,8 @@ fn every_size((figures, _): &Shown<'_>) -> Rows {
     let (first, classes) = by_class(&[&figures.live.recorder.every_size]);
     let used = (first..).zip(&classes[0]).filter(|(_, (copies, _))| *copies > 0);
     let rows = used.map(|(class, (copies, sum))| {
-        (vec![range(class), count(*copies), bytes(*sum)], bar(*copies, WAYS[0]))
+        let cells = [range(class), Value::Count(*copies), Value::Bytes(*sum)];
+        Row::new(cells).bar(*copies as f64, Shade::Engine)
     });
     rows.collect()
 }
@@ -335,7 +337,7 @@ fn by_class(histograms: &[&Histogram]) -> (u32, Vec<Vec<(u64, u64)>>) {
     (first, rows.collect())
 }
 
-fn range(class: u32) -> String {
+fn range(class: u32) -> Value {
     let to = 1u64.checked_shl(class + 1).map_or("16 EiB".to_owned(), bytes);
-    format!("{} to {to}", bytes(1 << class))
+    format!("{} to {to}", bytes(1 << class)).into()
 }

@@ -1,9 +1,11 @@
-//! The report for terminals: at most 80 columns.
+//! The report for terminals, of at most 80 columns: what the library writes of one process too
+//! (`adma_shared::tables`), and tables that only the command has.
 
 use super::figures::Site;
-use super::units::{bytes, cut, nanoseconds, percent, seconds};
-use super::{Process, Report};
+use super::{Report, document, sections};
 use crate::live_files::channel_bytes;
+use adma_report::units::{bytes, cut};
+use adma_report::{Column, Row, Table, Value};
 use adma_shared::live::channel_name;
 use adma_shared::tables;
 use adma_shared::units::Time;
@@ -72,29 +74,19 @@ fn write(report: &Report, out: &mut String) -> std::fmt::Result {
     .write(out)
 }
 
-/// Returns the engine's part of the bytes, if there were any.
-pub fn engine_share(process: &Process) -> String {
-    match process.bytes {
-        0 => "-".to_owned(),
-        all => percent(process.engine_bytes, all),
-    }
-}
-
-/// Returns the time that a process has saved, if that is known.
-pub fn saved(process: &Process) -> Option<String> {
-    let saved = process.saved.as_ref()?.interval.as_ref().ok()?.estimate()?;
-    Some(if saved < 0.0 { format!("−{}", seconds(-saved)) } else { seconds(saved) })
-}
-
 /// Writes which code copies most: three lines.
 pub fn sites(out: &mut dyn Write, sites: &[Site]) -> std::fmt::Result {
-    for (number, site) in sites.iter().take(SITES).enumerate() {
+    let rows = sites.iter().take(SITES).enumerate().map(|(number, site)| {
         let title = if number == 0 { "copied by" } else { "" };
-        let (calls, sum, time) = (site.calls, bytes(site.bytes), nanoseconds(site.nanoseconds));
-        let name = cut(&site.name, 36);
-        writeln!(out, "  {title:<9} {name:<36}{calls:>8}{sum:>11}{time:>11}")?;
-    }
-    Ok(())
+        Row::new([
+            format!("{title:<9} {}", cut(&site.name, 36)).into(),
+            Value::Count(site.calls),
+            Value::Bytes(site.bytes),
+            Value::Nanoseconds(site.nanoseconds),
+        ])
+    });
+    let table = Table::new("", &[""; 4], rows.collect()).with_widths(&[46, 6, 9, 9]);
+    out.write_str(&adma_report::text::table(&table))
 }
 
 fn registrations(out: &mut dyn Write, all: &[(String, u64)]) -> std::fmt::Result {
@@ -102,8 +94,7 @@ fn registrations(out: &mut dyn Write, all: &[(String, u64)]) -> std::fmt::Result
         let title = if number == 0 { "registered memory" } else { "" };
         write!(out, "  {title:<17}")?;
         for (name, value) in row {
-            let value = if name == "most_bytes" { bytes(*value) } else { value.to_string() };
-            write!(out, " {} {value}", cut(name, 14))?;
+            write!(out, " {} {}", cut(name, 14), sections::registered(name, *value).text())?;
         }
         writeln!(out)?;
     }
@@ -124,28 +115,26 @@ fn list(out: &mut dyn Write, report: &Report) -> std::fmt::Result {
     if all.len() < 2 {
         return Ok(());
     }
-    let last = if is_run { "end" } else { "saved" };
-    writeln!(
-        out,
-        "  {:<24}{:>8}{:>9}{:>11}{:>9}  {last}",
-        "process", "pid", "copies", "bytes", "engine"
-    )?;
     // Of a script's many small processes only the number is shown.
     let copied = all.iter().filter(|process| process.all_bytes > 0).count();
     let most = if is_run { LISTED.0 } else { LISTED.1 };
     let listed = if copied == 0 { all.len() } else { copied }.min(most);
-    for process in &all[..listed] {
-        let how = if is_run { process.end.clone() } else { saved(process).unwrap_or("-".into()) };
-        writeln!(
-            out,
-            "  {:<24}{:>8}{:>9}{:>11}{:>9}  {how}",
-            cut(process.program(), 23),
-            process.pid,
-            process.calls,
-            bytes(process.all_bytes),
-            engine_share(process),
-        )?;
-    }
+    let rows = all[..listed].iter().map(|process| {
+        Row::new([
+            process.program().into(),
+            Value::Text(process.pid.to_string()),
+            Value::Count(process.calls),
+            Value::Bytes(process.all_bytes),
+            document::engine_share(process),
+            if is_run { process.end.as_str().into() } else { document::saved(process) },
+        ])
+    });
+    let last = if is_run { "end" } else { "saved" };
+    let titles = ["process", "pid", "copies", "bytes", "engine", last];
+    let mut table = Table::new("", &titles, rows.collect()).with_widths(&[24, 6, 7, 9, 7]);
+    table.columns[0].longest = 23;
+    table.columns[5] = Column::new(last).left();
+    out.write_str(&adma_report::text::table(&table))?;
     let rest = &all[listed..];
     if !rest.is_empty() {
         let sum = rest.iter().fold(0u64, |sum, process| sum.saturating_add(process.all_bytes));

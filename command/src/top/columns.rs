@@ -1,17 +1,14 @@
-//! Columns of the table: those for which there is room, each as wide as its cells.
+//! Columns of the table of processes, each for people, for programs, for metrics, or for several
+//! of them; and the layout on a terminal: columns for which there is room, as wide as their cells.
 
 use super::Row;
-use crate::live_files::State;
-use adma_shared::units::{Bytes, Time};
+use crate::live_files::{self, State};
+use crate::say;
+use adma_report::{self as report, Column, Document, Kind, Metric, Section, Table, Value};
+use adma_shared::messages::Messages;
+use adma_shared::worth::{Interval, Saved};
 use std::collections::HashMap;
-
-pub struct Column {
-    pub title: &'static str,
-    /// Rank; the lowest is dropped first where there is not room for all.
-    rank: u8,
-    is_left: bool,
-    cell: fn(&Row) -> String,
-}
+use std::sync::atomic::Ordering::Relaxed;
 
 pub const PID: &str = "PID";
 pub const COPIES: &str = "COPIES/S";
@@ -20,42 +17,176 @@ pub const SAVED: &str = "SAVED";
 const USER: &str = "USER";
 const PROGRAM: &str = "PROGRAM";
 
-const COLUMNS: [Column; 12] = [
-    right(PID, 10, |row| format!("{:>7}", row.process.pid)),
-    left(USER, 9, |row| row.user.clone()),
-    left(PROGRAM, 10, |row| row.command.clone()),
-    right(COPIES, 7, |row| rate(row.copies_per_second)),
-    right(BYTES, 9, |row| Bytes(row.bytes_per_second as u64).to_string()),
-    right("ENGINE", 8, |row| percent(row.engine)),
-    left("BECAUSE", 4, |row| {
+/// A column, its rank on a terminal (the lowest is dropped first where there is not room for all),
+/// and its value.
+pub type Shown = (Column, u8, fn(&Row) -> Value);
+
+/// Rank of columns that a terminal does not show.
+const HIDDEN: u8 = 0;
+
+static COLUMNS: [Shown; 31] = [
+    (Column::new(PID).key("pid").label("pid"), 10, |row| Value::Count(row.process.pid as u64)),
+    (Column::keyed("program").label("program"), HIDDEN, |row| row.program.as_str().into()),
+    (Column::keyed("").label("name"), HIDDEN, |row| name_of(&row.command).into()),
+    (Column::new(USER).key("user").left(), 9, |row| row.user.as_str().into()),
+    (Column::new(PROGRAM).key("command").label("command").left(), 10, |row| {
+        row.command.as_str().into()
+    }),
+    (Column::new(COPIES).key("copies_per_second"), 7, |row| Value::Rate(row.copies_per_second)),
+    (Column::new(BYTES).key("bytes_per_second"), 9, |row| Value::ByteRate(row.bytes_per_second)),
+    (Column::new("ENGINE"), 8, |row| Value::Part(row.engine)),
+    (Column::new("BECAUSE").left(), 4, |row| {
         match row.process.state {
             State::Running if row.is_off() => "OFF",
             State::Running => row.because(),
             State::Elsewhere => "elsewhere",
             _ => "ended",
         }
-        .to_owned()
+        .into()
     }),
-    right("FROM", 5, |row| {
-        row.threshold().map_or("-".to_owned(), |bytes| Bytes(bytes).to_string())
+    (Column::keyed("copies"), HIDDEN, |row| Value::Count(row.copies)),
+    (Column::keyed("bytes"), HIDDEN, |row| Value::Bytes(row.bytes)),
+    (Column::keyed("paths").metrics(&PATHS), HIDDEN, |row| {
+        Value::map(counted("calls", row.recorder().counts()))
     }),
-    right("CALLER", 3, |row| row.caller().map_or("-".to_owned(), percent)),
-    right(SAVED, 6, |row| row.seconds_saved().map_or("-".to_owned(), signed)),
-    right("MSGS/S", 2, |row| rate(row.messages_per_second)),
-    right("READS/S", 1, |row| rate(row.reads_per_second)),
+    (Column::keyed("reads").metrics(&READS), HIDDEN, |row| {
+        Value::map(counted("calls", row.recorder().read_counts()))
+    }),
+    (Column::keyed("fallbacks").metrics(&FALLBACKS), HIDDEN, |row| {
+        Value::map(row.recorder().fallbacks().map(|(why, count)| (why, Value::Count(count))))
+    }),
+    (Column::keyed("messages").metrics(&MESSAGES), HIDDEN, |row| {
+        row.process.messages().map(messages).into()
+    }),
+    (Column::new("FROM").metrics(&THRESHOLD), 5, |row| row.threshold().map(Value::Bytes).into()),
+    (Column::keyed("min_bytes"), HIDDEN, |row| {
+        Value::Bytes(row.process.live.facts.min_bytes.load(Relaxed))
+    }),
+    (Column::keyed("threshold"), HIDDEN, |row| {
+        Value::Bytes(row.process.live.facts.threshold.load(Relaxed))
+    }),
+    (Column::keyed("backend"), HIDDEN, |row| live_files::backend(&row.process.live).into()),
+    (Column::keyed("channels"), HIDDEN, |row| {
+        Value::Count(live_files::channel_bytes(&row.process.live).len() as u64)
+    }),
+    (Column::keyed("").metrics(&CHANNELS), HIDDEN, |row| {
+        let channels = row.process.live.facts.channels.load(Relaxed);
+        Value::map([(live_files::backend(&row.process.live), Value::Count(channels.into()))])
+    }),
+    (Column::keyed("off").metrics(&OFF), HIDDEN, |row| Value::Flag(row.is_off())),
+    (Column::keyed("state"), HIDDEN, |row| format!("{:?}", row.process.state).into()),
+    (Column::keyed("seconds"), HIDDEN, |row| Value::Seconds(row.process.seconds())),
+    (Column::new("CALLER"), 3, |row| row.caller().map(Value::Part).into()),
+    (Column::keyed("caller_bytes"), HIDDEN, |row| {
+        Value::Bytes(row.process.live.facts.caller_bytes.load(Relaxed))
+    }),
+    (Column::keyed("channel_bytes"), HIDDEN, |row| {
+        let channels = live_files::channel_bytes(&row.process.live);
+        Value::List(channels.into_iter().map(Value::Bytes).collect())
+    }),
+    (Column::new(SAVED), 6, |row| row.seconds_saved().map(Value::Seconds).into()),
+    (Column::keyed("saved"), HIDDEN, |row| saved(&row.saved)),
+    (Column::new("MSGS/S").key("messages_per_second"), 2, |row| {
+        Value::Rate(row.messages_per_second)
+    }),
+    (Column::new("READS/S").key("reads_per_second"), 1, |row| Value::Rate(row.reads_per_second)),
 ];
 
-const fn right(title: &'static str, rank: u8, cell: fn(&Row) -> String) -> Column {
-    Column { title, rank, is_left: false, cell }
+const fn counter(
+    name: &'static str,
+    help: &'static str,
+    label: &'static str,
+    field: &'static str,
+) -> Metric {
+    Metric { name, kind: Kind::Counter, help, label, field, skips_zero: false }
 }
 
-const fn left(title: &'static str, rank: u8, cell: fn(&Row) -> String) -> Column {
-    Column { title, rank, is_left: true, cell }
+const fn gauge(name: &'static str, help: &'static str, label: &'static str) -> Metric {
+    Metric { name, kind: Kind::Gauge, help, label, field: "", skips_zero: false }
+}
+
+const PATHS: [Metric; 2] = [
+    counter("copies_total", "Large copies.", "path", "calls"),
+    counter("bytes_total", "Bytes of large copies.", "path", "bytes"),
+];
+const READS: [Metric; 2] = [
+    counter("reads_total", "Large reads of files, which are among the copies.", "path", "calls"),
+    counter("read_bytes_total", "Bytes of large reads of files.", "path", "bytes"),
+];
+const FALLBACKS: [Metric; 1] = [Metric {
+    skips_zero: true,
+    ..counter("fallbacks_total", "Large copies that libc made, by reason.", "reason", "")
+}];
+const MESSAGES: [Metric; 1] =
+    [counter("messages_total", "Messages between processes.", "direction", "messages")];
+const THRESHOLD: [Metric; 1] =
+    [gauge("threshold_bytes", "Copies from this size up are carried.", "")];
+const CHANNELS: [Metric; 1] = [gauge("channels", "Channels beside the caller.", "backend")];
+const OFF: [Metric; 1] = [gauge("off", "Whether it was switched off by adma top.", "")];
+
+/// Returns one sample of processes, for programs.
+pub fn document(rows: &[Row]) -> Document {
+    let row = |row: &Row| report::Row::new(COLUMNS.map(|(.., value)| value(row)));
+    let table = Table {
+        key: "processes",
+        columns: COLUMNS.map(|(column, ..)| column).to_vec(),
+        rows: rows.iter().map(row).collect(),
+        ..Table::default()
+    };
+    let sections = vec![Section { tables: vec![table], ..Section::default() }];
+    Document { sections, ..Document::default() }
+}
+
+/// Returns names with the number of `what` and the bytes of each.
+fn counted<const N: usize>(
+    what: &'static str,
+    rows: [(&'static str, u64, u64); N],
+) -> [(&'static str, Value); N] {
+    rows.map(|(name, count, bytes)| {
+        (name, Value::map([(what, Value::Count(count)), ("bytes", Value::Bytes(bytes))]))
+    })
+}
+
+/// Returns messages as the report at exit has them.
+fn messages(told: Messages) -> Value {
+    let copied = told.copied.map(|(name, bytes)| (name, Value::Bytes(bytes)));
+    let others = [
+        ("regimes", Value::map(counted("messages", told.regimes))),
+        ("copied_bytes", Value::map(copied)),
+    ];
+    Value::map(counted("messages", told.directions).into_iter().chain(others))
+}
+
+/// Returns the time saved as reports write it.
+fn saved(saved: &Saved) -> Value {
+    let (interval, reason) = match saved.interval {
+        Ok(interval) => (Some(interval), None),
+        Err(why) => (None, Some(why.to_string())),
+    };
+    let seconds = |of: fn(&Interval) -> f64| interval.as_ref().map(of).map(Value::Seconds).into();
+    Value::map([
+        ("seconds", seconds(|interval| interval.seconds)),
+        ("low", seconds(|interval| interval.low)),
+        ("high", seconds(|interval| interval.high)),
+        ("calls", seconds(|interval| interval.calls)),
+        ("reason", reason.into()),
+    ])
+}
+
+/// Returns a name that stays when the process is started again: the program and its first argument
+/// that is no option, such as its script, without folders.
+fn name_of(command: &str) -> String {
+    let mut words = command.split(' ').map(|word| word.rsplit('/').next().unwrap_or(word));
+    let program = words.next().unwrap_or_default().to_owned();
+    match words.find(|word| !word.is_empty() && !word.starts_with('-')) {
+        Some(word) => program + " " + word,
+        None => program,
+    }
 }
 
 /// Columns that are shown, and their widths.
 pub struct Layout {
-    pub columns: Vec<(&'static Column, usize)>,
+    pub columns: Vec<(&'static Shown, usize)>,
     /// Command lines as far as there is room, by process; where two would look alike, without what
     /// they have in common.
     commands: HashMap<i32, String>,
@@ -67,39 +198,49 @@ const COMMAND: std::ops::RangeInclusive<usize> = 12..=60;
 impl Layout {
     /// Chooses columns; `users`: shows whose processes they are too.
     pub fn new(rows: &[Row], room: usize, users: bool) -> Self {
-        let width = |column: &Column| {
-            let widest = rows.iter().map(|row| (column.cell)(row).chars().count()).max();
-            widest.unwrap_or(0).max(column.title.len())
+        let width = |shown: &Shown| {
+            let widest = rows.iter().map(|row| cell(shown, row).chars().count()).max();
+            let least = if shown.0.title == PID { 7 } else { shown.0.title.len() };
+            widest.unwrap_or(0).max(least)
         };
-        let mut all: Vec<_> = COLUMNS.iter().map(|column| (column, width(column))).collect();
-        all.retain(|(column, _)| users || column.title != USER);
-        let program = all.iter().position(|(column, _)| column.title == PROGRAM).unwrap_or(0);
+        let for_people = COLUMNS.iter().filter(|(column, ..)| !column.title.is_empty());
+        let mut all: Vec<_> = for_people.map(|shown| (shown, width(shown))).collect();
+        all.retain(|((column, ..), _)| users || column.title != USER);
+        let is_program = |one: &(&Shown, usize)| one.0.0.title == PROGRAM;
+        let program = all.iter().position(is_program).unwrap_or(0);
         let wanted = all[program].1.clamp(*COMMAND.start(), *COMMAND.end());
         all[program].1 = *COMMAND.start();
-        let needed = |all: &[(&Column, usize)]| all.iter().map(|one| one.1 + 1).sum::<usize>() - 1;
+        let needed = |all: &[(&Shown, usize)]| all.iter().map(|one| one.1 + 1).sum::<usize>() - 1;
         while needed(&all) > room && all.len() > 2 {
-            let least = all.iter().map(|(column, _)| column.rank).min();
-            all.retain(|(column, _)| Some(column.rank) != least);
+            let least = all.iter().map(|((_, rank, _), _)| *rank).min();
+            all.retain(|((_, rank, _), _)| Some(*rank) != least);
         }
         let rest = room.saturating_sub(needed(&all));
-        if let Some(program) = all.iter_mut().find(|(column, _)| column.title == PROGRAM) {
+        if let Some(program) = all.iter_mut().find(|one| one.0.0.title == PROGRAM) {
             program.1 = (program.1 + rest).min(wanted);
         }
-        let room = all.iter().find(|(column, _)| column.title == PROGRAM).map_or(0, |one| one.1);
+        let room = all.iter().find(|one| is_program(one)).map_or(0, |one| one.1);
         Self { columns: all, commands: commands(rows, room) }
     }
 
     pub fn titles(&self) -> Vec<String> {
-        self.columns.iter().map(|(column, width)| fitted(column.title, column, *width)).collect()
+        let title = |(shown, width): &(&Shown, usize)| fitted(shown.0.title, &shown.0, *width);
+        self.columns.iter().map(title).collect()
     }
 
     pub fn cells(&self, row: &Row) -> Vec<String> {
-        let cell = |column: &Column| match self.commands.get(&row.process.pid) {
-            Some(command) if column.title == PROGRAM => command.clone(),
-            _ => (column.cell)(row),
+        let text = |shown: &Shown| match self.commands.get(&row.process.pid) {
+            Some(command) if shown.0.title == PROGRAM => command.clone(),
+            _ => cell(shown, row),
         };
-        self.columns.iter().map(|(column, width)| fitted(&cell(column), column, *width)).collect()
+        self.columns.iter().map(|(one, width)| fitted(&text(one), &one.0, *width)).collect()
     }
+}
+
+/// Returns a cell; numbers are in letters of the user's locale.
+fn cell((column, _, value): &Shown, row: &Row) -> String {
+    let text = value(row).text();
+    if column.is_left { text } else { say::in_locale(text) }
 }
 
 /// Shortens the command lines that do not fit and begin alike: a third of the room shows the
@@ -134,16 +275,19 @@ fn fitted(text: &str, column: &Column, width: usize) -> String {
     if column.is_left { format!("{text:<width$}") } else { format!("{text:>width$}") }
 }
 
-fn percent(part: f64) -> String {
-    format!("{:.0} %", 100.0 * part)
-}
+#[cfg(test)]
+mod tests {
+    use super::name_of;
 
-fn signed(seconds: f64) -> String {
-    let sign = if seconds < 0.0 { "-" } else { "" };
-    format!("{sign}{}", Time((seconds.abs() * 1e9) as u64))
-}
-
-/// Formats a rate, with a decimal where that is significant.
-fn rate(per_second: f64) -> String {
-    if per_second < 10_000.0 { format!("{per_second:.1}") } else { format!("{per_second:.0}") }
+    #[test]
+    fn name_of_a_process_has_its_script_and_no_options() {
+        let table = [
+            ("python3 -u /srv/train.py --lr 0.1", "python3 train.py"),
+            ("sleep", "sleep"),
+            ("", ""),
+        ];
+        for (command, name) in table {
+            assert_eq!(name_of(command), name);
+        }
+    }
 }

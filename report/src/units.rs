@@ -49,17 +49,38 @@ pub fn percent(part: u64, whole: u64) -> String {
     }
 }
 
+/// Formats seconds with three digits, as a benchmark measures them.
+pub fn timed(value: f64) -> String {
+    match value {
+        s if s >= 100.0 => format!("{s:.0} s"),
+        s if s >= 10.0 => format!("{s:.1} s"),
+        s if s >= 1.0 => format!("{s:.2} s"),
+        s if s >= 0.1 => format!("{:.0} ms", s * 1e3),
+        s if s >= 0.01 => format!("{:.1} ms", s * 1e3),
+        s => format!("{:.2} ms", s * 1e3),
+    }
+}
+
 /// Formats seconds of the epoch as day and minute, in UTC.
 pub fn date(epoch: f64) -> String {
     const LAST: f64 = 253_402_300_799.0; // of the year 9999
-    // SAFETY: all zeros is a valid `tm`, which is filled; the year fits.
-    let time = unsafe {
-        let mut time: libc::tm = std::mem::zeroed();
-        libc::gmtime_r(&(epoch.clamp(0.0, LAST) as libc::time_t), &mut time);
-        time
-    };
-    let (year, month, day) = (time.tm_year + 1900, time.tm_mon + 1, time.tm_mday);
-    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", time.tm_hour, time.tm_min)
+    let seconds = epoch.clamp(0.0, LAST) as u64;
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
+    let (mut days, mut year, mut month) = (seconds / 86_400, 1970, 1);
+    while days >= 365 + u64::from(is_leap(year)) {
+        days -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    for length in [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30] {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    let (hour, minute) = (seconds / 3600 % 24, seconds / 60 % 60);
+    format!("{year}-{month:02}-{:02} {hour:02}:{minute:02} UTC", days + 1)
 }
 
 /// Cuts text to the room there is.
@@ -80,6 +101,8 @@ mod tests {
         assert_eq!(nanoseconds(u64::MAX), "18446744074 s");
         assert_eq!(seconds(1.44), "1.4 s");
         assert_eq!(seconds(0.0123), "12.3 ms");
+        let all = [(0.0123, "12.3 ms"), (0.123, "123 ms"), (1.234, "1.23 s"), (123.4, "123 s")];
+        all.into_iter().for_each(|(value, text)| assert_eq!(timed(value), text));
         assert_eq!(count(1_234_567), "1\u{202f}234\u{202f}567");
         assert_eq!(percent(1, 3), "33 %");
         assert_eq!(percent(0, 0), "0 %");
@@ -88,6 +111,7 @@ mod tests {
         assert_eq!(percent(7, 7), "100 %");
         assert_eq!(date(0.0), "1970-01-01 00:00 UTC");
         assert_eq!(date(951_782_400.0), "2000-02-29 00:00 UTC");
+        assert_eq!(date(1_735_689_599.0), "2024-12-31 23:59 UTC");
         assert_eq!(date(1_794_779_999.9), "2026-11-15 21:59 UTC");
         assert_eq!(date(f64::INFINITY), "9999-12-31 23:59 UTC");
     }
