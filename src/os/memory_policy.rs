@@ -5,6 +5,13 @@
 //! by default that is the node which this thread runs on. So a worker takes on the policy of the
 //! caller before it copies for it, and where that is the default, prefers the caller's node.
 //!
+//! Where the policy is kept, pieces still go to any worker, whichever node their pages are on: not built,
+//! because no machine with two nodes was there to measure it on. The smallest design: with several nodes
+//! the caller asks move_pages(2) once per chunk for the node of each piece's first destination page, which
+//! faults nothing in, and posts one mask of pieces per node beside the ticket. A worker, whose node its
+//! rseq area shows (node_id, Linux 6.3), claims among the unclaimed pieces of that mask first, then among
+//! all, with the same compare-and-swap. One node: no call, and no mask is read.
+//!
 //! Policies are kept in a table and known by their place in it, because a copy in the queue has few
 //! bits to spare. On a machine with one node nothing is asked, and neither is it under a seccomp
 //! filter, which may kill for it.

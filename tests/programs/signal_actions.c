@@ -169,7 +169,14 @@ static void read_back(int how, int copies_between)
 static void show_refusals(void)
 {
     struct sigaction action = action_of(first, 0, 0);
-#define TRY(call) (errno = 0, printf("%s: %ld", #call, (long)(call)), printf(", errno %d\n", errno))
+/* printf may change errno: its first malloc asks for random numbers, which a fresh guest has not. */
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        errno = 0;                                                                                 \
+        long result = (long)(call);                                                                \
+        int error = errno;                                                                         \
+        printf("%s: %ld, errno %d\n", #call, result, error);                                       \
+    } while (0)
     TRY(sigaction(0, &action, NULL));
     TRY(sigaction(SIGKILL, &action, NULL));
     TRY(sigaction(65, NULL, &action));

@@ -12,12 +12,14 @@ static void set_policy(int mode, unsigned long nodes)
         cannot("set_mempolicy: %s", strerror(errno));
 }
 
-/* Counts the pages of a fresh destination on each node. */
-static void count_pages(uint64_t seed, size_t counts[NODES])
+/* Counts the pages of a fresh destination on each node; `bound`: nodes of its own policy (mbind), or 0. */
+static void count_pages(uint64_t seed, unsigned long bound, size_t counts[NODES])
 {
     struct blocks b = map_blocks(SIZE);
     char line[1000], start[32];
     madvise(b.to, SIZE, MADV_NOHUGEPAGE); /* this also makes it a mapping of its own */
+    if (bound && syscall(SYS_mbind, b.to, SIZE, MPOL_BIND, &bound, 64, 0))
+        cannot("mbind: %s", strerror(errno));
     copy_checked(b, seed, "copy into fresh memory");
     snprintf(start, sizeof start, "%lx ", (unsigned long)b.to);
     counts[0] = counts[1] = 0;
@@ -36,22 +38,24 @@ static void *copy_by_policies(void *none)
 {
     static const struct {
         int mode;
-        unsigned long nodes;
+        unsigned long nodes, bound;
         const char *name;
         size_t least[NODES];
     } policies[] = {
-        {MPOL_DEFAULT, 0, "default", {PAGES, 0}},
-        {MPOL_BIND, 2, "bound to the other node", {0, PAGES}},
-        {MPOL_PREFERRED, 1, "preferring this node", {PAGES, 0}},
-        {MPOL_INTERLEAVE, 3, "interleaved", {PAGES * 2 / 5, PAGES * 2 / 5}},
-        {MPOL_DEFAULT, 0, "default again", {PAGES, 0}},
+        {MPOL_DEFAULT, 0, 0, "default", {PAGES, 0}},
+        {MPOL_BIND, 2, 0, "bound to the other node", {0, PAGES}},
+        {MPOL_PREFERRED, 1, 0, "preferring this node", {PAGES, 0}},
+        {MPOL_INTERLEAVE, 3, 0, "interleaved", {PAGES * 2 / 5, PAGES * 2 / 5}},
+        {MPOL_DEFAULT, 0, 2, "destination bound to the other node", {0, PAGES}},
+        {MPOL_BIND, 2, 1, "destination bound to this node, thread to the other", {PAGES, 0}},
+        {MPOL_DEFAULT, 0, 0, "default again", {PAGES, 0}},
     };
     stay_on(0);
     for (unsigned p = 0; p < sizeof policies / sizeof *policies; p++)
         for (int round = 0; round < 4; round++) {
             size_t counts[NODES];
             set_policy(policies[p].mode, policies[p].nodes);
-            count_pages(100 * p + round, counts);
+            count_pages(100 * p + round, policies[p].bound, counts);
             if (counts[0] < policies[p].least[0] || counts[1] < policies[p].least[1])
                 wrong("%s: %zu and %zu of %d pages", policies[p].name, counts[0], counts[1], PAGES);
         }

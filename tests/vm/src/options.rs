@@ -35,6 +35,9 @@ pub struct Boot {
     pub capacity: u32,
     #[arg(long, default_value_t = 1)]
     pub processors: u32,
+    /// Model of the processors, and features, as QEMU names them
+    #[arg(long, default_value = "max")]
+    pub cpu: String,
     /// MiB
     #[arg(long, default_value_t = 1024)]
     pub memory: u32,

@@ -105,8 +105,7 @@ fn machine(options: &Boot) -> Vec<String> {
     // Sockets, so that each can be on a node of its own.
     let sockets = format!("{processors},sockets={processors}");
     add(&["-accel", "tcg,thread=single", "-smp", &sockets]);
-    // With protection keys, as servers have them.
-    add(&["-cpu", "max"]);
+    add(&["-cpu", &options.cpu]);
     add(&["-kernel", &options.kernel, "-initrd", &options.initrd]);
     let append = format!("console=ttyS0 panic=-1 no_timer_check {}", options.append);
     add(&["-append", &append]);
