@@ -73,7 +73,7 @@ const RARE: &[(&str, i64, &str)] = calls! {
 /// Calls without which no program runs, or without which the call that was asked for cannot be
 /// made; and those with tests of their own: clone, rt_sigprocmask and userfaultfd.
 const USUAL: &str = "accept4 bind clone close connect exit exit_group fcntl fstat futex geteuid getpid \
-    getsockname getsockopt gettid kill listen lseek mmap mprotect mremap munmap openat pause \
+    getsockname getsockopt gettid kill listen lseek mmap mprotect mremap munmap newfstatat openat pause \
     pkey_mprotect pread64 preadv read readv recvmsg rt_sigaction rt_sigprocmask rt_sigreturn seccomp sendmsg \
     setsockopt socket socketpair userfaultfd write";
 
