@@ -381,6 +381,28 @@ fn library_asks_little_of_the_loader() {
     assert!(!readelf("-l").contains(" TLS "), "thread-local storage");
 }
 
+/// One build serves every system: what a newer C library has is looked up, not linked. A weak symbol of
+/// a version that the C library has not keeps the whole library from being loaded.
+#[test]
+fn library_needs_no_symbol_newer_than_glibc_2_31() {
+    let (versions, _) = succeed(plain("readelf").args(["-W", "-V"]).arg(library()));
+    let minor = |word: &str| word.strip_prefix("GLIBC_2.")?.split('.').next()?.parse().ok();
+    let newest: Option<u32> = versions.split_whitespace().filter_map(minor).max();
+    assert!(newest.is_some_and(|minor| minor <= 31), "2.{newest:?}: {versions}");
+}
+
+/// Before glibc 2.34 threads are in libpthread, which need not be loaded before libc, or at all. (Later
+/// ones have them in libc; `tests/run systems debian11` has the other kind.)
+#[test]
+fn thread_is_created_where_libpthread_comes_behind_libc_or_later() {
+    for flags in ["-Wl,--as-needed", "-Wl,--no-as-needed -lc -lpthread"] {
+        let flags: Vec<&str> = flags.split(' ').collect();
+        let program = victim_with("late_threads", &flags);
+        assert_eq!(succeed(&mut plain(&program)).0, "0 42\n", "without the library");
+        assert_eq!(succeed(&mut preloaded(&program)).0, "0 42\n", "{flags:?}");
+    }
+}
+
 /// Returns KiB: the least of five runs, because the mapped pages of files vary.
 fn memory(scene: &str, preload: Option<&Path>) -> Option<i64> {
     let run = |_| {

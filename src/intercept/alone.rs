@@ -56,9 +56,15 @@ unsafe extern "C" fn pthread_create(
 }
 
 unsafe fn pass_on(function: Function, arguments: [usize; 4]) -> c_int {
+    let mut next = lookup::original(function);
+    if next.is_null() {
+        // Of a libpthread behind libc, which is never unloaded.
+        next = lookup::behind_libc(function);
+        lookup::note(function, next);
+    }
     // SAFETY: the program's own call; the address of this thread's errno.
     unsafe {
-        lookup::call(lookup::original(function), arguments).unwrap_or_else(|| {
+        lookup::call(next, arguments).unwrap_or_else(|| {
             *libc::__errno_location() = libc::ENOSYS;
             -1
         }) as c_int

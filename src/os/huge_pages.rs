@@ -29,6 +29,7 @@
 
 use super::brief_file;
 use super::lock::TryLock;
+use super::lookup;
 use super::mappings::{self, Around};
 use super::signal_mask::SignalsHeld;
 use super::sys::{self, NoFilter, NoNewFilter, syscall};
@@ -250,7 +251,7 @@ impl Region {
         let whole = before.this;
         advise(whole.0, whole.1, libc::MADV_NOHUGEPAGE);
         drop(trial);
-        if !sys::has_one_thread() {
+        if !lookup::has_one_thread() {
             mend(&before, &held);
         }
         Some(Self { from, to, requests })

@@ -14,7 +14,7 @@ use core::ffi::{c_char, c_void};
 use core::ops::Range;
 use core::ptr::{null, null_mut};
 use core::slice::from_raw_parts;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 /// Names to look for: where each begins in the text, and its hash. Offsets instead of addresses,
 /// which the loader would have to relocate.
@@ -66,7 +66,7 @@ adma_shared::intercepted_functions! { functions [
     pthread_create
     dlopen dlsym __cxa_atexit __cxa_at_quick_exit on_exit sysconf getgrgid_r
     cuMemHostRegister cuMemHostRegister_v2 cuMemHostUnregister
-    _dl_find_object program_invocation_name
+    _dl_find_object program_invocation_name __libc_single_threaded
 ] }
 
 /// Results so far.
@@ -132,6 +132,16 @@ pub fn found(function: Function) -> *mut c_void {
     found
 }
 
+/// Returns whether the C library knows of no second thread, which could install a signal handler at
+/// any moment. False where it does not say: before glibc 2.32, and before 2.35 in a program that has
+/// its own copy of the flag. Looked up, because a library that is linked with a symbol of 2.32 does not
+/// load on 2.31, even if the symbol is weak.
+pub fn has_one_thread() -> bool {
+    let flag = found(Function::__libc_single_threaded).cast::<AtomicU8>();
+    // SAFETY: null, or a public byte of the C library.
+    unsafe { flag.as_ref() }.is_some_and(|flag| flag.load(Ordering::Relaxed) != 0)
+}
+
 /// Like `found`, but stores nothing where possible, so as to dirty no page. For start-up.
 pub fn found_at_start(function: Function) -> *mut c_void {
     if is_alone() { in_libc(function) } else { found(function) }
@@ -149,6 +159,20 @@ pub fn original(function: Function) -> *mut c_void {
         resolve();
     }
     found(function)
+}
+
+/// Finds a function in any object after ours, libc's neighbours behind it included, also if they were
+/// loaded since. Before 2.34 glibc has threads in libpthread and dlopen in libdl, and a program that
+/// names libc first, or opens a library that needs them, has them behind libc.
+///
+/// Not for the hook: waits for a lock of the loader. For functions that the program calls, or a thread
+/// of ours that may wait.
+#[cold]
+pub fn behind_libc(function: Function) -> *mut c_void {
+    let place = [AtomicPtr::new(null_mut())];
+    let mut walk = Walk { found: &place, past_libc: true, ..Walk::default() };
+    walk.over(function as usize);
+    place[0].load(Ordering::Relaxed)
 }
 
 /// Calls a function that was found, with up to five words. `None`: there is none.
@@ -173,7 +197,11 @@ macro_rules! rare {
         /// # Safety
         /// As the function of this name.
         pub unsafe fn $name() -> Option<unsafe extern "C" fn($($argument),*) -> $answer> {
-            let found = $crate::os::lookup::found($crate::os::lookup::Function::$name);
+            let function = $crate::os::lookup::Function::$name;
+            let mut found = $crate::os::lookup::found(function);
+            if found.is_null() {
+                found = $crate::os::lookup::behind_libc(function);
+            }
             // SAFETY: null, which is `None`, or a function of this kind.
             unsafe { core::mem::transmute(found) }
         }
@@ -228,6 +256,7 @@ unsafe extern "C" fn look_into(
         walk.libc = Some(Libc { extent: whole, symbols, is_alone: !walk.any });
         return 1; // no object behind libc defines its functions
     }
+    walk.behind_us = true;
     if let Some(table) = table {
         for (&(at, hash), found) in walk.names.iter().zip(walk.found) {
             if found.load(Ordering::Relaxed).is_null() {
@@ -502,5 +531,9 @@ mod tests {
             assert!(is_drivers || libc.contains(&(found as usize)), "{name:?}");
         }
         assert_eq!(in_libc(Function::memmove), found(Function::memmove));
+        // The loader comes behind libc, as libpthread can before glibc 2.34.
+        let beyond = behind_libc(Function::_dl_find_object);
+        assert!(!beyond.is_null() && !libc.contains(&(beyond as usize)));
+        assert_eq!(behind_libc(Function::pthread_create), found(Function::pthread_create));
     }
 }

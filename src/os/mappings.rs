@@ -3,6 +3,7 @@
 
 use super::brief_file::BriefFile;
 use super::lock::TryLock;
+use super::lookup;
 use super::process;
 use super::signal_mask::SignalsHeld;
 use super::sys::{self, NoNewFilter, syscall};
@@ -94,7 +95,7 @@ pub struct Around {
 impl Around {
     /// Looks at the mapping around an address; `None`: it is of another kind, or unknown.
     pub fn look(address: usize, held: &SignalsHeld) -> Option<Self> {
-        if !sys::has_one_thread() {
+        if !lookup::has_one_thread() {
             return Self::in_file(KEPT.get(held)?, address);
         }
         let file = BriefFile::open(LIST, NoNewFilter::look()?, held)?;

@@ -2,6 +2,7 @@
 //! in a copy of it without the other threads; neither may use what belongs to the parent.
 
 use super::brief_file;
+use super::lookup;
 use super::sync::fetch_to_change;
 use super::sys::{self, NoFilter, NoNewFilter};
 use core::mem::MaybeUninit;
@@ -104,7 +105,7 @@ pub fn status_of_main() -> usize {
         (0..1024).for_each(|at| room.as_mut_ptr().cast::<u8>().add(at).write_volatile(0));
         room.assume_init_mut()
     };
-    let allowed = NoNewFilter::look().filter(|_| sys::has_one_thread());
+    let allowed = NoNewFilter::look().filter(|_| lookup::has_one_thread());
     let stat = allowed.and_then(|allowed| brief_file::read(c"/proc/self/stat", room, allowed));
     let code = stat.and_then(|stat| sys::word_of_stat(stat, 52));
     code.map_or(0, |code| code as usize >> 8 & 0xff)

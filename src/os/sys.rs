@@ -6,7 +6,7 @@
 use core::arch::asm;
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 /// Result of a system call: a value, or the negated errno.
 pub type SysResult = isize;
@@ -212,21 +212,6 @@ pub fn futex_wake_shared(word: *const u32) {
 pub fn sleep(nanos: u64) {
     let word = 0u32;
     futex_wait(&word, word, nanos.max(1));
-}
-
-/// Returns whether the C library knows of no second thread, which could install a signal handler at
-/// any moment. False where it does not report that.
-pub fn has_one_thread() -> bool {
-    let flag: *const AtomicU8;
-    // SAFETY: reads what the loader has put there: an address, or null, for the symbol is
-    // weak and glibc has it since 2.32.
-    unsafe {
-        asm!(".weak __libc_single_threaded",
-            "mov {}, qword ptr [rip + __libc_single_threaded@GOTPCREL]",
-            out(reg) flag, options(pure, readonly, nostack, preserves_flags));
-    }
-    // SAFETY: a public byte of the C library.
-    !flag.is_null() && unsafe { (*flag).load(Ordering::Relaxed) } != 0
 }
 
 /// Returns whether a thread of this process has ended, by its number. Tries to lock a PI futex that

@@ -14,7 +14,7 @@ use crate::backend::signals::{self, WorkerPool};
 use crate::os::mapped::zeroed;
 use crate::os::signal_mask::{self, SignalsHeld};
 use crate::os::sys::{self, NoFilter, NoNewFilter};
-use crate::os::{cpus, holders, memory_policy, process, real_time};
+use crate::os::{cpus, holders, lookup, memory_policy, process, real_time};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use zerocopy::FromZeros;
 
@@ -170,7 +170,7 @@ pub fn prepare() {
     process::mark_our_memory();
     memory_policy::prepare();
     // With more threads it takes milliseconds, which an idle worker has.
-    if sys::has_one_thread() {
+    if lookup::has_one_thread() {
         prepare_to_take_back();
     }
 }
