@@ -94,6 +94,8 @@ fn short_copy_leaves_after_three_instructions() {
         let mnemonics: Vec<_> = listing
             .lines()
             .filter_map(|line| line.split_once(":\t")?.1.split_whitespace().next())
+            // binutils before 2.37 write jmpq
+            .map(|mnemonic| mnemonic.trim_end_matches('q'))
             .take(3)
             .collect();
         assert_eq!(mnemonics, ["cmp", "jae", "jmp"], "{name}: {listing}");

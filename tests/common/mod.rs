@@ -17,7 +17,15 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Defines one test for each row: `name: arguments;`, after the function that is called with them.
+/// With `ignored`, only where tests are asked for that take long.
 macro_rules! rows {
+    ($judge:ident: ignored $why:literal: $($name:ident: $($argument:expr),+;)*) => { $(
+        #[test]
+        #[ignore = $why]
+        fn $name() {
+            $judge($($argument),+);
+        }
+    )* };
     ($judge:ident: $($name:ident: $($argument:expr),+;)*) => { $(
         #[test]
         fn $name() {

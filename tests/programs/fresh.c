@@ -21,6 +21,7 @@
  *   mappings OWN     mappings that 600 copies add, in a program with OWN of its own
  */
 #include "trap.h"
+#include "older.h"
 
 enum { SIZE = 32 << 20 };
 
@@ -184,13 +185,13 @@ static void copy_in_thread(char *from)
 static void threaded(void)
 {
     char *from = source(8 * MIB);
-    close_range(3, ~0u, 0);
+    close_descriptors(3);
     copy_in_thread(from);
     IN_CHILD("child that copies")
     {
         copy_in_thread(from);
     }
-    close_range(3, ~0u, 0);
+    close_descriptors(3);
     copy_in_thread(from);
 }
 

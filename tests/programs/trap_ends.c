@@ -3,6 +3,7 @@
  * to stdout.
  */
 #include "trap.h"
+#include "older.h"
 
 enum { STATUS = 7, BARE_STATUS = 3 };
 
@@ -160,7 +161,7 @@ static void leave_now(int number)
 /* Exits with next to no stack. */
 static void _exit_in_signal_handler(void)
 {
-    stack_t small = {.ss_size = sysconf(_SC_MINSIGSTKSZ) + 1024};
+    stack_t small = {.ss_size = least_signal_stack() + 1024};
     small.ss_sp = map(small.ss_size);
     sigaltstack(&small, NULL);
     handle(SIGUSR1, leave_now, SA_ONSTACK);

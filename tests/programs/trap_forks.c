@@ -2,6 +2,7 @@
  * and daemon.
  */
 #include "trap.h"
+#include "older.h"
 #include <spawn.h>
 
 extern char **environ;

@@ -2,6 +2,7 @@
  * handlers must be right, errno must survive in both, and no worker writes after a copy was left.
  */
 #include "trap.h"
+#include "older.h"
 
 static struct blocks outer, inner;
 static volatile sig_atomic_t handled;
@@ -203,7 +204,7 @@ static void run_thread(void)
 
 static void run_handler(void)
 {
-    size_t size = sysconf(_SC_MINSIGSTKSZ) + 8 * KIB;
+    size_t size = least_signal_stack() + 8 * KIB;
     stack_t other = {.ss_sp = map(size), .ss_size = size};
     inner = b;
     sigaltstack(&other, NULL);

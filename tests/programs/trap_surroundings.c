@@ -2,6 +2,7 @@
  * opens, memory that it counts or locks.
  */
 #include "filtered.h"
+#include "older.h"
 
 static struct blocks b;
 

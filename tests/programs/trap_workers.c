@@ -3,7 +3,7 @@
  * under a seccomp filter from their start.
  */
 #include "filtered.h"
-#include <sys/single_threaded.h>
+#include "older.h"
 
 static struct blocks b;
 
@@ -14,7 +14,7 @@ static void expect_alone(const char *when)
 {
     if (count_threads() != 1)
         wrong("%d threads %s", count_threads(), when);
-    if (!__libc_single_threaded)
+    if (!knows_of_no_thread())
         wrong("glibc believes in threads %s", when);
 }
 
@@ -77,7 +77,7 @@ static void live_and_leave(void)
             wrong("a thread has another name than adma-");
         sleep_ms(10);
     }
-    if (!__libc_single_threaded)
+    if (!knows_of_no_thread())
         wrong("glibc was told about threads");
     expect_signals_blocked();
     expect_no_cpu_time();

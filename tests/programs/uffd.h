@@ -1,6 +1,6 @@
 /* Pages that userfaultfd withholds. After pattern.h. */
 #pragma once
-#include <linux/userfaultfd.h>
+#include "older.h"
 #include <sys/ioctl.h>
 
 static int userfault;

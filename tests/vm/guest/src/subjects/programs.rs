@@ -1,7 +1,7 @@
 //! Unmodified programs of the host's userland, with and without the library.
 //!
 //! Everything they print must be the same, and those that make large copies must have had them
-//! carried by the engine. tests/real_programs.rs runs more of them on the host.
+//! carried by the engine. tests/real_programs/ runs more of them on the host.
 
 use super::traps::survive;
 use super::*;
