@@ -10,6 +10,7 @@ use crate::backend::ENGINES;
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::engine::{self, Choice, CopyOptions};
 use crate::backend::threads::workers::MOST_WORKERS;
+use crate::functions::CARD;
 use crate::ipc;
 use adma_shared::knobs::{self, Value};
 use alloc::vec::Vec;
@@ -108,7 +109,8 @@ impl Formats {
     }
 }
 
-const EVERY_OP: u64 = u64::MAX >> (u64::BITS as usize - knobs::OPS.len());
+/// Copies to cards and from them are not among them: no real card has been tried yet.
+const EVERY_OP: u64 = (u64::MAX >> (u64::BITS as usize - knobs::OPS.len())) & !(1 << CARD);
 const _: () = assert!(knobs::MOST_CHANNELS == MOST_WORKERS);
 
 impl Config {

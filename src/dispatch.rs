@@ -5,6 +5,7 @@
 
 mod background;
 mod callers;
+mod card;
 mod decide;
 mod engine;
 pub mod look;

@@ -1,6 +1,7 @@
 //! The C library's functions that we intercept, and the data that their entry code reads. Their
 //! table is shared/src/functions.rs.
 
+pub use adma_shared::functions::CARD;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicUsize};
 

@@ -26,6 +26,8 @@
 //!                            how we learn that such memory has gone; driver: its calls; submit:
 //!                            one copy to it; lead: when a sleeping caller wakes up; exports: calls
 //!                            of the program that register memory;
+//!                            staging: copies of the program between its memory and a card, by
+//!                            pinned buffers (ring), in place of its own calls (originals);
 //!                            unavailable: why there is none; counts, report, check: what it tells
 //!             ioat/          one copy by the kernel helper; words: how its channels tell the end;
 //!                            helper: its file and calls; piece_lists: a request as the kernel reads

@@ -3,6 +3,7 @@
 mod figures;
 
 use crate::backend::asynchronous;
+use crate::backend::gpu::staging;
 use crate::backend::ioat::IOAT;
 use crate::backend::kernel_calls::remote;
 use crate::backend::threads::task::{Task, Work};
@@ -186,7 +187,7 @@ pub fn figures() -> Option<[u64; 8]> {
 
 /// Modules whose state belongs to the parent, or to threads that the child of a fork does not have;
 /// those of an engine are reset with it. A test looks for modules that are missing (tests/outlive.rs).
-const AFTER_FORK: [fn(); 8] = [
+const AFTER_FORK: [fn(); 9] = [
     signals::forget_after_fork,
     asynchronous::forget_after_fork,
     remote::forget_after_fork,
@@ -195,6 +196,7 @@ const AFTER_FORK: [fn(); 8] = [
     mappings::forget_after_fork,
     brief_file::forget_after_fork,
     cpus::forget_after_fork,
+    staging::forget_after_fork,
 ];
 
 #[unsafe(link_section = ".text.fork")]

@@ -174,7 +174,7 @@ impl Sampler {
         let (copies, bytes) = recorder.total();
         let (engine, seconds) = (recorder.engine_bytes(), process.seconds());
         let messages = process.messages().map_or(0, |told| told.total().0);
-        let reads = recorder.read_counts().map(|(_, calls, _)| calls).iter().sum();
+        let reads = recorder.counts_apart(0).map(|(_, calls, _)| calls).iter().sum();
         let now = [copies, engine, bytes, messages, reads];
         seen.insert(process.path.clone(), now);
         let (before, passed) = match self.before.get(&process.path) {

@@ -61,12 +61,16 @@ macro_rules! intercepted_functions {
 
 macro_rules! names {
     ($($name:ident: $symbols:tt $unit:literal $length:tt $kind:ident::$large:ident $original:tt;)*) => {
-        /// Names of the functions, in the order of the library's `Op`.
-        pub const OPS: [&str; [$(stringify!($name)),*].len()] = [$(stringify!($name)),*];
+        /// Names of the functions, in the order of the library's `Op`, and of those that copy to a
+        /// graphics card and from it, which are found and entered in another way.
+        pub const OPS: [&str; [$(stringify!($name)),*].len() + 1] = [$(stringify!($name),)* "cuda"];
     };
 }
 
 intercepted_functions! { names }
+
+/// Number of "cuda" in `OPS`.
+pub const CARD: usize = OPS.len() - 1;
 
 // A set of functions is a word of bits, and live files have room for as many.
 const _: () = assert!(OPS.len() <= crate::live::FUNCTIONS && OPS.len() <= u64::BITS as usize);

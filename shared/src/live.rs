@@ -152,6 +152,13 @@ const SPEEDS: usize = 28;
 /// Calls of one function, or copies that stayed with libc for one reason, and their bytes.
 pub type Calls = Sums<2>;
 
+/// Kinds of calls that are told apart, with their names in JSON and in texts.
+pub const APART: [(&str, &str); 3] = [
+    ("reads", "reads of files"),
+    ("to_card", "copies to a card"),
+    ("from_card", "copies from a card"),
+];
+
 #[repr(C)]
 #[derive(FromBytes, IntoBytes)]
 pub struct Recorder {
@@ -160,8 +167,8 @@ pub struct Recorder {
     pub carried: AtomicU64,
     pub libc: Flow,
     pub fallbacks: [Calls; REASONS],
-    /// Reads of files among all those: by the engine, by libc.
-    pub reads: [Calls; 2],
+    /// Calls of some kinds among all those, see `APART`: by the engine, by libc.
+    pub apart: [[Calls; 2]; APART.len()],
     pub verified: AtomicU64,
     pub mismatched: AtomicU64,
     pub samples: Samples,
@@ -336,14 +343,14 @@ impl Recorder {
         flow.record(len as u64, ticks);
     }
 
-    /// Counts a large read of a file, which `record` has counted among all.
-    pub fn note_read(&self, path: Path, len: usize) {
-        self.reads[usize::from(path != Path::Engine)].add([1, len as u64]);
+    /// Counts a large call of one of the kinds in `APART`, which `record` has counted among all.
+    pub fn note_apart(&self, kind: usize, path: Path, len: usize) {
+        self.apart[kind][usize::from(path != Path::Engine)].add([1, len as u64]);
     }
 
-    /// Returns calls and bytes of reads of files, by the engine and by libc.
-    pub fn read_counts(&self) -> [(&'static str, u64, u64); 2] {
-        let [engine, libc] = self.reads.each_ref().map(Sums::get);
+    /// Returns calls and bytes of one of the kinds in `APART`, by the engine and by libc.
+    pub fn counts_apart(&self, kind: usize) -> [(&'static str, u64, u64); 2] {
+        let [engine, libc] = self.apart[kind].each_ref().map(Sums::get);
         [("engine", engine[0], engine[1]), ("libc", libc[0], libc[1])]
     }
 
@@ -427,7 +434,8 @@ impl Recorder {
         self.timeline.absorb(&from.timeline);
         self.fallbacks.iter().zip(&from.fallbacks).for_each(|(to, from)| to.absorb(from));
         self.by_function.iter().zip(&from.by_function).for_each(|(to, from)| to.absorb(from));
-        self.reads.iter().zip(&from.reads).for_each(|(to, from)| to.absorb(from));
+        let (to, from) = (self.apart.as_flattened(), from.apart.as_flattened());
+        to.iter().zip(from).for_each(|(to, from)| to.absorb(from));
     }
 }
 

@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Size classes of the learner, and one column for memory that was never written.
 pub const SIZES: usize = 8;
 pub const FRESH: usize = SIZES - 1;
-pub const KINDS: usize = 6;
+pub const KINDS: usize = 8;
 /// Samples that are kept for one kind and size.
 pub const KEPT: usize = 32;
 

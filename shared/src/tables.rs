@@ -3,7 +3,7 @@
 
 use crate::histogram::{Histogram, rounded_up};
 use crate::knobs::OPS;
-use crate::live::{Flow, Recorder};
+use crate::live::{APART, Flow, Recorder};
 use crate::messages::Messages;
 use crate::units::{Bytes, Time};
 use crate::worth;
@@ -141,19 +141,22 @@ pub fn paths(recorder: &Recorder, out: &mut dyn Write) -> Result {
         }
         writeln!(out)?;
     }
-    reads(recorder, out)
+    apart(recorder, out)
 }
 
-/// Writes reads of files, which are among the copies above.
-fn reads(recorder: &Recorder, out: &mut dyn Write) -> Result {
-    let [(_, engine_calls, engine), (_, libc_calls, libc)] = recorder.read_counts();
-    let (calls, bytes) = (engine_calls.saturating_add(libc_calls), engine.saturating_add(libc));
-    if calls == 0 {
-        return Ok(());
+/// Writes calls of the kinds that are told apart; they are among the copies above.
+fn apart(recorder: &Recorder, out: &mut dyn Write) -> Result {
+    for (kind, (_, name)) in APART.iter().enumerate() {
+        let [(_, engine_calls, engine), (_, libc_calls, libc)] = recorder.counts_apart(kind);
+        let (calls, bytes) = (engine_calls.saturating_add(libc_calls), engine.saturating_add(libc));
+        if calls == 0 {
+            continue;
+        }
+        let part = 100.0 * engine as f64 / (bytes as f64).max(1.0);
+        write!(out, "  {name:<18}{calls:>8}{:>13}", Bytes(bytes))?;
+        writeln!(out, "{part:>7.1} % by the engine")?;
     }
-    let part = 100.0 * engine as f64 / (bytes as f64).max(1.0);
-    write!(out, "  {:<16}{calls:>10}{:>13}", "reads of files", Bytes(bytes))?;
-    writeln!(out, "{part:>7.1} % by the engine")
+    Ok(())
 }
 
 /// Writes which part of the shared copies each channel has copied.

@@ -259,7 +259,7 @@ impl Decision<'_> {
             return;
         }
         let asked = match self.fresh {
-            _ if !learns => 0,
+            _ if !learns || !operation.kind().is_timed_by_parts() => 0,
             // An allocator has written to the first page.
             Some(dst) if counts && is_absent(dst + PAGE) => learn::sample_fresh(calls, dst, len),
             Some(_) => 0,

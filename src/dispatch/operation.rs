@@ -22,11 +22,22 @@ pub enum Kind {
     Transfers,
     /// Reads of files.
     Reads,
+    /// Copies to the memory of a graphics card, and from it.
+    ToCard,
+    FromCard,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 6] =
-        [Kind::Copies, Kind::Fills, Kind::Compares, Kind::Differing, Kind::Transfers, Kind::Reads];
+    pub const ALL: [Kind; 8] = [
+        Kind::Copies,
+        Kind::Fills,
+        Kind::Compares,
+        Kind::Differing,
+        Kind::Transfers,
+        Kind::Reads,
+        Kind::ToCard,
+        Kind::FromCard,
+    ];
 
     /// Returns whether the kernel copies, by system calls that cannot be taken back from a worker.
     pub fn is_by_kernel(self) -> bool {
@@ -38,13 +49,28 @@ impl Kind {
         matches!(self, Kind::Copies | Kind::Fills)
     }
 
+    /// Returns whether the time of a part tells about the whole: a short copy of a card's is mostly waiting.
+    pub fn is_timed_by_parts(self) -> bool {
+        !matches!(self, Kind::ToCard | Kind::FromCard)
+    }
+
     /// Returns the size below which calls that are libc's pass without a decision, most of them. Looking
     /// at a file and its buffer takes seven system calls, a fiftieth of a read of 1 MiB.
     pub fn passes_below(self) -> usize {
         match self {
             Kind::Copies | Kind::Fills => 1 << 20,
             Kind::Reads => 4 << 20,
-            Kind::Compares | Kind::Differing | Kind::Transfers => 0,
+            Kind::Compares | Kind::Differing | Kind::Transfers | Kind::ToCard | Kind::FromCard => 0,
+        }
+    }
+
+    /// Returns the number of a kind that reports tell apart, in `APART`.
+    pub fn apart(self) -> Option<usize> {
+        match self {
+            Kind::Reads => Some(0),
+            Kind::ToCard => Some(1),
+            Kind::FromCard => Some(2),
+            _ => None,
         }
     }
 
@@ -56,6 +82,8 @@ impl Kind {
             Kind::Differing => "compares that differ",
             Kind::Transfers => "transfers between processes",
             Kind::Reads => "reads of files",
+            Kind::ToCard => "copies to a card",
+            Kind::FromCard => "copies from a card",
         }
     }
 }

@@ -96,7 +96,7 @@ impl Dispatcher {
                 path: completion.path,
                 kind: operation.kind() as usize,
                 size: size_of_sample(decision, len),
-                is_read: operation.kind() == Kind::Reads,
+                apart: operation.kind().apart(),
                 bytes: operation.bytes(completion.answer),
                 begun,
                 ended: now,

@@ -65,7 +65,8 @@ pub struct Call {
     /// Row of the samples that it belongs to.
     pub kind: usize,
     pub size: usize,
-    pub is_read: bool,
+    /// Number in `APART`, if it is of one of these kinds.
+    pub apart: Option<usize>,
     pub bytes: usize,
     /// Beginning and end, in ticks.
     pub begun: u64,
@@ -171,8 +172,8 @@ impl Statistics {
         let recorder = live.map_or(&self.private, |live| &live.recorder);
         let (bytes, ticks) = (call.bytes as u64, call.ended.wrapping_sub(call.begun));
         recorder.record(call.path, call.bytes, ticks);
-        if call.is_read {
-            recorder.note_read(call.path, call.bytes);
+        if let Some(kind) = call.apart {
+            recorder.note_apart(kind, call.path, call.bytes);
         }
         if call.path == Path::Engine {
             recorder.samples.row(call.kind, call.size).shared.add([1, bytes, ticks]);

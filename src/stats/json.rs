@@ -1,6 +1,6 @@
 //! The report for programs: one JSON object on one line.
 
-use super::live::{Calls, channel_name};
+use super::live::{APART, Calls, channel_name};
 use super::messages::Messages;
 use super::snapshot::Snapshot;
 use super::worth::{self, Interval};
@@ -34,8 +34,10 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
     flow(out, snapshot, &recorder.engine, recorder.engine_bytes())?;
     out.write_str(",\"libc\":")?;
     flow(out, snapshot, &recorder.libc, recorder.libc_bytes())?;
-    out.write_str("},\"reads\":{")?;
-    counted(out, "calls", recorder.read_counts())?;
+    for (kind, (name, _)) in APART.iter().enumerate() {
+        write!(out, "}},\"{name}\":{{")?;
+        counted(out, "calls", recorder.counts_apart(kind))?;
+    }
     out.write_str("},\"fallbacks\":{")?;
     by_name(out, recorder.fallbacks().chain([("fault", snapshot.faults)]))?;
     write!(out, "}},\"taken_back\":{}", snapshot.taken_back)?;

@@ -1,7 +1,8 @@
 //! The functions of NVIDIA's driver library that we need, found at run time: nothing is linked,
 //! and on a machine without the library there is nothing.
 //!
-//! All of them may allocate and take locks: only the service thread calls them.
+//! All of them may allocate and take locks: only the service thread calls them, and threads of the
+//! program that have called the driver themselves.
 
 use super::Unavailable;
 use crate::os::lookup::{self, Function, rare};
@@ -17,6 +18,7 @@ pub type Device = c_int;
 pub type Address = u64;
 pub type Context = *mut c_void;
 pub type Stream = *mut c_void;
+pub type Event = *mut c_void;
 
 pub const SUCCESS: CuResult = 0;
 pub const NOT_READY: CuResult = 600;
@@ -65,13 +67,14 @@ const _: () = assert!(size_of::<BatchAttributes>() == 24);
 const IN_STREAM_ORDER: u32 = 1;
 
 macro_rules! functions {
-    ($($field:ident = $name:literal: fn($($argument:ident: $type:ty),*);)*) => {
-        /// Functions of the library.
-        struct Functions {
+    ($(#[$about:meta])* $functions:ident:
+        $($field:ident = $name:literal: fn($($argument:ident: $type:ty),*);)*) => {
+        $(#[$about])*
+        pub struct $functions {
             $($field: unsafe extern "C" fn($($type),*) -> CuResult,)*
         }
 
-        impl Functions {
+        impl $functions {
             /// Finds all functions. `None`: one is missing.
             ///
             /// # Safety
@@ -90,16 +93,16 @@ macro_rules! functions {
             }
         }
 
-        /// The library's functions, for the card's context in this thread.
+        /// For the context that is current in this thread.
         ///
         /// # Safety
         /// As the function that is called: results have room, streams, addresses and registered
         /// memory are the card's, and stay until the stream has passed this point.
-        impl Card {
+        impl $functions {
             $(pub unsafe fn $field(&self, $($argument: $type),*) -> Result<(), CuResult> {
                 // SAFETY: results have room, and memory of the card stays until the stream has passed, as the
                 // caller has ensured.
-                done(unsafe { (self.functions.$field)($($argument),*) })
+                done(unsafe { (self.$field)($($argument),*) })
             })*
         }
     };
@@ -139,6 +142,8 @@ pub fn passed_on(function: Function, name: &CStr) -> Option<*mut c_void> {
 }
 
 functions! {
+    /// Functions of the service thread.
+    Functions:
     init = c"cuInit": fn(flags: c_uint);
     device_get = c"cuDeviceGet": fn(device: *mut Device, number: c_int);
     device_get_name = c"cuDeviceGetName": fn(name: *mut c_char, len: c_int, device: Device);
@@ -165,6 +170,45 @@ functions! {
         fn(to: Address, from: *const c_void, len: usize, stream: Stream);
     card_to_host = c"cuMemcpyDtoHAsync_v2":
         fn(to: *mut c_void, from: Address, len: usize, stream: Stream);
+}
+
+functions! {
+    /// Functions for copies of the program between its memory and a card, by the threads that call
+    /// for them, in their own contexts.
+    CopyFunctions:
+    current = c"cuCtxGetCurrent": fn(context: *mut Context);
+    context_id = c"cuCtxGetId": fn(context: Context, id: *mut u64);
+    device = c"cuCtxGetDevice": fn(device: *mut Device);
+    primary_retain = c"cuDevicePrimaryCtxRetain": fn(context: *mut Context, device: Device);
+    primary_release = c"cuDevicePrimaryCtxRelease_v2": fn(device: Device);
+    push = c"cuCtxPushCurrent_v2": fn(context: Context);
+    pop = c"cuCtxPopCurrent_v2": fn(context: *mut Context);
+    pointer_attribute = c"cuPointerGetAttribute":
+        fn(value: *mut c_void, attribute: c_int, address: Address);
+    is_capturing = c"cuStreamIsCapturing": fn(stream: Stream, status: *mut c_int);
+    stream_context = c"cuStreamGetCtx": fn(stream: Stream, context: *mut Context);
+    exchange_capture_mode = c"cuThreadExchangeStreamCaptureMode": fn(mode: *mut c_int);
+    stream_synchronize = c"cuStreamSynchronize": fn(stream: Stream);
+    event_create = c"cuEventCreate": fn(event: *mut Event, flags: c_uint);
+    event_destroy = c"cuEventDestroy_v2": fn(event: Event);
+    event_record = c"cuEventRecord": fn(event: Event, stream: Stream);
+    event_synchronize = c"cuEventSynchronize": fn(event: Event);
+    host_register = c"cuMemHostRegister_v2": fn(memory: *mut c_void, len: usize, flags: c_uint);
+    host_unregister = c"cuMemHostUnregister": fn(memory: *mut c_void);
+    host_to_card = c"cuMemcpyHtoDAsync_v2":
+        fn(to: Address, from: *const c_void, len: usize, stream: Stream);
+    card_to_host = c"cuMemcpyDtoHAsync_v2":
+        fn(to: *mut c_void, from: Address, len: usize, stream: Stream);
+}
+
+impl CopyFunctions {
+    /// Finds the functions in a library that the program has loaded. `None`: it has not, or the
+    /// driver is older than version 12.
+    pub fn of_loaded_library() -> Option<Self> {
+        let handle = open_library(libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        // SAFETY: a handle of dlopen's.
+        if handle.is_null() { None } else { unsafe { Self::find(handle) } }
+    }
 }
 
 /// Copies of a batch. Registered memory has the same address for the card.
@@ -194,6 +238,14 @@ pub struct Card {
     /// Function that `straight` calls, since version 12.8.
     pub batch: Option<Batch>,
     device: Device,
+}
+
+impl core::ops::Deref for Card {
+    type Target = Functions;
+
+    fn deref(&self) -> &Functions {
+        &self.functions
+    }
 }
 
 impl Card {

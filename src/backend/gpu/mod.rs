@@ -46,6 +46,7 @@ mod registrations;
 mod report;
 mod service;
 mod slots;
+pub mod staging;
 mod unavailable;
 mod watch;
 mod wishes;

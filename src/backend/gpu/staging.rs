@@ -1,0 +1,350 @@
+//! Copies of the program between its own memory and a card, which it has called cudaMemcpy or a
+//! relative for. The driver takes memory that is not pinned through a small buffer, with one thread.
+//! Here the caller and workers copy chunks of it to pinned buffers, from which the card fetches them:
+//!
+//! ```text
+//! to the card                                      from the card
+//! slot free? else wait for its event               all slots: card -> slot, event
+//! memory -> slot, shared with workers              wait for the event of the next slot
+//! slot -> card on the program's stream, event      slot -> memory, shared with workers
+//! the next chunk                                   card -> slot for a later chunk, event
+//! ```
+//!
+//! What the program sees is what the driver's own way shows: order on its stream; a call that returns
+//! when the source may change, or when all bytes are there. Whatever might differ is passed on to
+//! the program's own function: `CardCopy::of` has the list. The driver's functions are called
+//! directly, so the last error of the CUDA runtime stays as it is; after an error of theirs all of the
+//! copy is passed on, and the answer is that of the program's own function.
+//!
+//! Unlike copies in the hook, these may allocate and wait: the functions they stand for do.
+
+mod originals;
+mod ring;
+
+use super::driver::{Address, Context, CopyFunctions, CuResult, Device, INVALID_VALUE, Stream};
+use crate::backend::Refused;
+use crate::backend::libc as original;
+use crate::backend::threads::task::{Task, Work};
+use crate::backend::threads::{self, Seen, ShareOptions};
+use crate::os::once::Once;
+use crate::os::{process, sys};
+use core::ffi::c_void;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+pub use originals::CardFunction;
+use ring::{Ring, SLOT, SLOTS};
+
+/// Smallest copy that is considered, where sizes are learned.
+pub const CARD_FROM: usize = 8 << 20;
+
+/// Size of a copy that pays for pinning buffers, which takes some 10 ms, and of smaller ones together.
+const START_BYTES: usize = 128 << 20;
+
+/// Smallest chunk: below it, calls of the driver cost more than overlapping gains.
+const LEAST_CHUNK: usize = 1 << 20;
+
+/// The driver's names for the default streams.
+const LEGACY: usize = 1;
+const PER_THREAD: usize = 2;
+
+/// Attributes of an address.
+const MEMORY_TYPE: i32 = 2;
+const IS_MANAGED: i32 = 8;
+const DEVICE_ORDINAL: i32 = 9;
+/// Value of MEMORY_TYPE for memory of a card.
+const ON_CARD: u32 = 2;
+
+/// Value of cudaMemcpyKind; the others are not for us.
+const HOST_TO_DEVICE: u32 = 1;
+const DEVICE_TO_HOST: u32 = 2;
+const DEFAULT: u32 = 4;
+
+/// Mode of stream capture in which no call of this thread disturbs a capture of another one.
+const RELAXED: i32 = 2;
+
+static FUNCTIONS: Once<Option<CopyFunctions>> = Once::new();
+/// Bytes of copies so far, until they have paid.
+static SEEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns whether a copy of `len` bytes, with those before it, pays for pinning buffers.
+pub fn pays(len: usize) -> bool {
+    let before = SEEN.load(Ordering::Relaxed);
+    if before < START_BYTES {
+        SEEN.store(before.saturating_add(len), Ordering::Relaxed);
+    }
+    before.saturating_add(len) >= START_BYTES
+}
+
+/// Set in the child of a process that has used the driver: the child cannot use it.
+static IS_PARENTS: AtomicBool = AtomicBool::new(false);
+
+/// Forgets buffers in the child of a fork, if there are any.
+pub fn forget_after_fork() {
+    if FUNCTIONS.get().is_some() {
+        IS_PARENTS.store(true, Ordering::Relaxed);
+        ring::forget_after_fork();
+    }
+}
+
+/// One call of the program, as it has made it.
+pub struct CardCall {
+    pub function: CardFunction,
+    pub arguments: [usize; 8],
+    pub site: usize,
+    pub dst: usize,
+    pub src: usize,
+    pub len: usize,
+    /// Direction: a cudaMemcpyKind.
+    pub direction: u32,
+    /// 0: the default stream.
+    pub stream: usize,
+}
+
+impl CardCall {
+    /// Calls the program's own function; the answer is its error code.
+    ///
+    /// # Safety
+    /// The program's own call.
+    pub unsafe fn pass_on(&self) -> isize {
+        type AnyFn = unsafe extern "C" fn(
+            usize,
+            usize,
+            usize,
+            usize,
+            usize,
+            usize,
+            usize,
+            usize,
+        ) -> i32;
+        let [a, b, c, d, e, f, g, h] = self.arguments;
+        let found = originals::find(self.function, self.site);
+        // SAFETY: null is `None`; a function of the program's ignores arguments that it does not have.
+        let next = unsafe { core::mem::transmute::<*mut c_void, Option<AnyFn>>(found) };
+        match next {
+            // SAFETY: the caller's promise.
+            Some(next) => unsafe { next(a, b, c, d, e, f, g, h) as isize },
+            None => super::driver::NOT_INITIALIZED as isize,
+        }
+    }
+
+    /// Returns the stream by a name that does not depend on the function.
+    fn stream(&self) -> Stream {
+        let default = if self.function.is_per_thread() { PER_THREAD } else { LEGACY };
+        (if self.stream == 0 { default } else { self.stream }) as Stream
+    }
+}
+
+/// Where a copy takes place: the context of the calling thread.
+pub struct Here {
+    pub context: Context,
+    /// Differs for every context that ever was.
+    pub id: u64,
+    pub device: Device,
+}
+
+/// A copy that can be staged.
+pub struct CardCopy<'a> {
+    pub call: &'a CardCall,
+    driver: &'static CopyFunctions,
+    here: Here,
+    pub is_to_card: bool,
+}
+
+impl<'a> CardCopy<'a> {
+    /// Returns the copy, if staging it differs in nothing that the program may rely on. `None`: the
+    /// child of a fork; no context, or none of version 12; a stream of another context, or one that is
+    /// captured; memory of the program that is pinned; memory of the card that is managed, another
+    /// card's, or not the card's at all.
+    pub fn of(call: &'a CardCall) -> Option<Self> {
+        if call.len == 0 || IS_PARENTS.load(Ordering::Relaxed) || !process::is_ours() {
+            return None;
+        }
+        if FUNCTIONS.get().is_none() {
+            FUNCTIONS.set(CopyFunctions::of_loaded_library());
+        }
+        let driver = FUNCTIONS.get()?.as_ref()?;
+        let (mut context, mut of_stream) = (null_mut(), null_mut());
+        let (mut id, mut device, mut capturing) = (0, 0, 0);
+        // SAFETY: results are written where there is room for them.
+        unsafe {
+            driver.current(&mut context).ok()?;
+            if context.is_null() {
+                return None;
+            }
+            driver.is_capturing(call.stream(), &mut capturing).ok()?;
+            driver.stream_context(call.stream(), &mut of_stream).ok()?;
+            driver.context_id(context, &mut id).ok()?;
+            driver.device(&mut device).ok()?;
+        }
+        if capturing != 0 || of_stream != context {
+            return None;
+        }
+        let here = Here { context, id, device };
+        let ends = |at: usize| [at, at.saturating_add(call.len - 1)].map(|at| at as Address);
+        let is_card = |at: usize| ends(at).iter().all(|&at| is_on(driver, at, device));
+        let is_pageable = |at: usize| ends(at).iter().all(|&at| is_unknown(driver, at));
+        let is_to_card = match call.direction {
+            HOST_TO_DEVICE => true,
+            DEVICE_TO_HOST => false,
+            DEFAULT => is_card(call.dst),
+            _ => return None,
+        };
+        let (card, host) = if is_to_card { (call.dst, call.src) } else { (call.src, call.dst) };
+        (is_pageable(host) && is_card(card)).then_some(Self { call, driver, here, is_to_card })
+    }
+
+    /// Returns the memory of the program.
+    pub fn host(&self) -> usize {
+        if self.is_to_card { self.call.src } else { self.call.dst }
+    }
+
+    /// Copies by way of pinned buffers. After a refusal nothing has been written.
+    ///
+    /// # Safety
+    /// The program's own call.
+    pub unsafe fn stage(&self, how: &ShareOptions) -> Result<(isize, Seen), Refused> {
+        let _mode = CaptureMode::relaxed(self.driver).ok_or(Refused::Busy)?;
+        let mut ring = ring::take(self.driver, &self.here).ok_or(Refused::Busy)?;
+        let mut seen = Seen::default();
+        // SAFETY: the caller's promise.
+        let staged = unsafe {
+            match self.is_to_card {
+                true => self.to_card(&mut ring, how, &mut seen),
+                false => self.from_card(&mut ring, how, &mut seen),
+            }
+        };
+        ring.note_use(sys::nanoseconds());
+        match staged {
+            Ok(()) => Ok((0, seen)),
+            Err(_) => {
+                ring.settle(self.driver);
+                drop(ring);
+                // SAFETY: the caller's promise; every byte may be copied again.
+                Ok((unsafe { self.call.pass_on() }, seen))
+            }
+        }
+    }
+
+    /// Returns offset and length of a chunk, if there is one with that number.
+    fn chunk(&self, number: usize) -> Option<(usize, usize)> {
+        let each = (self.call.len / (2 * SLOTS)).next_multiple_of(64 << 10);
+        let each = each.clamp(LEAST_CHUNK, SLOT);
+        let at = number * each;
+        (at < self.call.len).then(|| (at, each.min(self.call.len - at)))
+    }
+
+    /// # Safety
+    /// As `stage`.
+    unsafe fn to_card(
+        &self,
+        ring: &mut Ring,
+        how: &ShareOptions,
+        seen: &mut Seen,
+    ) -> Result<(), CuResult> {
+        let (driver, stream) = (self.driver, self.call.stream());
+        // SAFETY: the program's memory and stream; a slot that no transfer uses.
+        unsafe {
+            if self.call.function.is_synchronous() {
+                driver.stream_synchronize(stream)?; // what was before may write the source
+            }
+            for (number, (at, len)) in (0..).map_while(|number| Some((number, self.chunk(number)?))) {
+                let slot = number % SLOTS;
+                ring.wait_for(driver, slot)?;
+                let memory = ring.slot(slot);
+                copy(memory, self.call.src + at, len, how, seen);
+                driver.host_to_card(
+                    (self.call.dst + at) as Address,
+                    memory as *const c_void,
+                    len,
+                    stream,
+                )?;
+                ring.record(driver, slot, stream)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As `stage`.
+    unsafe fn from_card(
+        &self,
+        ring: &mut Ring,
+        how: &ShareOptions,
+        seen: &mut Seen,
+    ) -> Result<(), CuResult> {
+        let (driver, stream) = (self.driver, self.call.stream());
+        let fetch = |ring: &mut Ring, number: usize| {
+            let Some((at, len)) = self.chunk(number) else { return Ok(()) };
+            let slot = number % SLOTS;
+            ring.wait_for(driver, slot)?;
+            let memory = ring.slot(slot) as *mut c_void;
+            // SAFETY: the card's memory, and a slot that no transfer uses.
+            unsafe { driver.card_to_host(memory, (self.call.src + at) as Address, len, stream)? };
+            ring.record(driver, slot, stream)
+        };
+        for number in 0..SLOTS {
+            fetch(ring, number)?;
+        }
+        for (number, (at, len)) in (0..).map_while(|number| Some((number, self.chunk(number)?))) {
+            let slot = number % SLOTS;
+            ring.wait_for(driver, slot)?;
+            // SAFETY: the program's memory; the transfer to the slot has ended.
+            unsafe { copy(self.call.dst + at, ring.slot(slot), len, how, seen) };
+            fetch(ring, number + SLOTS)?;
+        }
+        Ok(())
+    }
+}
+
+/// Copies a chunk together with workers, or alone where they are busy.
+///
+/// # Safety
+/// As memcpy.
+unsafe fn copy(dst: usize, src: usize, len: usize, how: &ShareOptions, seen: &mut Seen) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match threads::share(&Task { work: Work::Copy, dst, src, len }, how) {
+            Ok((_, more)) => seen.add(&more),
+            Err(_) => original::copy(dst, src, len),
+        }
+    }
+}
+
+/// Returns whether an address is of memory that is this card's own.
+fn is_on(driver: &CopyFunctions, address: Address, device: Device) -> bool {
+    let (mut kind, mut managed, mut ordinal) = (0u32, 0u32, -1i32);
+    // SAFETY: the driver writes as many bytes as each attribute has.
+    unsafe {
+        driver.pointer_attribute((&raw mut kind).cast(), MEMORY_TYPE, address).is_ok()
+            && driver.pointer_attribute((&raw mut managed).cast(), IS_MANAGED, address).is_ok()
+            && driver.pointer_attribute((&raw mut ordinal).cast(), DEVICE_ORDINAL, address).is_ok()
+            && (kind, managed, ordinal) == (ON_CARD, 0, device)
+    }
+}
+
+/// Returns whether the driver does not know an address: memory of the program that is not pinned.
+fn is_unknown(driver: &CopyFunctions, address: Address) -> bool {
+    let mut kind = 0u32;
+    // SAFETY: the driver writes four bytes.
+    let known = unsafe { driver.pointer_attribute((&raw mut kind).cast(), MEMORY_TYPE, address) };
+    known == Err(INVALID_VALUE) || known.is_ok() && kind == 0
+}
+
+/// Mode of stream capture of this thread, put back on drop.
+struct CaptureMode<'a>(&'a CopyFunctions, i32);
+
+impl<'a> CaptureMode<'a> {
+    fn relaxed(driver: &'a CopyFunctions) -> Option<Self> {
+        let mut mode = RELAXED;
+        // SAFETY: reads and writes `mode`.
+        unsafe { driver.exchange_capture_mode(&mut mode).ok()? };
+        Some(Self(driver, mode))
+    }
+}
+
+impl Drop for CaptureMode<'_> {
+    fn drop(&mut self) {
+        // SAFETY: reads and writes our word.
+        let _ = unsafe { self.0.exchange_capture_mode(&mut self.1) };
+    }
+}

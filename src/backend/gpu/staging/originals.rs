@@ -1,0 +1,174 @@
+//! The program's own functions behind ours. They are looked up as the loader would for the code that
+//! calls: among the libraries that its object is linked with, because Python modules and their like are
+//! loaded so that nobody else sees what they are linked with; then among those that everybody sees.
+//! Nothing is looked up before the first call, so a program without a card pays nothing.
+//!
+//! The loader's lock is taken once for each call site, by a thread that is calling the driver, which
+//! takes it as well.
+
+use crate::os::lookup::rare;
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::mem::{MaybeUninit, transmute};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+rare! {
+    fn dlopen(*const c_char, c_int) -> *mut c_void;
+    fn dlsym(*mut c_void, *const c_char) -> *mut c_void;
+}
+
+/// Functions of the loader that are looked up by itself, so that start-up looks for none more.
+struct Loader {
+    dlopen: unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void,
+    dlsym: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void,
+    dlclose: unsafe extern "C" fn(*mut c_void) -> c_int,
+    dladdr: unsafe extern "C" fn(*const c_void, *mut libc::Dl_info) -> c_int,
+}
+
+impl Loader {
+    fn find() -> Option<Self> {
+        // SAFETY: terminated names; functions of these names have these arguments.
+        unsafe {
+            let (dlopen, dlsym) = (dlopen()?, dlsym()?);
+            let find = |name: &CStr| {
+                let found = dlsym(libc::RTLD_DEFAULT, name.as_ptr());
+                (!found.is_null()).then_some(found)
+            };
+            let (dlclose, dladdr) = (find(c"dlclose")?, find(c"dladdr")?);
+            Some(Self { dlopen, dlsym, dlclose: transmute(dlclose), dladdr: transmute(dladdr) })
+        }
+    }
+
+    /// Returns file name and base of the object that an address is in.
+    unsafe fn object_of(&self, address: *const c_void) -> Option<(*const c_char, *mut c_void)> {
+        let mut object = MaybeUninit::<libc::Dl_info>::uninit();
+        // SAFETY: the loader compares the address, and fills in `object` if it knows it.
+        unsafe {
+            let is_known = (self.dladdr)(address, object.as_mut_ptr()) != 0;
+            is_known.then(|| object.assume_init()).map(|found| (found.dli_fname, found.dli_fbase))
+        }
+    }
+}
+
+macro_rules! card_functions {
+    ($($name:ident: $synchronous:literal $per_thread:literal;)*) => {
+        /// Functions of CUDA's libraries that copy.
+        #[allow(non_camel_case_types)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum CardFunction { $($name),* }
+
+        impl CardFunction {
+            fn name(self) -> &'static CStr {
+                let name = match self { $(Self::$name => concat!(stringify!($name), "\0")),* };
+                // What is behind its zero is not looked at.
+                CStr::from_bytes_until_nul(name.as_bytes()).unwrap_or_default()
+            }
+
+            /// Returns whether what the stream has to do comes first.
+            pub fn is_synchronous(self) -> bool {
+                match self { $(Self::$name => $synchronous),* }
+            }
+
+            /// Returns whether the default stream is the thread's own.
+            pub fn is_per_thread(self) -> bool {
+                match self { $(Self::$name => $per_thread),* }
+            }
+        }
+    };
+}
+
+card_functions! {
+    cudaMemcpy: true false;
+    cudaMemcpy_ptds: true true;
+    cudaMemcpyAsync: false false;
+    cudaMemcpyAsync_ptsz: false true;
+    cudaMemcpy2D: true false;
+    cudaMemcpy2D_ptds: true true;
+    cudaMemcpy2DAsync: false false;
+    cudaMemcpy2DAsync_ptsz: false true;
+    cuMemcpyHtoD_v2: true false;
+    cuMemcpyHtoD_v2_ptds: true true;
+    cuMemcpyHtoDAsync_v2: false false;
+    cuMemcpyHtoDAsync_v2_ptsz: false true;
+    cuMemcpyDtoH_v2: true false;
+    cuMemcpyDtoH_v2_ptds: true true;
+    cuMemcpyDtoHAsync_v2: false false;
+    cuMemcpyDtoHAsync_v2_ptsz: false true;
+}
+
+/// Libraries whose functions these are, if all else fails: an object may have been loaded by a name that
+/// leads nowhere now.
+const LIBRARIES: [&CStr; 4] =
+    [c"libcudart.so.13", c"libcudart.so.12", c"libcudart.so.11.0", c"libcuda.so.1"];
+
+/// Call sites that are known, each with its function; later ones are looked up at each call.
+const KNOWN: usize = 128;
+static SITES: [AtomicUsize; KNOWN] = [const { AtomicUsize::new(0) }; KNOWN];
+static FOUND: [AtomicPtr<c_void>; KNOWN] = [const { AtomicPtr::new(null_mut()) }; KNOWN];
+
+/// Returns the function that a call from `site` would have reached without us, or null.
+pub fn find(function: CardFunction, site: usize) -> *mut c_void {
+    let key = site << 8 | function as usize;
+    let first = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 57;
+    for place in (0..8).map(|next| (first + next) % KNOWN) {
+        match SITES[place].load(Ordering::Acquire) {
+            known if known == key => {
+                let found = FOUND[place].load(Ordering::Acquire);
+                if !found.is_null() {
+                    return found;
+                }
+            }
+            0 => {
+                let found = look_up(function.name(), site);
+                let is_free = SITES[place].compare_exchange(0, key, Ordering::AcqRel, Ordering::Relaxed);
+                if is_free.is_ok() || is_free == Err(key) {
+                    FOUND[place].store(found, Ordering::Release);
+                }
+                return found;
+            }
+            _ => {}
+        }
+    }
+    look_up(function.name(), site)
+}
+
+#[cold]
+fn look_up(name: &CStr, site: usize) -> *mut c_void {
+    let Some(loader) = Loader::find() else { return null_mut() };
+    in_scope_of(&loader, name, site)
+        .or_else(|| in_library(&loader, name, libc::RTLD_NEXT))
+        .or_else(|| {
+            LIBRARIES.iter().find_map(|library| {
+                // SAFETY: a terminated name; nothing is loaded.
+                let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
+                let handle = unsafe { (loader.dlopen)(library.as_ptr(), flags) };
+                if handle.is_null() { None } else { in_library(&loader, name, handle) }
+            })
+        })
+        .unwrap_or(null_mut())
+}
+
+fn in_library(loader: &Loader, name: &CStr, handle: *mut c_void) -> Option<*mut c_void> {
+    // SAFETY: a terminated name, and a handle of dlopen's or RTLD_NEXT.
+    let found = unsafe { (loader.dlsym)(handle, name.as_ptr()) };
+    (!found.is_null()).then_some(found)
+}
+
+/// Looks among the libraries that the object of `site` is linked with. `None`: it is the program itself,
+/// or there is none but ours.
+fn in_scope_of(loader: &Loader, name: &CStr, site: usize) -> Option<*mut c_void> {
+    // SAFETY: terminated names; the handle is closed once.
+    unsafe {
+        let (file, _) = loader.object_of(site as *const c_void)?;
+        let handle = (loader.dlopen)(file, libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        if handle.is_null() {
+            return None;
+        }
+        let found = (loader.dlsym)(handle, name.as_ptr());
+        (loader.dlclose)(handle);
+        let (_, base) = loader.object_of(found)?;
+        let (_, own) = loader.object_of(look_up as *const () as *const c_void)?;
+        (base != own).then_some(found)
+    }
+}
