@@ -28,7 +28,10 @@ const PASSED_ON: &str = "readv preadv preadv64 preadv2 preadv64v2 fread fread_un
     sigaction __sigaction signal ssignal bsd_signal sysv_signal __sysv_signal sigset sigignore \
     siginterrupt _Exit _exit abort capset initgroups pthread_create setegid seteuid setgid setgroups \
     setns setregid setresgid setresuid setreuid setuid unshare cuMemHostRegister \
-    cuMemHostRegister_v2 cuMemHostUnregister madvise mprotect mremap pkey_mprotect prctl syscall";
+    cuMemHostRegister_v2 cuMemHostUnregister cudaMemcpy cudaMemcpy_ptds cudaMemcpyAsync \
+    cudaMemcpyAsync_ptsz cudaMemcpy2D cudaMemcpy2D_ptds cudaMemcpy2DAsync cudaMemcpy2DAsync_ptsz \
+    cuMemcpyHtoD_v2 cuMemcpyHtoD_v2_ptds cuMemcpyHtoDAsync_v2 cuMemcpyHtoDAsync_v2_ptsz \
+    cuMemcpyDtoH_v2 cuMemcpyDtoH_v2_ptds cuMemcpyDtoHAsync_v2 cuMemcpyDtoHAsync_v2_ptsz madvise mprotect mremap pkey_mprotect prctl syscall";
 
 fn is_intercepted(name: &str) -> bool {
     [COPIES, OTHERS].iter().any(|names| names.split(' ').any(|other| other == name))

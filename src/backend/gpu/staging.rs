@@ -209,8 +209,8 @@ impl<'a> CardCopy<'a> {
         // SAFETY: the caller's promise.
         let staged = unsafe {
             match self.is_to_card {
-                true => self.to_card(&mut ring, how, &mut seen),
-                false => self.from_card(&mut ring, how, &mut seen),
+                true => self.send(&mut ring, how, &mut seen),
+                false => self.fetch(&mut ring, how, &mut seen),
             }
         };
         ring.note_use(sys::nanoseconds());
@@ -235,7 +235,7 @@ impl<'a> CardCopy<'a> {
 
     /// # Safety
     /// As `stage`.
-    unsafe fn to_card(
+    unsafe fn send(
         &self,
         ring: &mut Ring,
         how: &ShareOptions,
@@ -266,14 +266,14 @@ impl<'a> CardCopy<'a> {
 
     /// # Safety
     /// As `stage`.
-    unsafe fn from_card(
+    unsafe fn fetch(
         &self,
         ring: &mut Ring,
         how: &ShareOptions,
         seen: &mut Seen,
     ) -> Result<(), CuResult> {
         let (driver, stream) = (self.driver, self.call.stream());
-        let fetch = |ring: &mut Ring, number: usize| {
+        let begin = |ring: &mut Ring, number: usize| {
             let Some((at, len)) = self.chunk(number) else { return Ok(()) };
             let slot = number % SLOTS;
             ring.wait_for(driver, slot)?;
@@ -283,14 +283,14 @@ impl<'a> CardCopy<'a> {
             ring.record(driver, slot, stream)
         };
         for number in 0..SLOTS {
-            fetch(ring, number)?;
+            begin(ring, number)?;
         }
         for (number, (at, len)) in (0..).map_while(|number| Some((number, self.chunk(number)?))) {
             let slot = number % SLOTS;
             ring.wait_for(driver, slot)?;
             // SAFETY: the program's memory; the transfer to the slot has ended.
             unsafe { copy(self.call.dst + at, ring.slot(slot), len, how, seen) };
-            fetch(ring, number + SLOTS)?;
+            begin(ring, number + SLOTS)?;
         }
         Ok(())
     }

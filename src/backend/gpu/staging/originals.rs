@@ -6,7 +6,7 @@
 //! The loader's lock is taken once for each call site, by a thread that is calling the driver, which
 //! takes it as well.
 
-use crate::os::lookup::rare;
+use crate::os::lookup::{self, Function, rare};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::{MaybeUninit, transmute};
 use core::ptr::null_mut;
@@ -21,12 +21,16 @@ rare! {
 struct Loader {
     dlopen: unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void,
     dlsym: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void,
-    dlclose: unsafe extern "C" fn(*mut c_void) -> c_int,
-    dladdr: unsafe extern "C" fn(*const c_void, *mut libc::Dl_info) -> c_int,
+    dlclose: CloseFn,
+    dladdr: AddressFn,
 }
+
+type CloseFn = unsafe extern "C" fn(*mut c_void) -> c_int;
+type AddressFn = unsafe extern "C" fn(*const c_void, *mut libc::Dl_info) -> c_int;
 
 impl Loader {
     fn find() -> Option<Self> {
+        lookup::original(Function::dlsym); // a constructor may call before our start-up
         // SAFETY: terminated names; functions of these names have these arguments.
         unsafe {
             let (dlopen, dlsym) = (dlopen()?, dlsym()?);
@@ -35,7 +39,12 @@ impl Loader {
                 (!found.is_null()).then_some(found)
             };
             let (dlclose, dladdr) = (find(c"dlclose")?, find(c"dladdr")?);
-            Some(Self { dlopen, dlsym, dlclose: transmute(dlclose), dladdr: transmute(dladdr) })
+            Some(Self {
+                dlopen,
+                dlsym,
+                dlclose: transmute::<*mut c_void, CloseFn>(dlclose),
+                dladdr: transmute::<*mut c_void, AddressFn>(dladdr),
+            })
         }
     }
 
@@ -140,8 +149,8 @@ fn look_up(name: &CStr, site: usize) -> *mut c_void {
         .or_else(|| in_library(&loader, name, libc::RTLD_NEXT))
         .or_else(|| {
             LIBRARIES.iter().find_map(|library| {
-                // SAFETY: a terminated name; nothing is loaded.
                 let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
+                // SAFETY: a terminated name; nothing is loaded.
                 let handle = unsafe { (loader.dlopen)(library.as_ptr(), flags) };
                 if handle.is_null() { None } else { in_library(&loader, name, handle) }
             })
