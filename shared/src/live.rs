@@ -152,12 +152,18 @@ const SPEEDS: usize = 28;
 /// Calls of one function, or copies that stayed with libc for one reason, and their bytes.
 pub type Calls = Sums<2>;
 
-/// Kinds of calls that are told apart, with their names in JSON and in texts.
-pub const APART: [(&str, &str); 3] = [
-    ("reads", "reads of files"),
-    ("to_card", "copies to a card"),
-    ("from_card", "copies from a card"),
-];
+/// Number of kinds of calls that are told apart.
+pub const APART: usize = 3;
+
+/// Returns the names of a kind that is told apart, in JSON and in texts. No table, which the loader
+/// would relocate.
+pub fn names_apart(kind: usize) -> (&'static str, &'static str) {
+    match kind {
+        0 => ("reads", "reads of files"),
+        1 => ("to_card", "copies to a card"),
+        _ => ("from_card", "copies from a card"),
+    }
+}
 
 #[repr(C)]
 #[derive(FromBytes, IntoBytes)]
@@ -167,8 +173,8 @@ pub struct Recorder {
     pub carried: AtomicU64,
     pub libc: Flow,
     pub fallbacks: [Calls; REASONS],
-    /// Calls of some kinds among all those, see `APART`: by the engine, by libc.
-    pub apart: [[Calls; 2]; APART.len()],
+    /// Calls of some kinds among all those, see `names_apart`: by the engine, by libc.
+    pub apart: [[Calls; 2]; APART],
     pub verified: AtomicU64,
     pub mismatched: AtomicU64,
     pub samples: Samples,
@@ -343,12 +349,12 @@ impl Recorder {
         flow.record(len as u64, ticks);
     }
 
-    /// Counts a large call of one of the kinds in `APART`, which `record` has counted among all.
+    /// Counts a large call of one of the kinds of `names_apart`, which `record` has counted among all.
     pub fn note_apart(&self, kind: usize, path: Path, len: usize) {
         self.apart[kind][usize::from(path != Path::Engine)].add([1, len as u64]);
     }
 
-    /// Returns calls and bytes of one of the kinds in `APART`, by the engine and by libc.
+    /// Returns calls and bytes of one of the kinds of `names_apart`, by the engine and by libc.
     pub fn counts_apart(&self, kind: usize) -> [(&'static str, u64, u64); 2] {
         let [engine, libc] = self.apart[kind].each_ref().map(Sums::get);
         [("engine", engine[0], engine[1]), ("libc", libc[0], libc[1])]

@@ -3,7 +3,7 @@
 
 use crate::histogram::{Histogram, rounded_up};
 use crate::knobs::OPS;
-use crate::live::{APART, Flow, Recorder};
+use crate::live::{APART, Flow, Recorder, names_apart};
 use crate::messages::Messages;
 use crate::units::{Bytes, Time};
 use crate::worth;
@@ -146,7 +146,8 @@ pub fn paths(recorder: &Recorder, out: &mut dyn Write) -> Result {
 
 /// Writes calls of the kinds that are told apart; they are among the copies above.
 fn apart(recorder: &Recorder, out: &mut dyn Write) -> Result {
-    for (kind, (_, name)) in APART.iter().enumerate() {
+    for kind in 0..APART {
+        let (_, name) = names_apart(kind);
         let [(_, engine_calls, engine), (_, libc_calls, libc)] = recorder.counts_apart(kind);
         let (calls, bytes) = (engine_calls.saturating_add(libc_calls), engine.saturating_add(libc));
         if calls == 0 {

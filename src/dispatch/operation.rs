@@ -64,7 +64,7 @@ impl Kind {
         }
     }
 
-    /// Returns the number of a kind that reports tell apart, in `APART`.
+    /// Returns the number of a kind that reports tell apart, see `names_apart`.
     pub fn apart(self) -> Option<usize> {
         match self {
             Kind::Reads => Some(0),

@@ -65,7 +65,7 @@ pub struct Call {
     /// Row of the samples that it belongs to.
     pub kind: usize,
     pub size: usize,
-    /// Number in `APART`, if it is of one of these kinds.
+    /// Number of its kind, if it is one that is told apart.
     pub apart: Option<usize>,
     pub bytes: usize,
     /// Beginning and end, in ticks.

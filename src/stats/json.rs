@@ -1,6 +1,6 @@
 //! The report for programs: one JSON object on one line.
 
-use super::live::{APART, Calls, channel_name};
+use super::live::{APART, Calls, channel_name, names_apart};
 use super::messages::Messages;
 use super::snapshot::Snapshot;
 use super::worth::{self, Interval};
@@ -34,7 +34,8 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
     flow(out, snapshot, &recorder.engine, recorder.engine_bytes())?;
     out.write_str(",\"libc\":")?;
     flow(out, snapshot, &recorder.libc, recorder.libc_bytes())?;
-    for (kind, (name, _)) in APART.iter().enumerate() {
+    for kind in 0..APART {
+        let (name, _) = names_apart(kind);
         write!(out, "}},\"{name}\":{{")?;
         counted(out, "calls", recorder.counts_apart(kind))?;
     }

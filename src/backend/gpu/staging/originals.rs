@@ -67,11 +67,13 @@ macro_rules! card_functions {
         #[repr(u8)]
         pub enum CardFunction { $($name),* }
 
+        /// All names, each terminated: one text, because the loader would relocate each of many.
+        const NAMES: &str = concat!($(stringify!($name), "\0"),*);
+
         impl CardFunction {
             fn name(self) -> &'static CStr {
-                let name = match self { $(Self::$name => concat!(stringify!($name), "\0")),* };
-                // What is behind its zero is not looked at.
-                CStr::from_bytes_until_nul(name.as_bytes()).unwrap_or_default()
+                let mut names = terminated(NAMES);
+                names.nth(self as usize).unwrap_or_default()
             }
 
             /// Returns whether what the stream has to do comes first.
@@ -108,8 +110,13 @@ card_functions! {
 
 /// Libraries whose functions these are, if all else fails: an object may have been loaded by a name that
 /// leads nowhere now.
-const LIBRARIES: [&CStr; 4] =
-    [c"libcudart.so.13", c"libcudart.so.12", c"libcudart.so.11.0", c"libcuda.so.1"];
+const LIBRARIES: &str = "libcudart.so.13\0libcudart.so.12\0libcudart.so.11.0\0libcuda.so.1\0";
+
+/// Returns the names in a text, each with its zero.
+fn terminated(text: &'static str) -> impl Iterator<Item = &'static CStr> {
+    let names = text.as_bytes().split_inclusive(|&byte| byte == 0);
+    names.filter_map(|name| CStr::from_bytes_with_nul(name).ok())
+}
 
 /// Call sites that are known, each with its function; later ones are looked up at each call.
 const KNOWN: usize = 128;
@@ -148,7 +155,7 @@ fn look_up(name: &CStr, site: usize) -> *mut c_void {
     in_scope_of(&loader, name, site)
         .or_else(|| in_library(&loader, name, libc::RTLD_NEXT))
         .or_else(|| {
-            LIBRARIES.iter().find_map(|library| {
+            terminated(LIBRARIES).find_map(|library| {
                 let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
                 // SAFETY: a terminated name; nothing is loaded.
                 let handle = unsafe { (loader.dlopen)(library.as_ptr(), flags) };
