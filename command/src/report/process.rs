@@ -44,6 +44,8 @@ struct Json {
     threshold: Option<u64>,
     paths: Paths,
     reads: Option<Entries<Count>>,
+    to_card: Option<Entries<Count>>,
+    from_card: Option<Entries<Count>>,
     fallbacks: Option<Entries<u64>>,
     fallback_bytes: Option<Entries<u64>>,
     taken_back: Option<u64>,
@@ -283,8 +285,11 @@ impl Json {
             left -= bytes.min(left);
         }
         recorder.fallbacks[REASONS - 1].add([0, left]); // older versions tell none by reason
-        for (name, Count { calls, bytes }) in self.reads.into_iter().flat_map(|reads| reads.0) {
-            recorder.reads[usize::from(name != "engine")].add([calls, bytes]);
+        let apart = [self.reads, self.to_card, self.from_card];
+        for (counted, counts) in apart.into_iter().zip(&recorder.apart) {
+            for (name, Count { calls, bytes }) in counted.into_iter().flat_map(|all| all.0) {
+                counts[usize::from(name != "engine")].add([calls, bytes]);
+            }
         }
         let mismatched = self.verify.and_then(|verify| verify.mismatched);
         recorder.mismatched.store(mismatched.unwrap_or(0), Relaxed);

@@ -95,9 +95,13 @@ sections! {
     "Memory registered with the card", "What has become of it.", none {
         "Registrations" ["what" "number"] registrations;
     }
-    "Files and messages", "Reads of files, and messages between processes.", none {
+    "Files, cards and messages", "Reads of files, copies to cards and from them, and messages.", none {
         "Large reads of files" ["way" "reads" "bytes"]
-            |(figures, _)| counts(figures.live.recorder.read_counts());
+            |(figures, _)| counts(figures.live.recorder.counts_apart(0));
+        "Large copies to a card" ["way" "copies" "bytes"]
+            |(figures, _)| counts(figures.live.recorder.counts_apart(1));
+        "Large copies from a card" ["way" "copies" "bytes"]
+            |(figures, _)| counts(figures.live.recorder.counts_apart(2));
         "Messages" ["direction" "messages" "bytes"] messages;
     }
     "Profile: every copy", "Also the small ones, which are never carried.", none {

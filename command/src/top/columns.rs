@@ -24,7 +24,7 @@ pub type Shown = (Column, u8, fn(&Row) -> Value);
 /// Rank of columns that a terminal does not show.
 const HIDDEN: u8 = 0;
 
-static COLUMNS: [Shown; 31] = [
+static COLUMNS: [Shown; 33] = [
     (Column::new(PID).key("pid").label("pid"), 10, |row| Value::Count(row.process.pid as u64)),
     (Column::keyed("program").label("program"), HIDDEN, |row| row.program.as_str().into()),
     (Column::keyed("").label("name"), HIDDEN, |row| name_of(&row.command).into()),
@@ -50,7 +50,13 @@ static COLUMNS: [Shown; 31] = [
         Value::map(counted("calls", row.recorder().counts()))
     }),
     (Column::keyed("reads").metrics(&READS), HIDDEN, |row| {
-        Value::map(counted("calls", row.recorder().read_counts()))
+        Value::map(counted("calls", row.recorder().counts_apart(0)))
+    }),
+    (Column::keyed("to_card").metrics(&TO_CARD), HIDDEN, |row| {
+        Value::map(counted("calls", row.recorder().counts_apart(1)))
+    }),
+    (Column::keyed("from_card").metrics(&FROM_CARD), HIDDEN, |row| {
+        Value::map(counted("calls", row.recorder().counts_apart(2)))
     }),
     (Column::keyed("fallbacks").metrics(&FALLBACKS), HIDDEN, |row| {
         Value::map(row.recorder().fallbacks().map(|(why, count)| (why, Value::Count(count))))
@@ -105,6 +111,10 @@ const fn gauge(name: &'static str, help: &'static str, label: &'static str) -> M
     Metric { name, kind: Kind::Gauge, help, label, field: "", skips_zero: false }
 }
 
+const TO_CARD: [Metric; 1] =
+    [counter("to_card_bytes_total", "Bytes of large copies to cards.", "path", "bytes")];
+const FROM_CARD: [Metric; 1] =
+    [counter("from_card_bytes_total", "Bytes of large copies from cards.", "path", "bytes")];
 const PATHS: [Metric; 2] = [
     counter("copies_total", "Large copies.", "path", "calls"),
     counter("bytes_total", "Bytes of large copies.", "path", "bytes"),
