@@ -174,7 +174,8 @@ context.putImageData(image, 0, 0); out(sum(context.getImageData(0, 0, 1024, 1024
 out(structuredClone(data).every((b, i) => b === data[i]));
 </script>
 END
-        chromium-headless-shell --no-sandbox --disable-gpu --user-data-dir=$PWD/profile \
+        # With workers its zygote, which insists on one thread, ends: not so early.
+        ADMA_MIN_BYTES=64K chromium-headless-shell --no-sandbox --disable-gpu --user-data-dir=$PWD/profile \
             --disable-dev-shm-usage --dump-dom file://$PWD/page.html 2> /dev/null | tee dom
         grep -qx true dom; rm -rf profile .config .cache .pki .local"#;
 }
