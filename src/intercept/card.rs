@@ -18,7 +18,13 @@ macro_rules! in_registers {
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name() {
-            naked_asm!("mov r9, [rsp]", "jmp {large}", large = sym large::$name)
+            naked_asm!(
+                ".cfi_startproc",
+                "mov r9, [rsp]",
+                "jmp {large}",
+                ".cfi_endproc",
+                large = sym large::$name,
+            )
         }
     )*
         mod large {
