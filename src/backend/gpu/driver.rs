@@ -120,8 +120,8 @@ fn open_library(flags: c_int) -> *mut c_void {
 }
 
 /// # Safety
-/// A handle of dlopen's.
-unsafe fn find(handle: *mut c_void, name: &CStr) -> Option<*mut c_void> {
+/// A handle of dlopen's, or RTLD_NEXT.
+pub unsafe fn find(handle: *mut c_void, name: &CStr) -> Option<*mut c_void> {
     // SAFETY: a handle of dlopen's, as the caller has ensured, and a terminated name.
     let found = unsafe { dlsym()?(handle, name.as_ptr()) };
     (!found.is_null()).then_some(found)

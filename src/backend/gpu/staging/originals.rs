@@ -6,6 +6,7 @@
 //! The loader's lock is taken once for each call site, by a thread that is calling the driver, which
 //! takes it as well.
 
+use crate::backend::gpu::driver;
 use crate::os::lookup::{self, Function, rare};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::{MaybeUninit, transmute};
@@ -153,22 +154,19 @@ pub fn find(function: CardFunction, site: usize) -> *mut c_void {
 fn look_up(name: &CStr, site: usize) -> *mut c_void {
     let Some(loader) = Loader::find() else { return null_mut() };
     in_scope_of(&loader, name, site)
-        .or_else(|| in_library(&loader, name, libc::RTLD_NEXT))
+        // SAFETY: not a handle, but what the function takes as well.
+        .or_else(|| unsafe { driver::find(libc::RTLD_NEXT, name) })
         .or_else(|| {
             terminated(LIBRARIES).find_map(|library| {
                 let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
-                // SAFETY: a terminated name; nothing is loaded.
-                let handle = unsafe { (loader.dlopen)(library.as_ptr(), flags) };
-                if handle.is_null() { None } else { in_library(&loader, name, handle) }
+                // SAFETY: a terminated name; nothing is loaded; a handle of dlopen's.
+                unsafe {
+                    let handle = (loader.dlopen)(library.as_ptr(), flags);
+                    if handle.is_null() { None } else { driver::find(handle, name) }
+                }
             })
         })
         .unwrap_or(null_mut())
-}
-
-fn in_library(loader: &Loader, name: &CStr, handle: *mut c_void) -> Option<*mut c_void> {
-    // SAFETY: a terminated name, and a handle of dlopen's or RTLD_NEXT.
-    let found = unsafe { (loader.dlsym)(handle, name.as_ptr()) };
-    (!found.is_null()).then_some(found)
 }
 
 /// Looks among the libraries that the object of `site` is linked with. `None`: it is the program itself,
