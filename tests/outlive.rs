@@ -91,6 +91,139 @@ const KEPT_BY_A_CHILD: [(&str, &str); 22] = [
     ("backend/signals/handler.rs", "a table of addresses"),
 ];
 
+/// What becomes of something that a call has taken when a handler jumps out of the call by siglongjmp:
+/// a slot, a lock, a budget, an open file, a mark on memory. No function of ours runs at a jump, so it
+/// must not happen, or must not matter.
+enum Jump {
+    /// It does not happen: the file holds signals (`SignalsHeld`) while something is taken.
+    Held,
+    /// It does not happen: signals are held by the callers, in these files.
+    HeldIn(&'static [&'static str]),
+    /// It does not happen: only threads of ours take it, in which no handler of the program runs.
+    OwnThread,
+    /// Callers may not jump; this manual page says so.
+    Forbidden(&'static str),
+    /// It does not matter, for this reason.
+    Harmless(&'static str),
+}
+use Jump::{Forbidden, Harmless, Held, HeldIn, OwnThread};
+
+const SHARED: Jump = HeldIn(&[
+    "backend/threads/share.rs",
+    "backend/threads/parallel.rs",
+    "backend/kernel_calls/kernel_work.rs",
+]);
+const COPIES: Jump =
+    HeldIn(&["backend/threads/share.rs", "backend/asynchronous/end.rs", "backend/ioat/mod.rs"]);
+const START_UP: Jump = Harmless("at start-up, or in `adma check`, before handlers are there");
+
+/// Files, or folders, in which calls take something, and what a jump leaves of it.
+const AFTER_A_JUMP: [(&str, Jump); 46] = [
+    ("backend/asynchronous/per_process.rs", Forbidden("adma_copy.3")),
+    ("backend/gpu/check.rs", START_UP),
+    ("backend/gpu/mod.rs", Held),
+    ("backend/gpu/registrations.rs", OwnThread),
+    ("backend/gpu/service.rs", OwnThread),
+    ("backend/gpu/slots.rs", HeldIn(&["backend/gpu/copy.rs", "backend/gpu/asynchronous.rs"])),
+    ("backend/gpu/staging.rs", Harmless("the driver's own locks stay behind as well")),
+    ("backend/gpu/staging/originals.rs", Harmless("an address, whole when it is there")),
+    ("backend/gpu/staging/ring.rs", Harmless("a ring is lost, as are the driver's own locks")),
+    ("backend/gpu/watch.rs", OwnThread),
+    ("backend/gpu/wishes.rs", Harmless("one of 16 wishes, if within three stores: workers copy")),
+    ("backend/ioat/asynchronous.rs", Held),
+    ("backend/ioat/helper.rs", HeldIn(&["dispatch/engine.rs"])),
+    ("backend/ioat/piece_lists.rs", HeldIn(&["backend/ioat/mod.rs"])),
+    ("backend/kernel_calls/remote.rs", Held),
+    ("backend/kernel_calls/streams.rs", Harmless("the C library unlocks (pthread_cleanup_push)")),
+    ("backend/signals/calls.rs", Held),
+    ("backend/signals/handler.rs", Held),
+    ("backend/signals/mod.rs", Held),
+    ("backend/threads/cookies.rs", Forbidden("adma_copy.3")),
+    ("backend/threads/queue.rs", SHARED),
+    ("backend/threads/watch.rs", OwnThread),
+    ("backend/threads/worker.rs", Held),
+    ("backend/threads/workers.rs", Harmless("a fact about the system, whole when it is there")),
+    ("check.rs", START_UP),
+    ("dispatch/callers.rs", Harmless("times: calls are not counted in and out")),
+    ("dispatch/engine.rs", Held),
+    ("ipc/", Forbidden("adma_read.3")),
+    ("learn/cell.rs", Harmless("a key, whole when it is there")),
+    ("os/brief_file.rs", Held),
+    ("os/cpus.rs", Held),
+    ("os/deferred.rs", COPIES),
+    ("os/folder.rs", HeldIn(&["stats/file.rs", "runtime.rs"])),
+    ("os/holders.rs", COPIES),
+    ("os/huge_pages.rs", Held),
+    ("os/lock.rs", Harmless("a tool; `try_take` wants a `SignalsHeld`, and `lock` a row here")),
+    ("os/mapped.rs", Harmless("address space of one table, which the next call maps again")),
+    ("os/mappings.rs", HeldIn(&["os/huge_pages.rs"])),
+    ("os/memory_policy.rs", SHARED),
+    ("os/once.rs", START_UP),
+    ("os/process.rs", Harmless("a page, which the next call makes again")),
+    ("os/signal_mask.rs", Harmless("the mask itself: siglongjmp sets the one of sigsetjmp")),
+    ("os/sync.rs", Harmless("a tool: who takes a bit has a row")),
+    ("os/sys.rs", Harmless("a filter that may be there: copies are libc's from then on")),
+    ("runtime.rs", Held),
+    ("stats/file.rs", Held),
+];
+
+/// Words by which code takes something that it has to give back.
+const TAKES: [&str; 15] = [
+    ".compare_exchange",
+    ".try_take(",
+    ".try_lock(",
+    ".lock()",
+    ".swap(true",
+    "take_bit(",
+    "impl Drop for",
+    "SYS_openat",
+    "SYS_dup",
+    "SYS_mmap",
+    "sys::open(",
+    "sys::map(",
+    "MADV_HUGEPAGE",
+    "setcancelstate",
+    "Function::flockfile",
+];
+
+/// Whoever takes something in a module and forgets the jump learns of it here.
+#[test]
+fn module_whose_calls_take_something_says_what_a_jump_leaves_of_it() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut all = Vec::new();
+    sources(&root.join("src"), &root.join("src"), &mut all);
+    let code = |text: &str| -> String {
+        text.lines().filter(|line| !line.trim_start().starts_with("//")).collect()
+    };
+    let all: Vec<_> = all.iter().map(|(name, text)| (name, code(text))).collect();
+    let takes = |text: &str| TAKES.iter().any(|word| text.contains(word));
+    for (name, text) in &all {
+        let is_listed = AFTER_A_JUMP.iter().any(|(place, _)| name.starts_with(place));
+        assert!(!takes(text) || is_listed, "{name}: what does a handler's jump leave behind?");
+    }
+    let holds = |file: &str| {
+        let found = all.iter().find(|(name, _)| *name == file);
+        found.is_some_and(|(_, text)| text.contains("SignalsHeld::"))
+    };
+    for (place, jump) in &AFTER_A_JUMP {
+        let mut there = all.iter().filter(|(name, _)| name.starts_with(place));
+        assert!(there.any(|(_, text)| takes(text)), "{place} takes nothing");
+        match jump {
+            Held => assert!(holds(place), "{place} does not hold signals"),
+            HeldIn(files) => files.iter().for_each(|file| {
+                assert!(holds(file), "{file} does not hold signals, for {place}");
+            }),
+            Forbidden(page) => {
+                let text = std::fs::read_to_string(root.join("man").join(page)).unwrap();
+                let says = ["longjmp", "must not jump"].iter().any(|word| text.contains(word));
+                assert!(says, "{page} does not forbid to jump out of {place}");
+            }
+            OwnThread => {}
+            Harmless(why) => assert!(!why.is_empty(), "{place}"),
+        }
+    }
+}
+
 /// Returns the Rust files below a folder, as path from there and text, without tests and models.
 fn sources(folder: &std::path::Path, from: &std::path::Path, all: &mut Vec<(String, String)>) {
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
@@ -100,7 +233,7 @@ fn sources(folder: &std::path::Path, from: &std::path::Path, all: &mut Vec<(Stri
         }
         let name = path.strip_prefix(from).unwrap().display().to_string();
         if name.ends_with(".rs")
-            && !["test", "loom", "models"].iter().any(|part| name.contains(part))
+            && !["test", "loom", "models", "fake"].iter().any(|part| name.contains(part))
         {
             let text = std::fs::read_to_string(&path).unwrap();
             let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap().to_owned();

@@ -266,13 +266,16 @@ impl Statistics {
         };
         // A child of vfork shares its parent's memory, in which it must not leave a file.
         let allowed = may_start();
-        if allowed == Err(Refused::NotOurs) || self.tried.swap(true, Ordering::Relaxed) {
+        if allowed == Err(Refused::NotOurs) {
+            return None;
+        }
+        // No handler may copy while it is half done, nor jump out: `tried` stays set.
+        let held = allowed.ok().and_then(|_| SignalsHeld::all());
+        if self.tried.swap(true, Ordering::Relaxed) {
             return None;
         }
         self.failed.store(libc::EPERM, Ordering::Relaxed); // until it is known better
-        let allowed = allowed.ok()?;
-        // No handler may jump out of this, or copy, while it is half done.
-        let _held = SignalsHeld::all()?;
+        let (allowed, _held) = allowed.ok().zip(held)?;
         let no_filter = sys::NoFilter::look();
         process::mark_our_memory();
         let name = self.choose_name();
