@@ -151,6 +151,10 @@ rows! { pass_under:
     streamed_message_arrives_although_neither_program_calls:
         "ADMA_IPC_ENGINE=shm", &["ipc_service computes"];
     limits_hold_under_a_flood_of_clients: "ADMA_IPC_ENGINE=auto", &["ipc_service flood"];
+    client_that_is_silent_for_less_than_a_second_keeps_its_place_in_a_crowd:
+        "ADMA_IPC_ENGINE=auto", &["ipc_service crowded"];
+    thousand_clients_that_come_at_one_moment_are_all_accepted:
+        "ADMA_IPC_ENGINE=auto", &["ipc_service thousand"];
     service_thread_that_is_refused_is_not_missed_by_calls: "ADMA_IPC_ENGINE=shm", &["ipc_service refused"];
     knob_raises_the_size_of_messages_that_are_taken_before_they_are_read:
         "ADMA_IPC_EAGER=128", &["ipc_limits raised"];

@@ -103,6 +103,114 @@ static void flood(void)
         kill_child(clients[i]);
 }
 
+enum { GREET = 512, QUEUE = 129 }; /* that may greet at once, and that a listener's queue takes */
+
+/* Returns what is wrong with a server that has as many silent clients as it takes: it spins, or waits. */
+static void expect_patience(int listener)
+{
+    struct pollfd news = { .fd = adma_event_fd(listener), .events = POLLIN };
+    struct timespec used;
+    int looks = 0;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    double before = used.tv_sec + used.tv_nsec * 1e-9;
+    for (double end = seconds() + 0.3; seconds() < end; looks++) {
+        double begun = seconds();
+        EXPECT(adma_accept(listener), -EAGAIN);
+        (void)!adma_arm(listener);
+        expect_seconds(begun, 0, 2, "two calls that must not wait");
+        poll(&news, 1, 50);
+    }
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    if (looks > 100 || used.tv_sec + used.tv_nsec * 1e-9 - before > 0.15)
+        wrong("a full server spins: %d looks, %.3f s", looks, used.tv_sec + used.tv_nsec * 1e-9 - before);
+}
+
+/* More silent clients come than may greet at once: those younger than a second keep their places, and
+ * an honest one is served when the others are older. */
+static void crowded(void)
+{
+    int listener = adma_listen(own_name()), told[2];
+    limit_to(RLIMIT_NOFILE, 8192);
+    EXPECT(fcntl(listener, F_SETFL, O_NONBLOCK), 0);
+    make_pipe(told);
+    CHILD(silent) {
+        struct pollfd all[GREET + QUEUE];
+        double since[GREET + QUEUE];
+        for (int i = 0; i < GREET + QUEUE; i++) {
+            all[i].events = 0;
+            since[i] = seconds();
+            while ((all[i].fd = try_client(own_name(), SOCK_NONBLOCK)) < 0)
+                sleep_ms(1);
+        }
+        send_byte(told[1]);
+        for (bool any_young = true; any_young; sleep_ms(10)) {
+            any_young = false;
+            poll(all, GREET + QUEUE, 0);
+            for (int i = 0; i < GREET + QUEUE; i++) {
+                bool is_young = seconds() - since[i] < 1;
+                if (is_young && all[i].revents & (POLLHUP | POLLERR))
+                    wrong("client %d was reset after %.3f s", i, seconds() - since[i]);
+                any_young |= is_young;
+            }
+        }
+        send_byte(told[1]);
+        pause();
+    }
+    struct pollfd full = { .fd = told[0], .events = POLLIN };
+    while (!poll(&full, 1, 1)) {
+        EXPECT(adma_accept(listener), -EAGAIN);
+        (void)!adma_arm(listener);
+    }
+    await_byte(told[0]);
+    expect_patience(listener);
+    CHILD(honest)
+        EXPECT(adma_close(made(adma_connect_for(own_name(), 60000))), 0);
+    EXPECT(adma_close(made(adma_accept_for(listener, 60000))), 0);
+    expect_good_end(honest);
+    await_byte(told[0]);
+    kill_child(silent);
+}
+
+static void *come(void *unused)
+{
+    EXPECT(adma_close(made(adma_connect_for(own_name(), 60000))), 0);
+    return unused;
+}
+
+/* A thousand clients come at one moment to a server with an event loop. */
+static void thousand(void)
+{
+    enum { PROCESSES = 10, THREADS = 100 };
+    int listener = adma_listen(own_name()), connection;
+    struct pollfd news = { .fd = adma_event_fd(listener), .events = POLLIN };
+    pid_t clients[PROCESSES];
+    limit_to(RLIMIT_NOFILE, 8192);
+    EXPECT(fcntl(listener, F_SETFL, O_NONBLOCK), 0);
+    for (int i = 0; i < PROCESSES; i++) {
+        CHILD(one) {
+            pthread_t threads[THREADS];
+            for (int t = 0; t < THREADS; t++)
+                threads[t] = start(come, 0);
+            for (int t = 0; t < THREADS; t++)
+                pthread_join(threads[t], NULL);
+        }
+        clients[i] = one;
+    }
+    for (int met = 0; met < PROCESSES * THREADS;) {
+        for (int again = 1; again > 0;) /* as many as it takes, before the first is accepted */
+            again = adma_arm(listener) > 0 && again < 20 ? again + 1 : 0;
+        while ((connection = adma_accept(listener)) >= 0) {
+            EXPECT(adma_close(connection), 0);
+            met++;
+        }
+        EXPECT(connection, -EAGAIN);
+        if (met < PROCESSES * THREADS && adma_arm(listener) == 0)
+            EXPECT(poll(&news, 1, 20000), 1);
+    }
+    for (int i = 0; i < PROCESSES; i++)
+        expect_good_end(clients[i]);
+}
+
 /* ---- the thread ------------------------------------------------------------------------- */
 
 static void ends(void)
@@ -186,5 +294,6 @@ static void refused(void)
 }
 
 PROGRAM(room = pages_between_guards(LARGE); other = pages_between_guards(LARGE); own_name(),
-        { "computes", computes }, { "polled", polled }, { "flood", flood }, { "ends", ends },
+        { "computes", computes }, { "polled", polled }, { "flood", flood },
+        { "crowded", crowded }, { "thousand", thousand }, { "ends", ends },
         { "last", last }, { "alone", alone }, { "refused", refused })

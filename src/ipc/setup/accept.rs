@@ -4,6 +4,10 @@
 //! the service thread greets them all together: a silent client does not block others. A client of
 //! another user is closed at once, before anything of it is read. Nothing here blocks but `accept`
 //! itself.
+//!
+//! While as many clients greet as may, and none of them has been silent for long, the others stay in
+//! the queue. The listener is then paused: neither calls nor event loops poll it, or they would spin.
+//! Its bell rings when a greeting ends, and once a second.
 
 use crate::ipc::os::{self, Epoll, Fd};
 use crate::ipc::settings::Settings;
@@ -16,14 +20,18 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// Most clients that may be greeting, of all listeners; one more replaces the oldest.
+/// Most clients that may be greeting, of all listeners, unless one can be replaced.
 const MOST: usize = 512;
+
+/// Nanoseconds of silence after which a greeting may be replaced by another client's.
+const SILENT_NS: u64 = 1_000_000_000;
 
 /// Most clients that one call which must not wait takes out of the queue.
 const AT_ONCE: usize = 32;
 
-/// Delay before -EMFILE is returned, so that a server that polls its listener does not spin.
-const EMFILE_BACKOFF_MS: i32 = 10;
+/// Delay before a refusal is returned while the queue has clients, so that a server that polls its
+/// listener does not spin.
+const BACKOFF_MS: i32 = 10;
 
 /// Longest sleep where the caller has to greet itself.
 const ALONE_MS: i32 = 2;
@@ -37,15 +45,27 @@ type File = (u64, u64);
 struct Incoming {
     listener: File,
     number: u32,
+    /// Time of its last step, of `sys::nanoseconds`.
+    since: u64,
     /// Dropped before its socket is.
     handshake: Handshake,
     socket: Fd,
+}
+
+impl Incoming {
+    /// Returns whether it has kept us waiting for so long that another may have its place. One that
+    /// has spoken is not silent: then we are late.
+    fn is_silent(&self) -> bool {
+        let is_late = || os::poll([self.handshake.events()], 0).is_ok_and(|events| events != [0]);
+        sys::nanoseconds().saturating_sub(self.since) >= SILENT_NS && !is_late()
+    }
 }
 
 impl Drop for Incoming {
     fn drop(&mut self) {
         service::forget(self.socket.raw());
         service::leave();
+        ring_paused();
     }
 }
 
@@ -56,10 +76,12 @@ struct Listening {
     number: i32,
     /// Clients that have greeted.
     ready: Vec<Established>,
-    /// An eventfd, readable while there are such clients.
+    /// An eventfd, readable while there are such clients, or when a paused listener is to be looked at.
     bell: Arc<Fd>,
-    /// For event loops: the listener and `bell`.
+    /// For event loops: `bell`, and the listener unless it is paused.
     events: Option<Arc<Epoll>>,
+    /// Set if the last call that looked found no place for another greeting.
+    paused: bool,
     /// Set if a call that must not wait has found no client, and the program may poll the listener
     /// itself.
     polled: bool,
@@ -74,6 +96,20 @@ struct Backlog {
 impl Backlog {
     fn find(&mut self, file: File) -> Option<&mut Listening> {
         self.listening.iter_mut().find(|one| one.file == file)
+    }
+}
+
+impl Listening {
+    /// Takes the listener out of the set that event loops poll, or puts it back.
+    fn pause(&mut self, paused: bool) {
+        if let Some(events) = self.events.as_ref().filter(|_| paused != self.paused) {
+            match paused {
+                true => events.forget(self.number),
+                // `event_fd` has added it before, so only memory can be refused: the bell still rings.
+                false => _ = events.watch(self.number, libc::POLLIN, 0),
+            }
+        }
+        self.paused = paused;
     }
 }
 
@@ -96,6 +132,34 @@ fn take_ready(file: File) -> Option<Established> {
         os::drain_event(&one.bell);
     }
     Some(ready)
+}
+
+/// Returns whether another client of this listener may greet, and pauses the listener accordingly. A
+/// client that has been silent for too long makes room.
+fn has_room(file: File) -> bool {
+    let mut backlog = BACKLOG.lock();
+    let greeting = &mut backlog.greeting;
+    let is_full = greeting.len() >= MOST;
+    // Ordered by their last step: the first has been silent for longest.
+    let is_replaced = is_full && greeting[0].is_silent();
+    let replaced = is_replaced.then(|| greeting.remove(0));
+    let has_room = !is_full || is_replaced;
+    if let Some(one) = backlog.find(file) {
+        if one.paused && one.ready.is_empty() {
+            os::drain_event(&one.bell);
+        }
+        one.pause(!has_room);
+    }
+    drop(backlog);
+    drop(replaced);
+    has_room
+}
+
+/// Has calls and event loops look at paused listeners.
+fn ring_paused() {
+    for one in BACKLOG.lock().listening.iter().filter(|one| one.paused) {
+        sys::raise_event(one.bell.raw());
+    }
 }
 
 /// Goes on with the greeting of this number, if it is still there.
@@ -122,7 +186,8 @@ fn advance(mut incoming: Incoming) {
 }
 
 /// Keeps a client until its descriptor is ready.
-fn keep(incoming: Incoming) {
+fn keep(mut incoming: Incoming) {
+    incoming.since = sys::nanoseconds();
     let (fd, events) = incoming.handshake.events();
     let key = GREETING | u64::from(incoming.number);
     if fd != incoming.socket.raw() {
@@ -150,8 +215,10 @@ fn hand_over(listener: File, established: Established) {
     }
 }
 
-/// Drops clients that have not greeted in time, and listeners that the program has closed.
+/// Drops clients that have not greeted in time, and listeners that the program has closed. Has paused
+/// listeners looked at: clients may have been silent for long enough.
 pub fn drop_late() {
+    ring_paused();
     while take(|one| one.handshake.milliseconds() == 0).is_some() {}
     let is_closed = |one: &mut Listening| sys::file_of(one.number) != Some(one.file);
     let mut closed = Vec::new();
@@ -184,11 +251,8 @@ fn begin(listener: i32, file: File, settings: Settings) -> os::Result<bool> {
     let end = sys::nanoseconds() + settings.patience;
     let handshake = Handshake::new(socket.raw(), settings, end, side::HOST);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    // Ordered by their last step: the first has been silent for longest.
-    let full = BACKLOG.lock().greeting.len() >= MOST;
-    drop(take(|_| full));
     service::join();
-    advance(Incoming { listener: file, number, handshake, socket });
+    advance(Incoming { listener: file, number, since: 0, handshake, socket });
     Ok(true)
 }
 
@@ -232,6 +296,7 @@ fn bell_of(listener: i32, file: File) -> os::Result<Arc<Fd>> {
         ready,
         bell,
         events: None,
+        paused: false,
         polled: false,
     });
     Ok(clone)
@@ -247,11 +312,12 @@ pub fn arm(listener: i32, settings: Settings) -> os::Result<bool> {
     event_fd(listener)?;
     let file = file_of(listener)?;
     let mut left = AT_ONCE;
-    while left > 0 && has_client(listener) && begin(listener, file, settings)? {
+    let is_more = || has_room(file) && has_client(listener);
+    while left > 0 && is_more() && begin(listener, file, settings)? {
         left -= 1;
     }
     let is_ready = BACKLOG.lock().find(file).is_some_and(|one| !one.ready.is_empty());
-    Ok(is_ready || (left == 0 && has_client(listener)))
+    Ok(is_ready || (left == 0 && is_more()))
 }
 
 /// Returns the next client that has greeted. Waits until `end`, a time of `sys::nanoseconds`;
@@ -261,6 +327,11 @@ pub fn accept(listener: i32, settings: Settings, end: Option<u64>) -> os::Result
     let waits = end.is_some() || !os::is_nonblocking(listener);
     let bell = bell_of(listener, file)?;
     let mut left = if waits { usize::MAX } else { AT_ONCE };
+    // A program without an event descriptor polls the listener, which is readable.
+    let backoff_ms = BACKLOG.lock().find(file).map_or(0, |one| match one.events {
+        None => BACKOFF_MS,
+        Some(_) => 0,
+    });
     let mut last = false;
     loop {
         check_file(listener, file)?;
@@ -280,13 +351,17 @@ pub fn accept(listener: i32, settings: Settings, end: Option<u64>) -> os::Result
             limit_ms = limit_ms.min(rest.min(i32::MAX as u64) as i32);
             last = rest == 0;
         }
-        let [client, _] = os::poll([listener, bell.raw()].map(|fd| (fd, libc::POLLIN)), limit_ms)?;
+        let queue = if has_room(file) { listener } else { -1 };
+        if queue == -1 && !waits {
+            limit_ms = backoff_ms;
+        }
+        let [client, _] = os::poll([queue, bell.raw()].map(|fd| (fd, libc::POLLIN)), limit_ms)?;
         if client != 0 {
             check_file(listener, file)?;
             left -= 1;
             begin(listener, file, settings).inspect_err(|errno| {
                 if let libc::EMFILE | libc::ENFILE = *errno {
-                    let _ = os::poll([(-1, 0)], EMFILE_BACKOFF_MS);
+                    let _ = os::poll([(-1, 0)], BACKOFF_MS);
                 }
             })?;
         } else {
@@ -325,6 +400,9 @@ pub fn event_fd(listener: i32) -> os::Result<i32> {
     }
     let mut backlog = BACKLOG.lock();
     let one = backlog.find(file).ok_or(libc::EBADF)?;
+    if one.paused {
+        events.forget(listener);
+    }
     Ok(one.events.get_or_insert_with(|| Arc::new(events)).raw())
 }
 
