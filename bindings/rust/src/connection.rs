@@ -5,7 +5,7 @@ use crate::{reactor, Block, Message};
 use std::ffi::{c_int, CString};
 use std::future::poll_fn;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -38,6 +38,11 @@ impl Link {
     fn event_fd(&self) -> io::Result<c_int> {
         // SAFETY: takes a number.
         told(unsafe { (library()?.adma_event_fd)(self.number) }).map(|fd| fd as c_int)
+    }
+
+    fn borrowed_event_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        // SAFETY: open until `adma_close`, which the drop of this link calls.
+        self.event_fd().map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
     fn arm(&self) -> io::Result<bool> {
@@ -213,6 +218,18 @@ impl Connection {
         poll_fn(|cx| self.0.poll(cx, || self.try_next().transpose())).await?
     }
 
+    /// Returns the descriptor of `adma_event_fd`, for event loops of the program's own: readable when
+    /// there is something to look at. It is closed with the connection.
+    pub fn event_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        self.0.borrowed_event_fd()
+    }
+
+    /// Has the descriptor become readable with the next change; call it after every look (`try_next`,
+    /// `Message::try_end`). True: look again now.
+    pub fn arm(&self) -> io::Result<bool> {
+        self.0.arm()
+    }
+
     pub fn peer(&self) -> io::Result<Peer> {
         let mut peer = RawPeer::default();
         // SAFETY: one of them.
@@ -249,14 +266,29 @@ impl Listener {
         Connection::new(unsafe { (library()?.adma_accept_for)(self.0.number, milliseconds(limit)) })
     }
 
+    /// Returns a client that has greeted; `None`: there is none yet.
+    pub fn try_accept(&self) -> io::Result<Option<Connection>> {
+        match self.accept_for(Duration::ZERO) {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ETIMEDOUT | libc::EINTR)) => {
+                Ok(None)
+            }
+            result => result.map(Some),
+        }
+    }
+
     /// Like `accept`, in a task.
     pub async fn next_client(&self) -> io::Result<Connection> {
-        let look = || match self.accept_for(Duration::ZERO) {
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ETIMEDOUT | libc::EINTR)) => {
-                None
-            }
-            result => Some(result),
-        };
-        poll_fn(|cx| self.0.poll(cx, look)).await?
+        poll_fn(|cx| self.0.poll(cx, || self.try_accept().transpose())).await?
+    }
+
+    /// As for a connection: readable when `try_accept` may find a client. Clients greet only when the
+    /// listener is armed or accepts.
+    pub fn event_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        self.0.borrowed_event_fd()
+    }
+
+    /// As for a connection, after every `try_accept`.
+    pub fn arm(&self) -> io::Result<bool> {
+        self.0.arm()
     }
 }

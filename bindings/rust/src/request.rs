@@ -138,6 +138,18 @@ impl Message {
         self.finish(result)
     }
 
+    /// Returns what `wait` does if the message is over; `None`: it is not, or was asked for before.
+    pub fn try_end(&mut self) -> Option<(io::Result<usize>, Block)> {
+        if self.block.is_none() || !self.has_begun() {
+            return None;
+        }
+        let ask = |cookie: &mut Cookie| match library() {
+            Ok(library) => cookie.check(library).map(told),
+            Err(error) => Some(Err(error)),
+        };
+        end(&mut self.begun, ask, |error| Some(Err(error))).map(|result| self.finish(result))
+    }
+
     fn finish(&mut self, result: io::Result<u64>) -> (io::Result<usize>, Block) {
         let block = self.block.take().expect("a message that has not ended");
         (result.map(|bytes| bytes as usize), block)
