@@ -50,10 +50,16 @@ fn with_library(mut command: Command) -> Command {
 
 /// Runs cargo on the crate, which is not in our workspace, with packages fetched for ours.
 fn crate_command(verb: &str) -> Command {
+    cargo(verb, "bindings/rust/Cargo.toml")
+}
+
+fn cargo(verb: &str, manifest: &str) -> Command {
     let mut command = plain(env!("CARGO"));
-    let manifest = root().join("bindings/rust/Cargo.toml");
-    command.args([verb, "--quiet", "--offline", "--locked", "--manifest-path"]).arg(manifest);
-    command.arg("--target-dir").arg(crate_target());
+    command.args([verb, "--quiet", "--offline", "--locked", "--manifest-path"]);
+    command.arg(root().join(manifest));
+    if verb != "fetch" {
+        command.arg("--target-dir").arg(crate_target());
+    }
     command
 }
 
@@ -198,27 +204,46 @@ fn example_servers_serve_200_clients_at_once() {
     assert_ne!(std::fs::read_to_string(&edge).unwrap(), level);
     let server = vec![built(&place, "edge", &edge)];
     languages.push(Language { name: "C, edge triggered,", server, client: Vec::new() });
-    let flags = link_flags();
-    let clients = victim_with("ipc_crowd", &flags.each_ref().map(String::as_str));
     for (number, serving) in languages.iter().enumerate() {
         let engine = if number == 0 { "shm" } else { "auto" };
-        let path = place.join(format!("{number}"));
-        let mut server = plain("sh");
-        // Clients that greet have more descriptors than those that have.
-        server.args(["-c", "ulimit -n 4096; exec \"$@\"", "sh"]).args(&serving.server).arg(&path);
-        server.env("ADMA_IPC_ENGINE", engine).stdout(Stdio::null());
-        let mut server = with_library(server).spawn().unwrap();
-        while !path.exists() {
-            assert!(server.try_wait().unwrap().is_none(), "{} server", serving.name);
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let mut crowd = plain(&clients);
-        let done = finish_within(
-            crowd.arg(&path).args(["200", "4", "end"]).env("ADMA_IPC_ENGINE", engine),
-            Duration::from_secs(200),
+        serves(serving.name, &serving.server, &[], engine, 200);
+    }
+}
+
+/// Has a server serve so many clients at once, and end.
+fn serves(name: &str, program: &[PathBuf], more: &[&str], engine: &str, clients: u32) {
+    let place = Folder::new("served");
+    let path = place.join("socket");
+    let mut server = plain("sh");
+    // Clients that greet have more descriptors than those that have.
+    server.args(["-c", "ulimit -n 4096; exec \"$@\"", "sh"]).args(program).arg(&path).args(more);
+    server.env("ADMA_IPC_ENGINE", engine).stdout(Stdio::null());
+    let mut server = with_library(server).spawn().unwrap();
+    while !path.exists() {
+        assert!(server.try_wait().unwrap().is_none(), "{name} server");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let flags = link_flags();
+    let mut crowd = plain(victim_with("ipc_crowd", &flags.each_ref().map(String::as_str)));
+    crowd.arg(&path).args([&clients.to_string(), "4", "end"]).env("ADMA_IPC_ENGINE", engine);
+    let done = finish_within(&mut crowd, Duration::from_secs(200));
+    let said = text(&done.stdout) + &text(&done.stderr);
+    assert!(done.status.success(), "{name} server, {engine}: {said}");
+    assert!(server.wait().unwrap().success(), "{name} server");
+}
+
+#[test]
+fn tokio_server_serves_40_clients_by_event_descriptors_and_by_futures() {
+    let mut build = cargo("build", "tests/tokio/Cargo.toml");
+    if !finish(&mut build).status.success() {
+        let fetched = finish(&mut cargo("fetch", "tests/tokio/Cargo.toml"));
+        assert!(!fetched.status.success(), "{build:?}");
+        return skip_this(
+            "tokio is not fetched: cargo fetch --manifest-path tests/tokio/Cargo.toml",
         );
-        let said = text(&done.stdout) + &text(&done.stderr);
-        assert!(done.status.success(), "{} server, {engine}: {said}", serving.name);
-        assert!(server.wait().unwrap().success(), "{} server", serving.name);
+    }
+    let program = [crate_target().join("debug/adma-tokio-server")];
+    for (way, engine) in [("events", "auto"), ("events", "shm"), ("futures", "auto")] {
+        serves(way, &program, &[way], engine, 40);
     }
 }

@@ -45,7 +45,8 @@ async fn serve_by_events(client: Connection, over: Arc<Notify>) -> io::Result<()
         let mut message = client.read(Block::from(vec![0; len]));
         let (result, mut block) = until(&events, arm, || Ok(message.try_end())).await?;
         if result? == 0 {
-            return Ok(over.notify_one());
+            over.notify_one();
+            return Ok(());
         }
         block.reverse();
         let mut message = client.write(block);
@@ -58,7 +59,8 @@ async fn serve_by_futures(client: Connection, over: Arc<Notify>) -> io::Result<(
         let len = client.next().await?;
         let (result, mut block) = client.read(Block::from(vec![0; len])).await;
         if result? == 0 {
-            return Ok(over.notify_one());
+            over.notify_one();
+            return Ok(());
         }
         block.reverse();
         client.write(block).await.0?;
