@@ -10,7 +10,6 @@ use crate::backend::ENGINES;
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::engine::{self, Choice, CopyOptions};
 use crate::backend::threads::workers::MOST_WORKERS;
-use crate::functions::CARD;
 use crate::ipc;
 use adma_shared::knobs::{self, Value};
 use alloc::vec::Vec;
@@ -109,8 +108,7 @@ impl Formats {
     }
 }
 
-/// Copies to cards and from them are not among them: no real card has been tried yet.
-const EVERY_OP: u64 = (u64::MAX >> (u64::BITS as usize - knobs::OPS.len())) & !(1 << CARD);
+const EVERY_OP: u64 = u64::MAX >> (u64::BITS as usize - knobs::OPS.len());
 const _: () = assert!(knobs::MOST_CHANNELS == MOST_WORKERS);
 
 impl Config {

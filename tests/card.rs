@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{number, only_report, plain, preloaded, rows, shown, succeed, text, victim_with};
+use common::{
+    number, only_report, plain, preloaded, rows, shown, skip_this, succeed, text, victim_with,
+};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -54,6 +56,45 @@ rows! { is_staged:
     copies_interrupted_by_signals_are_right: "interrupted";
 }
 
+/// Returns CUDA's own libraries and a folder for the loader; `None`: there is no card. The driver's has
+/// always this name, the runtime's is named by `ADMA_TEST_CUDART` or found by the loader.
+fn real() -> Option<[String; 2]> {
+    if !std::path::Path::new("/dev/nvidia0").exists() {
+        return None;
+    }
+    let known = Command::new("ldconfig").arg("-p").output().ok()?;
+    let find = |name: &str| {
+        let known = text(&known.stdout);
+        let line = known.lines().find(|line| line.contains(name))?;
+        Some(line.split_once("=> ")?.1.to_string())
+    };
+    let runtime = std::env::var("ADMA_TEST_CUDART").ok().or_else(|| find("libcudart.so."))?;
+    Some([find("libcuda.so.1")?, runtime])
+}
+
+/// The same scenes with a card, its driver and CUDA's runtime, where there are such.
+#[test]
+fn every_scene_is_right_with_a_real_card() {
+    let Some([driver, runtime]) = real() else {
+        return skip_this("no card of NVIDIA's, or no libcudart (see ADMA_TEST_CUDART)");
+    };
+    let folder = std::path::Path::new(&runtime).parent().unwrap().display();
+    let shim = format!("{}/tests/programs/real_cudart.c", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("-Wl,-rpath,{folder}");
+    let program = victim_with("card_copies", &[&shim, &runtime, &driver, &path]);
+    for scene in ["one", "many", "order", "passed", "reset", "forked", "interrupted"] {
+        let run = |mut command: Command| {
+            command.arg(scene).env("ADMA_MIN_BYTES", "64K");
+            command
+        };
+        let (plainly, _) = succeed(&mut run(plain(&program)));
+        let (out, _) = succeed(&mut run(preloaded(&program)));
+        assert_eq!(out, plainly, "{scene}");
+        let report = only_report(&mut run(preloaded(&program)));
+        assert!(number(&report["to_card"]["engine"]["calls"]) > 0, "{scene}");
+    }
+}
+
 #[test]
 fn every_scene_is_right_without_the_library() {
     for scene in ["one", "many", "order", "passed", "errors", "reset", "forked", "interrupted"] {
@@ -67,8 +108,11 @@ fn every_scene_is_right_without_the_library() {
 fn copies_that_might_differ_are_passed_on() {
     let (plainly, _) = succeed(&mut with_card(plain(program()), "passed"));
     let (out, _) = succeed(&mut with_card(preloaded(program()), "passed"));
+    let [(errors, plainly), (same, out)] =
+        [&plainly, &out].map(|out| out.split_once('\n').unwrap());
+    assert_eq!((errors, same), ("900 900 1 1", "900 900 1 1"));
     // All but the last one, of 24 MiB.
-    assert_eq!(ways(&out).0 + 24, ways(&plainly).0, "{out} {plainly}");
+    assert_eq!(ways(out).0 + 24, ways(plainly).0, "{out} {plainly}");
 }
 
 #[test]

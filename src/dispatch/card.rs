@@ -2,6 +2,7 @@
 //! stands for the program's own function there.
 
 use super::Dispatcher;
+use super::engine::EngineKind;
 use super::operation::{Kind, Operation};
 use crate::backend::Refused;
 use crate::backend::gpu::staging::{self, CARD_FROM, CardCall, CardCopy};
@@ -34,6 +35,7 @@ impl Dispatcher {
             && len >= self.entry_min(config, CARD_FROM)
             && !self.closed.load(Ordering::Relaxed)
             && (!self.learns(config) || staging::pays(len))
+            && matches!(self.ready(config, len), Ok(EngineKind::Threads(_)))
     }
 }
 

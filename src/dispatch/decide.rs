@@ -177,7 +177,7 @@ impl Decision<'_> {
     fn ways(&self, operation: &impl Operation, learns: bool, several_callers: bool) -> Ways {
         let (len, kind, stores) = (operation.len(), operation.kind(), self.config.copy_loop);
         let may_stream = stores != Some(CopyLoop::Ordinary)
-            && matches!(kind, Kind::Copies | Kind::Fills)
+            && matches!(kind, Kind::Copies | Kind::Fills | Kind::FromCard)
             && (stores.is_some() || len >= TRY_STREAM_FROM);
         let mut ways = match self.by {
             Ok(EngineKind::Beside(_)) => return Ways::empty(),

@@ -23,6 +23,7 @@ mod ring;
 
 use super::driver::{Address, Context, CopyFunctions, CuResult, Device, INVALID_VALUE, Stream};
 use crate::backend::Refused;
+use crate::backend::copy_loop::CopyLoop;
 use crate::backend::libc as original;
 use crate::backend::threads::task::{Task, Work};
 use crate::backend::threads::{self, Seen, ShareOptions};
@@ -32,7 +33,7 @@ use core::ffi::c_void;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub use originals::CardFunction;
-use ring::{Ring, SLOT, SLOTS};
+use ring::{RING, Ring, SLOTS};
 
 /// Smallest copy that is considered, where sizes are learned.
 pub const CARD_FROM: usize = 8 << 20;
@@ -42,6 +43,8 @@ const START_BYTES: usize = 128 << 20;
 
 /// Smallest chunk: below it, calls of the driver cost more than overlapping gains.
 const LEAST_CHUNK: usize = 1 << 20;
+/// Slots for memory that was never written, whose huge pages only one worker each makes: few and large.
+const SLOTS_IF_FRESH: usize = 2;
 
 /// The driver's names for the default streams.
 const LEGACY: usize = 1;
@@ -217,20 +220,14 @@ impl<'a> CardCopy<'a> {
         match staged {
             Ok(()) => Ok((0, seen)),
             Err(_) => {
+                // SAFETY: the program's stream, which may still use a slot whose event was not recorded.
+                let _ = unsafe { self.driver.stream_synchronize(self.call.stream()) };
                 ring.settle(self.driver);
                 drop(ring);
                 // SAFETY: the caller's promise; every byte may be copied again.
                 Ok((unsafe { self.call.pass_on() }, seen))
             }
         }
-    }
-
-    /// Returns offset and length of a chunk, if there is one with that number.
-    fn chunk(&self, number: usize) -> Option<(usize, usize)> {
-        let each = (self.call.len / (2 * SLOTS)).next_multiple_of(64 << 10);
-        let each = each.clamp(LEAST_CHUNK, SLOT);
-        let at = number * each;
-        (at < self.call.len).then(|| (at, each.min(self.call.len - at)))
     }
 
     /// # Safety
@@ -242,15 +239,18 @@ impl<'a> CardCopy<'a> {
         seen: &mut Seen,
     ) -> Result<(), CuResult> {
         let (driver, stream) = (self.driver, self.call.stream());
+        // No CPU reads a slot again. The card fetched 16 MiB at 40 GB/s instead of 26.
+        let how = &ShareOptions { copy_loop: CopyLoop::Stream, ..*how };
         // SAFETY: the program's memory and stream; a slot that no transfer uses.
         unsafe {
             if self.call.function.is_synchronous() {
                 driver.stream_synchronize(stream)?; // what was before may write the source
             }
-            for (number, (at, len)) in (0..).map_while(|number| Some((number, self.chunk(number)?))) {
+            let chunks = Chunks::new(self.call.len, SLOTS);
+            for (number, (at, len)) in chunks.all() {
                 let slot = number % SLOTS;
                 ring.wait_for(driver, slot)?;
-                let memory = ring.slot(slot);
+                let memory = ring.slot(slot, chunks.slot);
                 copy(memory, self.call.src + at, len, how, seen);
                 driver.host_to_card(
                     (self.call.dst + at) as Address,
@@ -273,26 +273,53 @@ impl<'a> CardCopy<'a> {
         seen: &mut Seen,
     ) -> Result<(), CuResult> {
         let (driver, stream) = (self.driver, self.call.stream());
+        let slots = if how.fresh { SLOTS_IF_FRESH } else { SLOTS };
+        let chunks = Chunks::new(self.call.len, slots);
         let begin = |ring: &mut Ring, number: usize| {
-            let Some((at, len)) = self.chunk(number) else { return Ok(()) };
-            let slot = number % SLOTS;
+            let Some((at, len)) = chunks.get(number) else { return Ok(()) };
+            let slot = number % slots;
             ring.wait_for(driver, slot)?;
-            let memory = ring.slot(slot) as *mut c_void;
+            let memory = ring.slot(slot, chunks.slot) as *mut c_void;
             // SAFETY: the card's memory, and a slot that no transfer uses.
             unsafe { driver.card_to_host(memory, (self.call.src + at) as Address, len, stream)? };
             ring.record(driver, slot, stream)
         };
-        for number in 0..SLOTS {
+        for number in 0..slots {
             begin(ring, number)?;
         }
-        for (number, (at, len)) in (0..).map_while(|number| Some((number, self.chunk(number)?))) {
-            let slot = number % SLOTS;
+        for (number, (at, len)) in chunks.all() {
+            let slot = number % slots;
             ring.wait_for(driver, slot)?;
             // SAFETY: the program's memory; the transfer to the slot has ended.
-            unsafe { copy(self.call.dst + at, ring.slot(slot), len, how, seen) };
-            begin(ring, number + SLOTS)?;
+            unsafe { copy(self.call.dst + at, ring.slot(slot, chunks.slot), len, how, seen) };
+            begin(ring, number + slots)?;
         }
         Ok(())
+    }
+}
+
+/// How a copy is cut: each chunk takes a slot.
+struct Chunks {
+    whole: usize,
+    chunk: usize,
+    /// Bytes of a slot.
+    slot: usize,
+}
+
+impl Chunks {
+    fn new(whole: usize, slots: usize) -> Self {
+        let (slot, each) = (RING / slots, (whole / slots).next_multiple_of(64 << 10));
+        Self { whole, chunk: each.clamp(LEAST_CHUNK, slot), slot }
+    }
+
+    /// Returns offset and length of a chunk, if there is one with that number.
+    fn get(&self, number: usize) -> Option<(usize, usize)> {
+        let at = number * self.chunk;
+        (at < self.whole).then(|| (at, self.chunk.min(self.whole - at)))
+    }
+
+    fn all(&self) -> impl Iterator<Item = (usize, (usize, usize))> {
+        (0..).map_while(|number| Some((number, self.get(number)?)))
     }
 }
 

@@ -9,10 +9,10 @@ use core::ffi::c_void;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// Bytes of a slot, and slots of a ring.
-pub const SLOT: usize = 8 << 20;
-pub const SLOTS: usize = 4;
-const RING: usize = SLOT * SLOTS;
+/// Bytes of a ring.
+pub const RING: usize = 32 << 20;
+/// Slots of a ring, at most.
+pub const SLOTS: usize = 8;
 /// Threads that can copy at once; together they pin 256 MiB at most.
 const RINGS: usize = 8;
 
@@ -54,9 +54,13 @@ pub fn take(driver: &CopyFunctions, here: &Here) -> Option<Held<'static, Ring>> 
     if let Some(ring) = ALL.iter().filter_map(Lock::try_lock).find(is_ours) {
         return Some(ring);
     }
-    // A context that was reset has lost what was pinned in it.
+    // A context that was reset has lost what was pinned in it, but is still retained.
     let is_free = |ring: &Held<Ring>| ring.id == 0 || ring.context == here.context as usize;
     let mut ring = ALL.iter().filter_map(Lock::try_lock).find(is_free)?;
+    if ring.id != 0 {
+        // SAFETY: `open` has retained it once.
+        let _ = unsafe { driver.primary_release(ring.device) };
+    }
     ring.forget();
     ring.open(driver, here).then_some(ring)
 }
@@ -155,8 +159,9 @@ impl Ring {
         self.forget();
     }
 
-    pub fn slot(&self, slot: usize) -> usize {
-        self.memory + slot * SLOT
+    /// Returns the address of a slot, if each has `len` bytes.
+    pub fn slot(&self, slot: usize, len: usize) -> usize {
+        self.memory + slot * len
     }
 
     /// Waits until no transfer uses a slot.
