@@ -4,7 +4,7 @@
 //! executable, executed again. Facts about the system are added here.
 
 use crate::say::{self, FAILED, fail};
-use crate::{engine, library};
+use crate::{engine, library, moments};
 use adma_shared::units::Bytes;
 use rustix::process::{Resource, getrlimit};
 use serde_json::{Map, Value};
@@ -15,16 +15,21 @@ use std::process::{Command, Output, Stdio};
 
 /// Says what this machine offers: CPUs, the kernel helper, channels, what a copy
 /// gains by them, and what the system allows. Settings in the environment count,
-/// see --knobs.
+/// see --knobs. Or plays moments under the library, such as a signal, a jump, a
+/// fork, a filter or a limit during a copy, and compares their ends: ten seconds.
 #[derive(clap::Parser, Debug)]
 #[command(name = "check", verbatim_doc_comment)]
 pub struct CheckOptions {
     /// for programs
     #[arg(long)]
     json: bool,
-    /// copy engines here, their drivers, and what to type next
+    /// copy engines here, drivers, and what to type next
     #[arg(long, conflicts_with = "json")]
     engine: bool,
+    /// play moments that could break programs, or one (WORD)
+    #[arg(long, value_name = "WORD", num_args = 0..=1, require_equals = true,
+          default_missing_value = "", conflicts_with_all = ["json", "engine"])]
+    moments: Option<String>,
 }
 
 pub fn command(json: bool) -> i32 {
@@ -49,6 +54,9 @@ impl CheckOptions {
         if self.engine {
             say::out(format_args!("{}", engine::describe(Path::new("/"))));
             return 0;
+        }
+        if let Some(word) = self.moments {
+            return moments::command(&word);
         }
         crate::options::check_environment();
         command(self.json)

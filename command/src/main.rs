@@ -10,7 +10,7 @@
 //! top         adma top: live statistics
 //! live_files  the files they are in
 //! obstacle    why a program cannot be helped
-//! check       adma check: what this machine offers
+//! check       adma check: what this machine offers; moments: whether programs behave as without the library
 //! library     where the library is
 //! symbols     names of the functions that copy; watch: lines of scripts; python: in its frames
 //! report      adma report: the JSON of processes as text and as a page
@@ -32,6 +32,7 @@ mod engine;
 mod job;
 mod library;
 mod live_files;
+mod moments;
 mod obstacle;
 mod options;
 mod program;
@@ -88,7 +89,8 @@ const SUBCOMMANDS: [Subcommand; 4] = [
 #[unsafe(no_mangle)]
 extern "C" fn main() -> i32 {
     // glibc hands the arguments to every initialiser, also to Rust's, so they are known here.
-    command(std::env::args_os().skip(1).collect())
+    moments::play(std::env::args_os())
+        .unwrap_or_else(|| command(std::env::args_os().skip(1).collect()))
 }
 
 /// `adma help [SUBCOMMAND]`

@@ -7,6 +7,7 @@ mod checkout;
 #[path = "../common/mod.rs"]
 mod common;
 mod help;
+mod moments;
 mod options;
 mod place;
 mod program;

@@ -314,7 +314,7 @@ static void page_faults_of_a_child(void)
 
 static void spawn_self(void)
 {
-    char *words[] = {"trap_forks", "leaf", NULL};
+    char *words[] = {scene_words[0], "leaf", NULL};
     pid_t child;
     int refused = posix_spawn(&child, "/proc/self/exe", NULL, NULL, words, environ);
     if (refused)
@@ -380,7 +380,7 @@ static char left[16];
 static void *exec_self(void *nothing)
 {
     sleep_ms(3);
-    execl("/proc/self/exe", "trap_forks", "exec", left, (char *)NULL);
+    execl("/proc/self/exe", scene_words[0], "exec", left, (char *)NULL);
     wrong("exec: %s", strerror(errno));
     return nothing;
 }
