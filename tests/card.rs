@@ -56,6 +56,18 @@ rows! { is_staged:
     copies_interrupted_by_signals_are_right: "interrupted";
 }
 
+/// Memory that ADMA_GOAL=cpu has registered is pinned for the driver, and not for the program.
+#[test]
+fn copies_of_memory_that_we_have_registered_keep_the_rules() {
+    let mut command = with_card(preloaded(program()), "registered");
+    command.env("ADMA_GOAL", "cpu").env("ADMA_STATS", "json");
+    let done = command.output().unwrap();
+    match done.status.code() {
+        Some(77) => skip_this("memory cannot be registered: no userfaultfd"),
+        code => assert_eq!(code, Some(0), "{done:?}"),
+    }
+}
+
 /// Returns CUDA's own libraries and a folder for the loader; `None`: there is no card. The driver's has
 /// always this name, the runtime's is named by `ADMA_TEST_CUDART` or found by the loader.
 fn real() -> Option<[String; 2]> {

@@ -232,6 +232,35 @@ static void idle(void)
     one_thread();
 }
 
+/* The same memory again and again, which the library registers (ADMA_GOAL=cpu). Small copies of it as well
+ * return when the source may change, and registrations go while copies come. Ends with 77 where memory
+ * cannot be registered.
+ */
+static void registered(void)
+{
+    void *stream = fake_stream();
+    char *card = fake_memory(LEN), *kept = malloc(LEN);
+    unsigned long most = 0;
+    for (unsigned block = 0; block < 3; block++) {
+        char *memory = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        for (unsigned turn = 0; turn < 40; turn++) {
+            size_t len = turn % 2 ? LEN : 16384;
+            fill(kept, len, turn + block);
+            memcpy(memory, kept, len);
+            must(cudaMemcpyAsync(card, memory, len, TO_CARD, stream), "to the card");
+            memset(memory, 0xee, len);
+            must(cudaMemcpyAsync(memory, card, len, FROM_CARD, stream), "from the card");
+            if (memcmp(memory, kept, len))
+                wrong("block %u, turn %u: %zu bytes are wrong", block, turn, len);
+            unsigned long now = fake_counts().registered;
+            most = now > most ? now : most;
+            usleep(1000);
+        }
+        munmap(memory, LEN);
+    }
+    exit(most >= LEN ? 0 : 77);
+}
+
 static _Atomic int alarms;
 static void on_alarm(int number) { alarms++; }
 
@@ -254,7 +283,7 @@ int main(int argc, char **argv)
     static const struct { const char *name; void (*run)(void); } scenes[] = {
         { "one", one_thread }, { "many", many_threads }, { "order", order },
         { "passed", passed_on }, { "errors", errors }, { "reset", reset },
-        { "forked", forked }, { "idle", idle }, { "interrupted", interrupted },
+        { "forked", forked }, { "registered", registered }, { "idle", idle }, { "interrupted", interrupted },
     };
     for (unsigned i = 0; i < sizeof(scenes) / sizeof(*scenes); i++)
         if (argc > 1 && !strcmp(argv[1], scenes[i].name)) {

@@ -456,6 +456,24 @@ void *fake_stream(void)
     return stream;
 }
 
+/* What the engine opens that registers memory (ADMA_GOAL=cpu), and never uses here. */
+int cuInit(unsigned flags) { return 0; }
+int cuDeviceGet(int *device, int number) { *device = number; return 0; }
+int cuDeviceGetName(char *name, int len, int device) { snprintf(name, len, "Fake Card"); return 0; }
+int cuDeviceGetAttribute(int *value, int attribute, int device) { *value = 1; return 0; }
+int cuCtxSynchronize(void) { return 0; }
+int cuStreamCreate(void **stream, unsigned flags) { *stream = fake_stream(); return 0; }
+int cuStreamDestroy_v2(void *stream) { return 0; }
+int cuStreamQuery(void *stream) { return 0; }
+int cuStreamWriteValue32_v2(void *stream, uint64_t address, unsigned value, unsigned flags) { return 801; }
+int cuMemAlloc_v2(uint64_t *address, size_t len) { *address = (uint64_t)fake_memory(len); return 0; }
+int cuMemFree_v2(uint64_t address) { return 0; }
+int cuMemHostGetDevicePointer_v2(uint64_t *address, void *memory, unsigned flags)
+{
+    *address = (uint64_t)memory;
+    return 0;
+}
+
 void fake_write(void *stream, void *memory, int value, size_t len)
 {
     char *at = is_on_card(memory) ? reach(memory) : memory;

@@ -62,7 +62,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use counts::Counts;
 use lead::Lead;
-use registrations::Registrations;
+use registrations::{Hold, Registrations};
 use slots::{CopySlot, slot};
 pub use unavailable::Unavailable;
 use watch::Watch;
@@ -204,6 +204,35 @@ impl Engine {
         }
         self.counts.hits.fetch_add(1, Relaxed);
         true
+    }
+
+    /// Holds what is registered by us of memory that the program's own call to the card uses: the driver
+    /// takes it for pinned, and returns before it has read or written it. `None`: there is no such memory.
+    pub fn hold(&self, start: usize, len: usize) -> Option<Hold<'_>> {
+        let end = start.saturating_add(len);
+        while self.is_up() && !self.is_service_thread() && self.registrations.touches(start, end) {
+            if let Some(hold) = self.registrations.hold(start, end) {
+                return (!hold.is_empty()).then_some(hold);
+            }
+            self.ring();
+            sys::sleep(100_000);
+        }
+        None
+    }
+
+    /// Returns whether the card reaches all of a range that the program copies to it or from it, and
+    /// has it registered if that comes again.
+    pub fn reaches(&self, start: usize, len: usize) -> bool {
+        match self.state.load(Acquire) {
+            state::READY => {}
+            state::COLD => {
+                self.want();
+                return false;
+            }
+            _ => return false,
+        }
+        let missing = self.registrations.covers(start, len, sys::ticks()).err();
+        missing.inspect(|&at| self.miss(at, start, len)).is_none()
     }
 
     /// Returns whether this is the service thread: a copy of the driver's would wait for itself.

@@ -12,7 +12,7 @@
 //! Addresses are numbers here and are never dereferenced.
 #![forbid(unsafe_code)]
 
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use zerocopy::FromZeros;
 
@@ -34,6 +34,8 @@ pub struct Registration {
     state: AtomicU32,
     /// Time of its last use, in ticks.
     used: AtomicU64,
+    /// Calls of the program that use it now: see `Hold`.
+    holders: AtomicU32,
 }
 
 impl Registration {
@@ -59,6 +61,34 @@ impl Registration {
 
     pub fn is_empty(&self) -> bool {
         self.state.load(Acquire) == state::EMPTY
+    }
+
+    pub fn is_held(&self) -> bool {
+        self.holders.load(SeqCst) > 0
+    }
+
+    fn overlaps(&self, start: usize, end: usize) -> bool {
+        !self.is_empty() && self.start() < end && start < self.end()
+    }
+}
+
+/// Registrations that are not dropped while it exists, one bit each.
+pub struct Hold<'a> {
+    registrations: &'a Registrations,
+    held: [u64; MOST / 64],
+}
+
+impl Hold<'_> {
+    pub fn is_empty(&self) -> bool {
+        self.held == [0; MOST / 64]
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        for index in (0..MOST).filter(|index| self.held[index / 64] >> (index % 64) & 1 == 1) {
+            self.registrations.get(index).holders.fetch_sub(1, SeqCst);
+        }
     }
 }
 
@@ -129,9 +159,21 @@ impl Registrations {
 
     /// Returns whether a registration of ours, in whatever state, lies in a range.
     pub fn touches(&self, start: usize, end: usize) -> bool {
-        self.used().any(|registration| {
-            !registration.is_empty() && registration.start() < end && start < registration.end()
-        })
+        self.used().any(|registration| registration.overlaps(start, end))
+    }
+
+    /// Holds all registrations in a range. `None`: one of them is being made or dropped.
+    pub fn hold(&self, start: usize, end: usize) -> Option<Hold<'_>> {
+        let mut hold = Hold { registrations: self, held: [0; MOST / 64] };
+        for (index, registration) in self.all().filter(|(_, one)| one.overlaps(start, end)) {
+            registration.holders.fetch_add(1, SeqCst);
+            hold.held[index / 64] |= 1 << (index % 64);
+            // The service thread retires a registration first, then looks for holders.
+            if registration.state.load(SeqCst) != state::LIVE {
+                return None;
+            }
+        }
+        Some(hold)
     }
 
     /// Returns the lowest address in `at..end` at which a registration begins, or `end`.
@@ -161,7 +203,7 @@ impl Registrations {
 
     /// Lets no further copy use it.
     pub fn retire(&self, index: usize) {
-        self.registrations[index].state.store(state::STALE, Release);
+        self.registrations[index].state.store(state::STALE, SeqCst);
     }
 
     /// Takes it out of the table.
@@ -171,7 +213,10 @@ impl Registrations {
 
     /// Clears the table in the child of a fork.
     pub fn forget_everything(&self) {
-        self.used().for_each(|registration| registration.state.store(state::EMPTY, Relaxed));
+        for registration in self.used() {
+            registration.state.store(state::EMPTY, Relaxed);
+            registration.holders.store(0, Relaxed);
+        }
     }
 }
 
@@ -218,6 +263,20 @@ mod tests {
         assert!(registrations.get(0).is_empty() && registrations.find(5 * MIB).is_none());
         assert!(!registrations.touches(4 * MIB, 8 * MIB) && registrations.touches(0, 9 * MIB));
         assert_eq!(registrations.next_start(0, 100 * MIB), 8 * MIB);
+    }
+
+    #[test]
+    fn held_registration_is_held_until_the_end_and_one_that_goes_is_not_held() {
+        let registrations = with(&[(4 * MIB, 8 * MIB), (8 * MIB, 9 * MIB)]);
+        let is_held = |index: usize| registrations.get(index).is_held();
+        let hold = registrations.hold(7 * MIB, 8 * MIB).unwrap();
+        assert!(!hold.is_empty() && is_held(0) && !is_held(1));
+        registrations.retire(1);
+        assert!(registrations.hold(7 * MIB, 9 * MIB).is_none());
+        assert!(is_held(0) && !is_held(1), "what was held before the refusal is let go");
+        drop(hold);
+        assert!(!is_held(0));
+        assert!(registrations.hold(9 * MIB, 10 * MIB).unwrap().is_empty());
     }
 
     #[test]

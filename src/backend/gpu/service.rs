@@ -305,9 +305,10 @@ impl Service {
         }
     }
 
-    /// Returns whether a flight uses a registration.
+    /// Returns whether a flight, or a call of the program, uses a registration.
     fn is_used(&self, registration: usize) -> bool {
-        self.flights.iter().any(|flight| flight.registrations.contains(&registration))
+        self.gpu.registrations.get(registration).is_held()
+            || self.flights.iter().any(|flight| flight.registrations.contains(&registration))
     }
 
     fn streams_are_done(&self, flight: &Flight) -> Result<bool, CuResult> {

@@ -21,6 +21,7 @@
 mod originals;
 mod ring;
 
+use super::GPU;
 use super::driver::{Address, Context, CopyFunctions, CuResult, Device, INVALID_VALUE, Stream};
 use crate::backend::Refused;
 use crate::backend::copy_loop::CopyLoop;
@@ -78,6 +79,13 @@ pub fn pays(len: usize) -> bool {
     before.saturating_add(len) >= START_BYTES
 }
 
+fn functions() -> Option<&'static CopyFunctions> {
+    if FUNCTIONS.get().is_none() {
+        FUNCTIONS.set(CopyFunctions::of_loaded_library());
+    }
+    FUNCTIONS.get()?.as_ref()
+}
+
 /// Set in the child of a process that has used the driver: the child cannot use it.
 static IS_PARENTS: AtomicBool = AtomicBool::new(false);
 
@@ -104,11 +112,37 @@ pub struct CardCall {
 }
 
 impl CardCall {
-    /// Calls the program's own function; the answer is its error code.
+    /// Calls the program's own function; the answer is its error code. Returns when the driver's own way
+    /// would with memory that is not pinned, which the program takes it for even where we have
+    /// registered it (ADMA_GOAL=cpu).
     ///
     /// # Safety
     /// The program's own call.
     pub unsafe fn pass_on(&self) -> isize {
+        let hold = [self.src, self.dst].map(|at| GPU.hold(at, self.len));
+        // SAFETY: the program's own call, and its stream.
+        unsafe {
+            let answer = self.call_next();
+            if answer == 0 && hold.iter().any(Option::is_some) {
+                self.wait();
+            }
+            answer
+        }
+    }
+
+    /// Waits for the stream, unless it is captured: then nothing has begun.
+    unsafe fn wait(&self) {
+        let Some(driver) = functions() else { return };
+        let mut capturing = 0;
+        // SAFETY: the program's stream, in the thread and context of its call.
+        unsafe {
+            if driver.is_capturing(self.stream(), &mut capturing).is_ok() && capturing == 0 {
+                let _ = driver.stream_synchronize(self.stream());
+            }
+        }
+    }
+
+    unsafe fn call_next(&self) -> isize {
         type AnyFn = unsafe extern "C" fn(
             usize,
             usize,
@@ -151,6 +185,8 @@ pub struct CardCopy<'a> {
     driver: &'static CopyFunctions,
     here: Here,
     pub is_to_card: bool,
+    /// Set if the card reaches the memory of the program, which we have registered: no CPU copies it.
+    is_registered: bool,
 }
 
 impl<'a> CardCopy<'a> {
@@ -162,10 +198,7 @@ impl<'a> CardCopy<'a> {
         if call.len == 0 || IS_PARENTS.load(Ordering::Relaxed) || !process::is_ours() {
             return None;
         }
-        if FUNCTIONS.get().is_none() {
-            FUNCTIONS.set(CopyFunctions::of_loaded_library());
-        }
-        let driver = FUNCTIONS.get()?.as_ref()?;
+        let driver = functions()?;
         let (mut context, mut of_stream) = (null_mut(), null_mut());
         let (mut id, mut device, mut capturing) = (0, 0, 0);
         // SAFETY: results are written where there is room for them.
@@ -193,7 +226,9 @@ impl<'a> CardCopy<'a> {
             _ => return None,
         };
         let (card, host) = if is_to_card { (call.dst, call.src) } else { (call.src, call.dst) };
-        (is_pageable(host) && is_card(card)).then_some(Self { call, driver, here, is_to_card })
+        let is_registered = GPU.reaches(host, call.len);
+        ((is_registered || is_pageable(host)) && is_card(card))
+            .then_some(Self { call, driver, here, is_to_card, is_registered })
     }
 
     /// Returns the memory of the program.
@@ -206,6 +241,10 @@ impl<'a> CardCopy<'a> {
     /// # Safety
     /// The program's own call.
     pub unsafe fn stage(&self, how: &ShareOptions) -> Result<(isize, Seen), Refused> {
+        if self.is_registered {
+            // SAFETY: the program's own call.
+            return Ok((unsafe { self.call.pass_on() }, Seen::default()));
+        }
         let _mode = CaptureMode::relaxed(self.driver).ok_or(Refused::Busy)?;
         let mut ring = ring::take(self.driver, &self.here).ok_or(Refused::Busy)?;
         let mut seen = Seen::default();

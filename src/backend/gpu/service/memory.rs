@@ -40,10 +40,15 @@ impl Service {
         }
     }
 
-    fn evict(&mut self, index: usize) {
-        self.gpu.counts.evictions.fetch_add(1, Relaxed);
+    /// Evicts a registration that was not used; false: a call of the program has begun with it.
+    fn evict(&mut self, index: usize) -> bool {
         self.gpu.registrations.retire(index);
-        self.drop_registration(index);
+        let is_free = !self.is_used(index);
+        if is_free {
+            self.gpu.counts.evictions.fetch_add(1, Relaxed);
+            self.drop_registration(index);
+        }
+        is_free
     }
 
     /// Drops a registration that no flight uses and no copy begins with.
@@ -146,8 +151,8 @@ impl Service {
                 (registration.is_live() || registration.is_stale()) && !self.is_used(*index)
             });
             match idle.min_by_key(|(_, registration)| registration.used()).map(|(index, _)| index) {
-                Some(index) => self.evict(index),
-                None => return false,
+                Some(index) if self.evict(index) => {}
+                _ => return false,
             }
         }
     }
