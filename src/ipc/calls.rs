@@ -55,7 +55,7 @@ fn nothing_or(result: os::Result<()>) -> c_int {
 }
 
 pub unsafe extern "C" fn adma_listen(path: *const c_char) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: adma.h: `path` is a string that ends with a zero.
     let path = unsafe { CStr::from_ptr(path) };
     answer(setup::listen(path.to_bytes()).map(os::Fd::into_raw))
 }
@@ -74,13 +74,13 @@ fn accept_until(listener: c_int, end: Option<u64>) -> c_int {
 }
 
 pub unsafe extern "C" fn adma_connect(path: *const c_char) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: adma.h: `path` is a string that ends with a zero.
     unsafe { adma_connect_for(path, -1) }
 }
 
 /// Negative: ADMA_IPC_TIMEOUT.
 pub unsafe extern "C" fn adma_connect_for(path: *const c_char, milliseconds: c_int) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: adma.h: `path` is a string that ends with a zero.
     let path = unsafe { CStr::from_ptr(path) };
     let end = || moment_in(milliseconds).unwrap_or(sys::nanoseconds() + settings().patience);
     entered(|| setup::connect(path.to_bytes(), settings(), end()))
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn adma_free(addr: *mut c_void) -> c_int {
     if addr.is_null() {
         return 0;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: adma.h: no message is under way in the block, and the program uses it no more.
     nothing_or(unsafe { blocks::free(addr as usize, handles::owner()) })
 }
 
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn adma_peer(connection: c_int, info: *mut PeerInfo) -> c_
     nothing_or(handles::find(connection).map(|link| {
         let os::Credentials { pid, uid, gid } = link.peer;
         let proven = c_int::from(link.proven().is_some());
-        // SAFETY: the caller's promise.
+        // SAFETY: adma.h: `info` points to room for a `struct adma_peer`.
         unsafe { info.write(PeerInfo { pid, uid, gid, proven }) };
     }))
 }
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn adma_connection_info(
         let story = link.story.as_bytes();
         if size > 0 {
             let len = story.len().min(size - 1);
-            // SAFETY: the caller's promise.
+            // SAFETY: adma.h: `text` has room for `size` bytes, of which `len` is less.
             unsafe {
                 core::ptr::copy_nonoverlapping(story.as_ptr(), text.cast(), len);
                 *text.add(len) = 0;
@@ -206,7 +206,7 @@ unsafe fn transfer(
         Ok(link) => link,
         Err(errno) => return errno,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the buffer is the program's, which stays in this call until the message is over.
     unsafe { link.transfer(role, (addr, len), ms, until) }
 }
 
@@ -216,7 +216,7 @@ fn told(result: isize) -> isize {
 }
 
 unsafe fn start(role: Role, handle: i32, addr: usize, len: usize) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the program keeps the buffer valid until the message is over (adma.h).
     let started = find(handle, addr, len).and_then(|link| unsafe { link.start(role, addr, len) });
     started.map_or_else(|errno| told(errno) as i64, |number| cookie(handle, role, number))
 }
@@ -233,7 +233,8 @@ macro_rules! transfers {
             ) -> isize {
                 // Negative: without a limit.
                 let limit = [-1 $(, $ms)?];
-                // SAFETY: the caller's promise.
+                // SAFETY: the program's buffer of `len` bytes; the program stays in this call until
+                // the message is over.
                 told(unsafe {
                     let (ms, buffer) = (limit[limit.len() - 1], (addr as usize, len));
                     transfer(Role::$role, c, buffer, ms, Until::$until)
@@ -262,7 +263,7 @@ unsafe fn transfer_parts(
     const MOST_PARTS: usize = 1024; // IOV_MAX
     let invalid = -libc::EINVAL as isize;
     let Ok(count @ 0..=MOST_PARTS) = usize::try_from(count) else { return invalid };
-    // SAFETY: the caller's promise.
+    // SAFETY: adma.h: `parts` points to `count` of them, which nobody changes meanwhile.
     let parts = if count == 0 { &[] } else { unsafe { core::slice::from_raw_parts(parts, count) } };
     let add = |sum: usize, part: &libc::iovec| sum.checked_add(part.iov_len);
     let Some(len) = parts.iter().try_fold(0, add).filter(|len| isize::try_from(*len).is_ok())
@@ -270,7 +271,7 @@ unsafe fn transfer_parts(
         return invalid;
     };
     if let [part] = parts {
-        // SAFETY: the caller's promise.
+        // SAFETY: the only part is a buffer of `len` bytes; the program stays in this call.
         return told(unsafe {
             transfer(role, handle, (part.iov_base as usize, len), -1, Until::Over)
         });
@@ -289,7 +290,7 @@ unsafe fn transfer_parts(
                 Role::Writer => (at + done, theirs),
                 Role::Reader => (theirs, at + done),
             };
-            // SAFETY: as above.
+            // SAFETY: `bytes` are left of the part and of the room, which is new memory of ours.
             unsafe { original::copy(to, from, bytes) };
             done += bytes;
         }
@@ -309,22 +310,22 @@ unsafe fn transfer_parts(
 }
 
 pub unsafe extern "C" fn adma_readv(c: c_int, parts: *const libc::iovec, count: c_int) -> isize {
-    // SAFETY: the caller's promise.
+    // SAFETY: adma.h: `parts` points to `count` of them, and each is a buffer of its length.
     unsafe { transfer_parts(Role::Reader, c, parts, count) }
 }
 
 pub unsafe extern "C" fn adma_writev(c: c_int, parts: *const libc::iovec, count: c_int) -> isize {
-    // SAFETY: the caller's promise.
+    // SAFETY: adma.h: `parts` points to `count` of them, and each is a buffer of its length.
     unsafe { transfer_parts(Role::Writer, c, parts, count) }
 }
 
 pub unsafe extern "C" fn adma_iread(connection: c_int, addr: *mut c_void, len: usize) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the program keeps the buffer valid until the message is over (adma.h).
     unsafe { start(Role::Reader, connection, addr as usize, len) }
 }
 
 pub unsafe extern "C" fn adma_iwrite(connection: c_int, addr: *const c_void, len: usize) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the program keeps the buffer valid until the message is over (adma.h).
     unsafe { start(Role::Writer, connection, addr as usize, len) }
 }
 

@@ -130,7 +130,7 @@ impl Proven {
         let MessagePiece { ours, len, pin, offset, .. } = piece;
         if let Some(across) = self.across.as_ref().filter(|_| pin != 0) {
             let may = self.may_call() || piece.block.is_some();
-            // SAFETY: the caller's promise.
+            // SAFETY: the piece lies in the buffer that our program has posted and waits for.
             let copy = || unsafe { across.copy(role, ours, pin, offset, len) };
             if (across.is_on() || !may) && copy().is_ok() {
                 tally::note_copied(Means::Helper, len);
@@ -140,7 +140,7 @@ impl Proven {
                 return Outcome::Refused;
             }
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the piece lies in buffers that both programs have posted and wait for.
         unsafe {
             if self.copy_in_blocks(role, piece) {
                 return Outcome::Whole;

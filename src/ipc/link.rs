@@ -253,7 +253,7 @@ impl Link {
         let mut endpoint = endpoint.lock();
         let block = if is_large { self.block(addr, len) } else { None };
         let buffer = Buffer { addr, len, pin: pinned.pin, block };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the buffer until the message is over, as `start` wants it.
         let posted = unsafe {
             match role {
                 Role::Writer => {
@@ -304,7 +304,7 @@ impl Link {
     /// read into.
     pub unsafe fn start(&self, role: Role, addr: usize, len: usize) -> Result<u32, isize> {
         let mut pinned = self.pin(role, addr, len);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the buffer until the message is over.
         let posted = unsafe { self.post(role, addr, len, true, &mut pinned) };
         let (endpoint, posted) = posted.map_err(|unposted| unposted.error)?;
         self.ring_after(endpoint.release());

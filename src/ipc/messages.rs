@@ -1,5 +1,6 @@
 //! One direction of a connection as one process sees it: its posts, and how they match the peer's.
-//! `eager`: short ones; `progress`: what is done next; `cancel`: giving a message up; `layout`: how messages are cut.
+//! `slots`: places for posts; `eager`: short ones; `progress`: what is done next; `cancel`: giving a
+//! message up; `layout`: how messages are cut.
 //!
 //! Nothing here waits. The lock of an endpoint is held during every call.
 
@@ -7,6 +8,7 @@ mod cancel;
 mod eager;
 mod layout;
 mod progress;
+mod slots;
 
 pub use cancel::Withdrawal;
 pub use layout::{SHARED_FROM, SPREAD_BELOW};
@@ -79,7 +81,7 @@ impl Hint {
     /// The region it points into is still mapped.
     #[inline]
     pub unsafe fn is_unchanged(self) -> bool {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller says that the region is mapped, and the word lies in it.
         unsafe { (*self.word).load(Ordering::Relaxed) == self.seen }
     }
 }
@@ -194,81 +196,6 @@ impl Endpoint {
         lane.desc(self.role.other(), number)
     }
 
-    /// Returns an error where the next message has no slot, here or at the peer.
-    #[inline(always)]
-    fn check_room(&mut self, lane: &Lane) -> Result<(), NoRoom> {
-        if self.next < self.prepared
-            && self.own(self.next).state == State::Free
-            && self.withdrawn == 0
-            && !self.is_far_ahead()
-        {
-            return Ok(());
-        }
-        self.find_room(lane)
-    }
-
-    /// Makes slots for the next message, and pages for its cell and the one after it, which is looked
-    /// at before it is used.
-    fn prepare(&mut self, lane: &Lane) -> Result<(), NoRoom> {
-        let wanted = (self.next as usize + 2).min(WINDOW);
-        let count = lane.find_cells(wanted).map_err(|_| NoRoom::NoMemory)?;
-        self.requests.resize(count, OwnPost::default());
-        self.prepared = if count == WINDOW { u32::MAX } else { count as u32 - 1 };
-        Ok(())
-    }
-
-    #[cold]
-    fn find_room(&mut self, lane: &Lane) -> Result<(), NoRoom> {
-        let next = self.next;
-        if next >= self.prepared && self.requests.len() < WINDOW {
-            self.prepare(lane)?;
-        }
-        if self.withdrawn != 0 {
-            self.sweep_withdrawn(lane);
-        }
-        let own = self.own(next);
-        if own.state != State::Free {
-            if own.cookie && !own.waited {
-                return Err(NoRoom::Uncollected);
-            }
-            self.others_wait = true;
-            return Err(NoRoom::InUse(Hint::of(&lane.done[self.role as usize].0)));
-        }
-        if self.is_far_ahead() {
-            self.look_how_far(lane)?;
-            if self.is_far_ahead() {
-                let word = &lane.done[self.role.other() as usize].0;
-                self.wants_room = true;
-                return Err(NoRoom::OtherIsBehind(Hint { word, seen: self.other_done }));
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns whether the window is full. The distance is negative where a writer is ahead.
-    fn is_far_ahead(&self) -> bool {
-        self.next.wrapping_sub(self.other_done) as i32 >= WINDOW as i32
-    }
-
-    fn look_how_far(&mut self, lane: &Lane) -> Result<(), Broken> {
-        let most = match self.role {
-            Role::Writer => self.next,
-            // A writer may be ahead, by eager messages.
-            Role::Reader => self.next.wrapping_add(WINDOW as u32),
-        };
-        let done = lane.done[self.role.other() as usize].0.load(Ordering::Acquire);
-        if done.wrapping_sub(self.other_done) > most.wrapping_sub(self.other_done) {
-            return Err(Broken);
-        }
-        if done != self.other_done {
-            self.other_done = done;
-            if self.role == Role::Writer {
-                self.room_tail = self.own(done.wrapping_sub(1)).room_end;
-            }
-        }
-        Ok(())
-    }
-
     /// Stores a post as the next message.
     fn remember(&mut self, ours: Buffer, kind: u32, cookie: bool) -> u32 {
         let (number, room_end) = (self.next, self.room_head);
@@ -350,7 +277,7 @@ impl Endpoint {
         {
             return Err(NoRoom::TooLong);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's buffer is writable, and no reference covers it.
         if !cookie && let Some((count, _)) = unsafe { take_eager(lane, number, ours) }? {
             // Its writer learns the length from this.
             publish(own, number, 0, ours.len, 0);
@@ -400,7 +327,8 @@ impl Endpoint {
         let mut over = true;
         match (kind, role) {
             (kind::EAGER, Role::Reader) => {
-                // SAFETY: the promise of `post_read`.
+                // SAFETY: `post_read` was promised that the buffer is writable until the message is
+                // over.
                 count = unsafe { take_eager(lane, number, own.ours) }?.ok_or(Broken)?.0;
             }
             // Written before it was read; the writer learns the count now.
@@ -503,7 +431,7 @@ impl Endpoint {
         self.is_over(lane, number)
             || match self.is_matched(lane, number) {
                 Ok(false) => false,
-                Ok(true) => !matches!(self.judge(lane, number, false), Ok(Step::Idle(_))),
+                Ok(true) => !matches!(self.conclude(lane, number, false), Ok(Step::Idle(_))),
                 Err(Broken) => true,
             }
     }

@@ -8,9 +8,10 @@
 //!             serve: what the service thread does; workers: large messages that workers copy too
 //! handles     the table of connections; the process that they belong to after a fork
 //! link        one connection: posting, copying, waking; ends: the peer's, and ours
-//! messages    one direction: posts and their matching; eager; progress: pieces and chunks; cancel;
+//! messages    one direction: posts and their matching; slots; eager; progress: pieces, chunks; cancel;
 //!             layout: how messages are cut
-//! setup       listening and connecting; accept: clients that greet; handshake: the greetings
+//! setup       listening and connecting; accept: clients that greet; handshake: the greetings, step by
+//!             step; talk: one of them, said or heard
 //! copy        between two address spaces, for proven peers; across: by the kernel helper; proof: the
 //!             secret that only a process reads that may trace us
 //! memory      region: what both processes share, and its law; blocks: `adma_alloc`

@@ -190,7 +190,7 @@ pub static SERVICE_TID: AtomicI32 = AtomicI32::new(0);
 
 /// Names the calling thread.
 pub fn set_thread_name(name: &CStr) {
-    // SAFETY: a terminated name.
+    // SAFETY: the kernel reads `name` up to its zero.
     unsafe { syscall!(SYS_prctl, libc::PR_SET_NAME, name.as_ptr()) };
 }
 
@@ -274,7 +274,7 @@ pub unsafe fn copy_across(
 
 /// Returns whether this process can be traced by others of its user.
 pub fn is_dumpable() -> bool {
-    // SAFETY: no memory.
+    // SAFETY: takes numbers only; the kernel touches no memory of ours.
     unsafe { call!(SYS_prctl, libc::PR_GET_DUMPABLE) == Ok(1) }
 }
 
@@ -311,13 +311,13 @@ pub fn open(path: &CStr, flags: i32) -> Result<Fd> {
 }
 
 fn open_at(folder: i32, path: &CStr, flags: i32) -> Result<Fd> {
-    // SAFETY: a terminated path.
+    // SAFETY: the kernel reads `path` up to its zero.
     fd(unsafe { call!(SYS_openat, folder, path.as_ptr(), flags | libc::O_CLOEXEC) })
 }
 
 /// Returns a pidfd, which becomes readable when the process ends.
 pub fn watch_process(pid: i32) -> Result<Fd> {
-    // SAFETY: no memory.
+    // SAFETY: takes numbers only; the kernel touches no memory of ours.
     fd(unsafe { call!(SYS_pidfd_open, pid) })
 }
 
@@ -387,7 +387,7 @@ pub fn forget_proc() {
 
 /// Lets one process trace us in spite of Yama. There is only one such process at a time.
 pub fn let_trace(pid: i32) -> bool {
-    // SAFETY: no memory.
+    // SAFETY: takes numbers only; the kernel touches no memory of ours.
     unsafe { call!(SYS_prctl, libc::PR_SET_PTRACER, pid) == Ok(0) }
 }
 
@@ -425,7 +425,7 @@ impl core::ops::Deref for Epoll {
 
 impl Epoll {
     pub fn new() -> Result<Self> {
-        // SAFETY: no memory.
+        // SAFETY: takes numbers only; the kernel touches no memory of ours.
         fd(unsafe { call!(SYS_epoll_create1, libc::EPOLL_CLOEXEC) }).map(Self)
     }
 
@@ -443,7 +443,7 @@ impl Epoll {
     }
 
     pub fn forget(&self, fd: i32) {
-        // SAFETY: no memory.
+        // SAFETY: takes numbers only: to remove, the kernel reads no event.
         unsafe { syscall!(SYS_epoll_ctl, self.raw(), libc::EPOLL_CTL_DEL, fd, 0) };
     }
 

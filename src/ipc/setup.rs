@@ -2,6 +2,7 @@
 
 pub mod accept;
 pub mod handshake;
+mod talk;
 
 use crate::ipc::os::{self, Fd, Result};
 use crate::ipc::settings::Settings;

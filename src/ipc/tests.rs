@@ -74,12 +74,12 @@ fn bytes(len: usize, seed: usize) -> Vec<u8> {
 }
 
 fn write(handle: i32, data: &[u8]) -> isize {
-    // SAFETY: lives through the call.
+    // SAFETY: `data` outlives the call, in which the message is over or refused.
     unsafe { adma_write(handle, data.as_ptr().cast(), data.len()) }
 }
 
 fn read(handle: i32, data: &mut [u8]) -> isize {
-    // SAFETY: lives through the call.
+    // SAFETY: `data` outlives the call, in which the message is over or refused.
     unsafe { adma_read(handle, data.as_mut_ptr().cast(), data.len()) }
 }
 
@@ -89,7 +89,7 @@ fn iwrite(handle: i32, data: &[u8]) -> i64 {
 }
 
 fn iread(handle: i32, data: &mut [u8]) -> i64 {
-    // SAFETY: as above.
+    // SAFETY: the callers keep `data` until the cookie is over.
     unsafe { adma_iread(handle, data.as_mut_ptr().cast(), data.len()) }
 }
 
@@ -149,7 +149,7 @@ fn message_given_up_by_a_side_that_begins_to_close_does_not_look_cancelled() {
     let [_, read] = [iwrite(pair.ends[0], &data), iread(pair.ends[1], &mut room)];
     let link = handles::find(pair.ends[0]).unwrap();
     link.closing.store(true, Ordering::Release); // the first step of closing
-    let end = (0..).find_map(|_| link.step(Writer, 0, true).ok());
+    let end = (0..).find_map(|_| link.advance(Writer, 0, true).ok());
     assert_eq!(end, Some(-libc::EBADF as isize));
     drop(link);
     assert_eq!(check(read), -libc::EPIPE as isize);

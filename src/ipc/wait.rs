@@ -69,13 +69,13 @@ impl Link {
         // A reader without a limit waits, and fetches the bytes itself.
         let fetches = role == Role::Reader && ms < 0;
         let mut pinned = if fetches { Pinned::NONE } else { self.pin(role, addr, len) };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's buffer, which stays valid as `start` wants it.
         match unsafe { self.post(role, addr, len, false, &mut pinned) } {
             Ok((endpoint, AfterPost::Over(count))) => {
                 self.ring_after(endpoint.release());
                 count as isize
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's buffer, which stays valid as `start` wants it.
             posted => unsafe { self.transfer_on(role, (addr, len), pinned, posted, (ms, until)) },
         }
     }
@@ -118,7 +118,7 @@ impl Link {
                 return -libc::ETIMEDOUT as isize;
             }
             self.rest(&mut rest, hint, limit);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's buffer, which stays valid as `start` wants it.
             posted = unsafe { self.post(role, addr, len, false, &mut pinned) };
         };
         const CANCELLED: isize = -libc::ECANCELED as isize;
@@ -192,7 +192,7 @@ impl Link {
         let is_late = || limit.is_some_and(|limit| sys::nanoseconds() >= limit);
         let mut rest = Rest::Fresh;
         loop {
-            match self.step(role, number, limited) {
+            match self.advance(role, number, limited) {
                 Ok(result) => return Some(result),
                 // The step may have been the last.
                 Err(_) if is_late() => return self.collect_if_over(role, number),
@@ -205,7 +205,7 @@ impl Link {
     /// Takes one step without waiting; returns the result if that was the last.
     pub fn check(&self, role: Role, number: u32) -> Option<isize> {
         self.believe();
-        let stepped = self.step(role, number, true);
+        let stepped = self.advance(role, number, true);
         if !service::runs() && stepped.is_err() {
             service::help_out();
         }

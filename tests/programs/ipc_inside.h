@@ -2,7 +2,7 @@
 #pragma once
 #include "ipc.h"
 
-/* Greeting, as in src/ipc/setup/handshake.rs. */
+/* Greeting, as in src/ipc/setup/talk.rs. */
 struct greeting {
     char magic[8];
     uint32_t version, step;

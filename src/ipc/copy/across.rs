@@ -60,7 +60,7 @@ impl Across {
         let port = self.theirs.as_ref().ok_or(libc::EBADF)?.raw();
         let there = There { port, export: pin, offset };
         let HelperEngine { engine, how } = &self.helper;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps `ours` for `len` bytes; the helper checks the peer's export.
         let copied = unsafe { engine.copy_across(role == Role::Writer, ours, there, len, how) };
         if let Err(libc::EBADF | libc::EPERM | libc::ENODEV | libc::ENOTTY | libc::EPROTO) = copied
         {

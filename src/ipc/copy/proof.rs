@@ -171,12 +171,12 @@ impl Reached {
         theirs: usize,
         len: usize,
     ) -> Result<usize, Failed> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller says who else may touch `ours` and `theirs` (see above).
         match unsafe { self.copy_behind_sign(role, ours, theirs, len) } {
             // The kernel says EFAULT before it has looked at anything where an address of ours is
             // beyond the address space.
             Err(libc::EFAULT) if len > 0 => {
-                // SAFETY: nothing but the sign.
+                // SAFETY: no bytes behind the sign, so no buffer is touched.
                 let sign = unsafe { self.copy_behind_sign(role, 0, 0, 0) };
                 if let Ok(Some(_)) = sign { Ok(0) } else { Err(Failed::AnotherProgram) }
             }
@@ -212,7 +212,7 @@ impl Reached {
 
     /// Checks that the sign can be read, or the mark written.
     pub fn probe(&self, role: Role) -> Result<(), Failed> {
-        // SAFETY: nothing but the sign.
+        // SAFETY: no bytes behind the sign, so no buffer is touched.
         unsafe { self.copy(role, 0, 0, 0) }.map(drop)
     }
 

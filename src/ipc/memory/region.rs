@@ -212,7 +212,7 @@ pub struct MappedRegion(*mut Region);
 
 // SAFETY: an address; what lies there is `Sync`.
 unsafe impl Send for MappedRegion {}
-// SAFETY: as above.
+// SAFETY: `Region` is `Sync`, and only shared references to it are given out.
 unsafe impl Sync for MappedRegion {}
 
 impl MappedRegion {

@@ -109,7 +109,7 @@ impl Endpoint {
             && self.is_matched(lane, number) == Ok(true)
             && under_way(self.own(number))
         {
-            let _ = self.judge(lane, number, false);
+            let _ = self.conclude(lane, number, false);
         }
         self.own(number).state == State::Over
     }

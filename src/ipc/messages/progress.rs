@@ -51,7 +51,7 @@ impl Endpoint {
         let own_finished = &self.own_desc(lane, number).finished;
         let own = self.own(number);
         if own.is_streamed() {
-            return self.judge(lane, number, true);
+            return self.conclude(lane, number, true);
         }
         let busy = limited && own.claimed > own.finished;
         if !busy && proven.is_some_and(|proven| proven.reaches(own.whole)) {
@@ -73,7 +73,7 @@ impl Endpoint {
                 return Ok(Step::Moved);
             }
         }
-        self.judge(lane, number, true)
+        self.conclude(lane, number, true)
     }
 
     /// Returns the shared cursors of a message; of a peer without proof only the flags count.
@@ -82,8 +82,9 @@ impl Endpoint {
         if self.terms.is_some() { view } else { Cursors { front: 0, back: 0, ..view } }
     }
 
-    /// Judges the state of a message of which no piece can be claimed; `streams`: moves a chunk.
-    pub(super) fn judge(
+    /// Ends a message of which no piece can be claimed, if all of it is there or it was given up.
+    /// `streams`: moves a chunk otherwise.
+    pub(super) fn conclude(
         &mut self,
         lane: &Lane,
         number: u32,

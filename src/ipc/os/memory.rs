@@ -37,7 +37,7 @@ pub fn sealed_memory(name: &CStr, size: usize) -> Result<Fd> {
 /// Returns the seals of a memfd; an error for any other file, which is asked nothing else: a FUSE
 /// file might never answer.
 pub(super) fn seals(fd: i32) -> Result<i32> {
-    // SAFETY: no memory of ours.
+    // SAFETY: takes numbers only; the kernel touches no memory of ours.
     unsafe { call!(SYS_fcntl, fd, libc::F_GET_SEALS) }.map(|seals: usize| seals as i32)
 }
 
@@ -57,7 +57,7 @@ pub unsafe fn find_pages(at: usize, size: usize) -> Result<()> {
         }
     }
     for page in (at..at + size).step_by(PAGE) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller has all of it mapped; a page of a fresh file can be read.
         unsafe { (page as *const u8).read_volatile() };
     }
     Ok(())
@@ -87,7 +87,7 @@ pub fn fill_with_pages(memory: &Fd, size: usize) -> Result<()> {
     const STEP: usize = 256 << 10;
     let mut from = 0;
     while from < size {
-        // SAFETY: no memory of ours.
+        // SAFETY: takes numbers only; the file grows, and no byte of it changes.
         match unsafe { call!(SYS_fallocate, memory.raw(), 0, from, STEP.min(size - from)) } {
             Err(libc::EINTR) => {}
             Err(libc::ENOSYS | libc::EPERM) => return fill_by_mapping(memory, size),
@@ -124,7 +124,7 @@ pub unsafe fn take_pages_away(at: *mut c_void, size: usize) {
 /// Maps a memfd where the kernel chooses; a child of a fork inherits the mapping.
 pub fn map_inherited(memory: &Fd, size: usize) -> Result<*mut c_void> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a fresh mapping.
+    // SAFETY: the kernel chooses free addresses, so nothing is replaced.
     unsafe { call!(SYS_mmap, 0, size, protection, libc::MAP_SHARED, memory.raw()) }
         .map(|at: usize| at as *mut c_void)
 }

@@ -7,7 +7,7 @@ use core::ffi::CStr;
 use core::mem::offset_of;
 
 pub fn unix_socket() -> Result<Fd> {
-    // SAFETY: no memory.
+    // SAFETY: takes numbers only; the kernel touches no memory of ours.
     fd(unsafe { call!(SYS_socket, libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC) })
 }
 
@@ -77,12 +77,12 @@ pub fn connect(address: &UnixAddress, end: u64) -> Result<Fd> {
 /// Gives the file of a socket that is bound next mode 0600. (The umask belongs to the whole
 /// process.)
 pub fn make_private(socket: &Fd) -> Result<()> {
-    // SAFETY: no memory.
+    // SAFETY: takes numbers only; the kernel touches no memory of ours.
     unsafe { call!(SYS_fchmod, socket.raw(), 0o600) }.map(drop::<usize>)
 }
 
 pub fn listen(socket: &Fd) -> Result<()> {
-    // SAFETY: no memory.
+    // SAFETY: takes numbers only; the kernel touches no memory of ours.
     unsafe { call!(SYS_listen, socket.raw(), 128) }.map(drop::<usize>)
 }
 
@@ -112,7 +112,7 @@ pub fn make_readable(listener: i32) {
 
 /// Returns whether a descriptor is in non-blocking mode.
 pub fn is_nonblocking(fd: i32) -> bool {
-    // SAFETY: no memory.
+    // SAFETY: takes numbers only; the kernel touches no memory of ours.
     let flags = unsafe { syscall!(SYS_fcntl, fd, libc::F_GETFL) };
     flags >= 0 && flags as i32 & libc::O_NONBLOCK != 0
 }
@@ -137,7 +137,7 @@ pub fn lock_folder(path: &[u8], end: u64) -> Option<Fd> {
     }
     let folder = open(CStr::from_bytes_until_nul(&folder).ok()?, libc::O_DIRECTORY).ok()?;
     loop {
-        // SAFETY: no memory.
+        // SAFETY: takes numbers only; the kernel touches no memory of ours.
         match unsafe { call!(SYS_flock, folder.raw(), libc::LOCK_EX | libc::LOCK_NB) } {
             Ok(_) => return Some(folder),
             Err(libc::EWOULDBLOCK | libc::EINTR) if nanoseconds() < end => {
@@ -220,7 +220,7 @@ pub fn is_listener(fd: i32) -> bool {
 /// the peer. A file that the program has put under the number is left alone.
 pub fn shut_down(socket: &Fd, how: i32) {
     if socket.is_there() {
-        // SAFETY: no memory.
+        // SAFETY: takes numbers only; the kernel touches no memory of ours.
         unsafe { syscall!(SYS_shutdown, socket.raw(), how) };
     }
 }

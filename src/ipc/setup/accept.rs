@@ -162,17 +162,17 @@ fn ring_paused() {
     }
 }
 
-/// Goes on with the greeting of this number, if it is still there.
-pub fn go_on(number: u32) {
+/// Takes the greeting of this number further, if it is still there.
+pub fn advance(number: u32) {
     if let Some(incoming) = take(|one| one.number == number) {
-        advance(incoming);
+        advance_greeting(incoming);
     }
 }
 
-/// Continues a greeting as far as possible. A client that fails is dropped: its error is not the
+/// Takes a greeting as far as possible. A client that fails is dropped: its error is not the
 /// listener's.
-fn advance(mut incoming: Incoming) {
-    match incoming.handshake.go_on() {
+fn advance_greeting(mut incoming: Incoming) {
+    match incoming.handshake.advance() {
         None => keep(incoming),
         Some(Ok(established)) => hand_over(incoming.listener, established),
         Some(Err(errno)) => {
@@ -252,7 +252,7 @@ fn begin(listener: i32, file: File, settings: Settings) -> os::Result<bool> {
     let handshake = Handshake::new(socket.raw(), settings, end, side::HOST);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     service::join();
-    advance(Incoming { listener: file, number, since: 0, handshake, socket });
+    advance_greeting(Incoming { listener: file, number, since: 0, handshake, socket });
     Ok(true)
 }
 

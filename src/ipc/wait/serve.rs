@@ -20,7 +20,7 @@ pub fn begin() {
 fn serve(keys: &[u64]) {
     for &key in keys {
         if key & GREETING != 0 && key & CONNECTION == 0 {
-            accept::go_on(key as u32);
+            accept::advance(key as u32);
         } else if key & GREETING == 0
             && key & CONNECTION != 0
             && let Ok(link) = handles::find(key as i32)

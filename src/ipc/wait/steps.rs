@@ -2,43 +2,31 @@
 
 use crate::ipc::claims::Broken;
 use crate::ipc::link::{Link, other};
-use crate::ipc::messages::{Endpoint, Hint, Role, Step};
-use crate::os::lock::Held;
+use crate::ipc::messages::{Hint, Role, Step};
 use core::sync::atomic::Ordering;
 
 impl Link {
-    /// Takes a message one step further, and does what that asks for. `None`: something was done.
-    /// Otherwise the result for its waiter, with the lock still held.
-    fn go_on<'a>(
-        &self,
-        role: Role,
-        number: u32,
-        limited: bool,
-        mut endpoint: Held<'a, Endpoint>,
-    ) -> Option<(Held<'a, Endpoint>, Result<Step, Broken>)> {
-        let (_, lane) = self.endpoint(role);
-        let (proven, peer_calls) = (self.proven(), self.peer_calls());
-        match endpoint.advance(lane, proven, peer_calls, limited, number) {
-            Ok(Step::Moved) => self.let_go(endpoint),
+    /// Takes the caller's message a step further. `Err(None)`: something was done. `Err(Some)`: there
+    /// is nothing to do until this word changes.
+    pub fn advance(&self, role: Role, number: u32, limited: bool) -> Result<isize, Option<Hint>> {
+        // Before looking: what the peer did before its end must be seen.
+        let gone = self.end_of_other();
+        let (endpoint, lane) = self.endpoint(role);
+        let (mut endpoint, proven) = (endpoint.lock(), self.proven());
+        let step = match endpoint.advance(lane, proven, self.peer_calls(), limited, number) {
+            Ok(Step::Moved) => {
+                self.let_go(endpoint);
+                return Err(None);
+            }
             Ok(Step::Copy(piece)) => {
                 drop(endpoint);
                 if let Some(proven) = proven {
                     self.copy_or_defer(proven, role, number, piece, limited);
                 }
+                return Err(None);
             }
-            step => return Some((endpoint, step)),
-        }
-        None
-    }
-
-    /// Takes the caller's message a step further. `Err(None)`: something was done. `Err(Some)`: there
-    /// is nothing to do until this word changes.
-    pub fn step(&self, role: Role, number: u32, limited: bool) -> Result<isize, Option<Hint>> {
-        // Before looking: what the peer did before its end must be seen.
-        let gone = self.end_of_other();
-        let (endpoint, lane) = self.endpoint(role);
-        let (mut endpoint, step) =
-            self.go_on(role, number, limited, endpoint.lock()).ok_or(None)?;
+            step => step,
+        };
         // Changes when our own pieces end.
         let own = Hint::of(&lane.desc(role, number).finished);
         let (alone, gone, hint) = match step {
