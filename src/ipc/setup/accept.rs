@@ -5,9 +5,11 @@
 //! another user is closed at once, before anything of it is read. Nothing here blocks but `accept`
 //! itself.
 //!
-//! While as many clients greet as may, and none of them has been silent for long, the others stay in
-//! the queue. The listener is then paused: neither calls nor event loops poll it, or they would spin.
-//! Its bell rings when a greeting ends, and once a second.
+//! While as many clients greet as may, the others stay in the queue. The listener is then paused: neither
+//! calls nor event loops poll it, or they would spin. Its bell rings when a greeting ends, and once a
+//! second. If no client gets through in a whole second, those that have been silent for as long are
+//! replaced by others. Both are counted in looks of the service thread: on a busy machine clients that
+//! do not get a CPU are no more silent than that thread.
 
 use crate::ipc::os::{self, Epoll, Fd};
 use crate::ipc::settings::Settings;
@@ -23,8 +25,9 @@ use core::sync::atomic::{AtomicU32, Ordering};
 /// Most clients that may be greeting, of all listeners, unless one can be replaced.
 const MOST: usize = 512;
 
-/// Nanoseconds of silence after which a greeting may be replaced by another client's.
-const SILENT_NS: u64 = 1_000_000_000;
+/// Looks of the service thread without a step after which a greeting may be replaced by another
+/// client's: between two of them is a second.
+const SILENT_LOOKS: u32 = 2;
 
 /// Most clients that one call which must not wait takes out of the queue.
 const AT_ONCE: usize = 32;
@@ -45,8 +48,8 @@ type File = (u64, u64);
 struct Incoming {
     listener: File,
     number: u32,
-    /// Time of its last step, of `sys::nanoseconds`.
-    since: u64,
+    /// Number of the last look before its last step.
+    look: u32,
     /// Dropped before its socket is.
     handshake: Handshake,
     socket: Fd,
@@ -55,9 +58,9 @@ struct Incoming {
 impl Incoming {
     /// Returns whether it has kept us waiting for so long that another may have its place. One that
     /// has spoken is not silent: then we are late.
-    fn is_silent(&self) -> bool {
+    fn is_silent(&self, look: u32) -> bool {
         let is_late = || os::poll([self.handshake.events()], 0).is_ok_and(|events| events != [0]);
-        sys::nanoseconds().saturating_sub(self.since) >= SILENT_NS && !is_late()
+        look.wrapping_sub(self.look) >= SILENT_LOOKS && !is_late()
     }
 }
 
@@ -89,8 +92,15 @@ struct Listening {
 
 #[derive(Default)]
 struct Backlog {
+    /// Ordered by their last step: the first has been silent for longest.
     greeting: Vec<Incoming>,
     listening: Vec<Listening>,
+    /// Looks of the service thread so far.
+    look: u32,
+    /// Set if a client has got through since the last look.
+    any_through: bool,
+    /// Set if none has got through between the last two looks, nor since.
+    is_stalled: bool,
 }
 
 impl Backlog {
@@ -113,7 +123,13 @@ impl Listening {
     }
 }
 
-static BACKLOG: Lock<Backlog> = Lock::new(Backlog { greeting: Vec::new(), listening: Vec::new() });
+static BACKLOG: Lock<Backlog> = Lock::new(Backlog {
+    greeting: Vec::new(),
+    listening: Vec::new(),
+    look: 0,
+    any_through: false,
+    is_stalled: false,
+});
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
@@ -134,15 +150,13 @@ fn take_ready(file: File) -> Option<Established> {
     Some(ready)
 }
 
-/// Returns whether another client of this listener may greet, and pauses the listener accordingly. A
-/// client that has been silent for too long makes room.
+/// Returns whether another client of this listener may greet, and pauses the listener accordingly.
+/// While no client gets through, one that has been silent for too long makes room.
 fn has_room(file: File) -> bool {
     let mut backlog = BACKLOG.lock();
-    let greeting = &mut backlog.greeting;
-    let is_full = greeting.len() >= MOST;
-    // Ordered by their last step: the first has been silent for longest.
-    let is_replaced = is_full && greeting[0].is_silent();
-    let replaced = is_replaced.then(|| greeting.remove(0));
+    let (is_full, look) = (backlog.greeting.len() >= MOST, backlog.look);
+    let is_replaced = is_full && backlog.is_stalled && backlog.greeting[0].is_silent(look);
+    let replaced = is_replaced.then(|| backlog.greeting.remove(0));
     let has_room = !is_full || is_replaced;
     if let Some(one) = backlog.find(file) {
         if one.paused && one.ready.is_empty() {
@@ -153,6 +167,13 @@ fn has_room(file: File) -> bool {
     drop(backlog);
     drop(replaced);
     has_room
+}
+
+fn note_look() {
+    let mut backlog = BACKLOG.lock();
+    backlog.look = backlog.look.wrapping_add(1);
+    backlog.is_stalled = !backlog.any_through;
+    backlog.any_through = false;
 }
 
 /// Has calls and event loops look at paused listeners.
@@ -187,13 +208,13 @@ fn advance_greeting(mut incoming: Incoming) {
 
 /// Keeps a client until its descriptor is ready.
 fn keep(mut incoming: Incoming) {
-    incoming.since = sys::nanoseconds();
     let (fd, events) = incoming.handshake.events();
     let key = GREETING | u64::from(incoming.number);
     if fd != incoming.socket.raw() {
         service::forget(incoming.socket.raw());
     }
     let mut backlog = BACKLOG.lock();
+    incoming.look = backlog.look;
     // In the list first: the service thread may hear of it at once.
     backlog.greeting.push(incoming);
     drop(backlog);
@@ -205,6 +226,7 @@ fn keep(mut incoming: Incoming) {
 /// Gives a client that has greeted to the calls that accept, and wakes them.
 fn hand_over(listener: File, established: Established) {
     let mut backlog = BACKLOG.lock();
+    (backlog.any_through, backlog.is_stalled) = (true, false);
     let Some(one) = backlog.find(listener) else { return };
     one.ready.push(established);
     sys::raise_event(one.bell.raw());
@@ -218,6 +240,7 @@ fn hand_over(listener: File, established: Established) {
 /// Drops clients that have not greeted in time, and listeners that the program has closed. Has paused
 /// listeners looked at: clients may have been silent for long enough.
 pub fn drop_late() {
+    note_look();
     ring_paused();
     while take(|one| one.handshake.milliseconds() == 0).is_some() {}
     let is_closed = |one: &mut Listening| sys::file_of(one.number) != Some(one.file);
@@ -252,7 +275,7 @@ fn begin(listener: i32, file: File, settings: Settings) -> os::Result<bool> {
     let handshake = Handshake::new(socket.raw(), settings, end, side::HOST);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     service::join();
-    advance_greeting(Incoming { listener: file, number, since: 0, handshake, socket });
+    advance_greeting(Incoming { listener: file, number, look: 0, handshake, socket });
     Ok(true)
 }
 
