@@ -54,8 +54,8 @@
 //! functions   what we stand in front of, and what the entry code of each reads
 //! os          cpus: what the machine leaves us; memory_policy: on which node the caller's new pages
 //!             come; file: what is known of an open file; brief_file: files that a call opens and
-//!             closes; mappings: as the kernel shows them; huge_pages: for fresh memory; real_time:
-//!             callers that must not wait; process: whose memory this is; sync: atomics and
+//!             closes; mappings: as the kernel shows them; huge_pages: for fresh memory; remap: of
+//!             what that has split; real_time: callers that must not wait; process: whose memory this is; sync: atomics and
 //!             sleeping; lock: one to wait for, and one that is only tried; mapped: values that
 //!             begin as zeros; lookup: finding functions of the C library; folder: where live files
 //!             are; signal_mask: which signals come to a thread; deferred: those that wait for the

@@ -104,7 +104,7 @@ fn huge_pages_take_no_more_memory_than_small_ones() {
 /// mremap, which realloc calls, needs one mapping, which a mark on a part of it would split.
 #[test]
 fn mapping_that_was_written_can_be_made_longer() {
-    for how in ["grown", "jumped", "beside"] {
+    for how in ["grown", "jumped", "beside", "touched", "in_place"] {
         assert_eq!(number(&mut plain(victim("fresh")), &[how]).unwrap_or(0), 0, "{how}");
         for cpus in ["0", "0-63"] {
             let errno = number(&mut with(cpus), &[how]).unwrap_or(0);

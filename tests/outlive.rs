@@ -118,7 +118,7 @@ const COPIES: Jump =
 const START_UP: Jump = Harmless("at start-up, or in `adma check`, before handlers are there");
 
 /// Files, or folders, in which calls take something, and what a jump leaves of it.
-const AFTER_A_JUMP: [(&str, Jump); 46] = [
+const AFTER_A_JUMP: [(&str, Jump); 47] = [
     ("backend/asynchronous/per_process.rs", Forbidden("adma_copy.3")),
     ("backend/gpu/check.rs", START_UP),
     ("backend/gpu/mod.rs", Held),
@@ -160,6 +160,7 @@ const AFTER_A_JUMP: [(&str, Jump); 46] = [
     ("os/memory_policy.rs", SHARED),
     ("os/once.rs", START_UP),
     ("os/process.rs", Harmless("a page, which the next call makes again")),
+    ("os/remap.rs", Held),
     ("os/signal_mask.rs", Harmless("the mask itself: siglongjmp sets the one of sigsetjmp")),
     ("os/sync.rs", Harmless("a tool: who takes a bit has a row")),
     ("os/sys.rs", Harmless("a filter that may be there: copies are libc's from then on")),

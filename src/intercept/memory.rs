@@ -5,6 +5,7 @@ use crate::backend::ENGINES;
 use crate::backend::libc::pass_to_kernel;
 use crate::os::huge_pages;
 use crate::os::lookup::{self, Function};
+use crate::os::remap::{self, RemapCall};
 use core::ffi::c_int;
 
 /// Passes a call of the program on to the next definition after ours. Before start-up, when an
@@ -76,8 +77,9 @@ unsafe extern "C" fn mremap(
     flags: usize,
     to: usize,
 ) -> isize {
+    let call = RemapCall { start, len, new, flags };
     // SAFETY: the program's own call, passed on.
-    huge_pages::remap(start, len, || unsafe {
+    remap::remap(&call, || unsafe {
         lookup::call(lookup::found(Function::mremap), [start, len, new, flags, to])
             .unwrap_or_else(|| pass_to_kernel(libc::SYS_mremap, [start, len, new, flags, to, 0]))
     })

@@ -182,26 +182,10 @@ pub fn collapse(start: usize, len: usize, call: impl Fn() -> i32) -> i32 {
     answer
 }
 
-/// Makes the program's call of mremap, which wants one mapping. Where it gets several, it is made once
-/// more when all have the mark that our copies leave: another thread may still copy, or memory was
-/// mapped beside what has that mark.
-pub fn remap(start: usize, len: usize, call: impl Fn() -> isize) -> isize {
-    // SAFETY: the address of this thread's errno.
-    let errno = unsafe { &mut *libc::__errno_location() };
-    let (before, mut answer, end) = (*errno, call(), start.saturating_add(len));
-    if answer == -1
-        && *errno == libc::EFAULT
-        && EVER.load(Relaxed)
-        && REQUESTS.load(Relaxed) == 0
-        && NoFilter::look().is_some()
-        && advise(start, end, libc::MADV_NOHUGEPAGE)
-    {
-        answer = call();
-        if answer != -1 {
-            *errno = before;
-        }
-    }
-    answer
+/// Gives a range the mark that our copies leave, so that what it has split becomes one mapping again.
+/// False: we have marked nothing, or the program has marks of its own.
+pub fn mark_alike(start: usize, end: usize) -> bool {
+    EVER.load(Relaxed) && REQUESTS.load(Relaxed) == 0 && advise(start, end, libc::MADV_NOHUGEPAGE)
 }
 
 fn advise(start: usize, end: usize, advice: i32) -> bool {

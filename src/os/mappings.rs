@@ -90,6 +90,8 @@ pub struct Around {
     pub below: Option<Range>,
     pub this: Range,
     pub above: Option<Range>,
+    /// Set if `this` can be read and written, and not executed.
+    pub is_plain: bool,
 }
 
 impl Around {
@@ -108,11 +110,11 @@ impl Around {
                 // Not known to this kernel, or refused by a seccomp filter.
                 Err(libc::ENOTTY | libc::ENOSYS | libc::EPERM) => SHOWS_LIST.store(true, Relaxed),
                 found => {
-                    let this = found.ok()??;
-                    let at = |address: usize| query(fd, address).ok().flatten();
+                    let (this, is_plain) = found.ok()??;
+                    let at = |address: usize| Some(query(fd, address).ok()??.0);
                     let below = at(this.0.wrapping_sub(1)).filter(|below| below.1 == this.0);
                     let above = at(this.1).filter(|above| above.0 == this.1);
-                    return Some(Self { below, this, above });
+                    return Some(Self { below, this, above, is_plain });
                 }
             }
         }
@@ -120,9 +122,12 @@ impl Around {
     }
 }
 
-/// Queries one mapping (PROCMAP_QUERY of linux/fs.h); an error is an errno.
-fn query(fd: i32, address: usize) -> Result<Option<Range>, i32> {
+/// Queries one mapping (PROCMAP_QUERY of linux/fs.h), and whether it is plain; an error is an errno.
+fn query(fd: i32, address: usize) -> Result<Option<(Range, bool)>, i32> {
     const PROCMAP_QUERY: usize = 0xc068_6611;
+    const READABLE: u64 = 1;
+    const WRITABLE: u64 = 2;
+    const EXECUTABLE: u64 = 4;
     const SHARED: u64 = 8;
     #[repr(C)]
     struct Query {
@@ -144,7 +149,9 @@ fn query(fd: i32, address: usize) -> Result<Option<Range>, i32> {
     match unsafe { syscall!(SYS_ioctl, fd, PROCMAP_QUERY, &raw mut asked) } {
         0 => {
             let suits = asked.inode == 0 && asked.flags & SHARED == 0;
-            Ok(suits.then_some((asked.start as usize, asked.end as usize)))
+            let rights = asked.flags & (READABLE | WRITABLE | EXECUTABLE);
+            let range = (asked.start as usize, asked.end as usize);
+            Ok(suits.then_some((range, rights == READABLE | WRITABLE)))
         }
         error => Err(-(error as i32)),
     }
@@ -172,7 +179,7 @@ fn in_list(fd: i32, address: usize) -> Option<Around> {
             }
             let shown = parse_line(&line[..filled]);
             filled = 0;
-            let Some((start, end, suits)) = shown else { continue };
+            let Some((start, end, suits, is_plain)) = shown else { continue };
             if let Some(found) = found {
                 let above = Some((start, end)).filter(|above| suits && above.0 == found.this.1);
                 return Some(Around { above, ..found });
@@ -182,7 +189,7 @@ fn in_list(fd: i32, address: usize) -> Option<Around> {
                     return None;
                 }
                 let below = last.filter(|last| last.1 == start);
-                found = Some(Around { below, this: (start, end), above: None });
+                found = Some(Around { below, this: (start, end), above: None, is_plain });
             }
             last = suits.then_some((start, end));
         }
@@ -190,14 +197,14 @@ fn in_list(fd: i32, address: usize) -> Option<Around> {
     found
 }
 
-/// Parses start, end, and whether it is private and anonymous.
-fn parse_line(line: &[u8]) -> Option<(usize, usize, bool)> {
+/// Parses start, end, whether it is private and anonymous, and whether it is plain.
+fn parse_line(line: &[u8]) -> Option<(usize, usize, bool, bool)> {
     let hex = |text: &[u8]| usize::from_str_radix(core::str::from_utf8(text).ok()?, 16).ok();
     let mut words = line.split(|&byte| byte == b' ');
     let mut ends = words.next()?.split(|&byte| byte == b'-');
     let (start, end) = (hex(ends.next()?)?, hex(ends.next()?)?);
     let (rights, inode) = (words.next()?, words.nth(2)?);
-    Some((start, end, rights.ends_with(b"p") && inode == b"0"))
+    Some((start, end, rights.ends_with(b"p") && inode == b"0", rights.starts_with(b"rw-")))
 }
 
 #[cfg(test)]
@@ -225,6 +232,8 @@ mod tests {
             assert_eq!(found.is_some(), is_private);
             if let Some(found) = found {
                 assert_eq!(found.this, (private, private + len));
+                assert!(found.is_plain);
+                assert!(!Around::look(private - 1, &held).unwrap().is_plain);
                 assert_eq!(found.below.unwrap().1, private);
                 assert_eq!(found.above.unwrap().0, private + len);
             }

@@ -16,6 +16,7 @@ pub mod memory_policy;
 pub mod once;
 pub mod process;
 pub mod real_time;
+pub mod remap;
 pub mod signal_mask;
 pub mod standard_error;
 pub mod sync;

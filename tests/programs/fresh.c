@@ -15,6 +15,8 @@
  *   grown            0, or why the mapping cannot be made longer
  *   jumped           like grown, after a fault in the source whose handler has jumped out of the copy
  *   beside           like grown, together with memory that was mapped behind it since
+ *   touched          like beside, after that memory was touched as well; and with all bytes
+ *   in_place         like touched, where there is room behind it, and it must not move
  *   collapsed        0, or why the kernel does not make huge pages of it (MADV_COLLAPSE)
  *   threaded         nothing, of copies in a program with two threads and in its child, which has other
  *                    mappings, and when all numbers of descriptors were closed
@@ -68,7 +70,7 @@ static void mappings(void)
 }
 
 enum { HUGE, ASKED_FOR_SMALL, ASKED_FOR_HUGE, ASKED_MEANWHILE, TOLD_SMALL, RESIDENT, SPARSE, GROWN,
-       COLLAPSED, JUMPED, BESIDE };
+       COLLAPSED, JUMPED, BESIDE, TOUCHED, IN_PLACE };
 enum { ASKED_BY_NUMBER = -5, READ_INTO, TOLD_ONCE, SPLIT, EXHAUSTED }; /* print what `HUGE` does */
 
 static char *locked_page, *second_half;
@@ -107,7 +109,27 @@ static long grow_after_copy(void)
         MUST(!mprotect(to + SIZE, SIZE, PROT_READ | PROT_WRITE));
         size = 2 * SIZE;
     }
-    return mremap(to, size, 3 * SIZE, MREMAP_MAYMOVE) == MAP_FAILED ? errno : 0;
+    if (scene_how >= TOUCHED)
+        fill(to + SIZE, SIZE, 5);
+    if (scene_how == IN_PLACE)
+        munmap(to + size, SIZE);
+    errno = 4711;
+    char *moved = mremap(to, size, 3 * SIZE, scene_how == IN_PLACE ? 0 : MREMAP_MAYMOVE);
+    if (moved == MAP_FAILED)
+        return errno;
+    if (errno != 4711 || (scene_how == IN_PLACE && moved != to))
+        wrong("errno %d, %p became %p", errno, to, moved);
+    if (scene_how >= TOUCHED) {
+        if (memcmp(moved, from, SIZE))
+            wrong("other bytes");
+        check(moved + SIZE, SIZE, 5, "moved memory");
+        for (size_t i = 0; i < SIZE; i += 4096)
+            if (moved[2 * SIZE + i]++)
+                wrong("byte %zu of the new memory is not zero", i);
+        if (mremap(moved, 3 * SIZE, SIZE, 0) != moved || memcmp(moved, from, SIZE))
+            wrong("it cannot be made shorter: %s", strerror(errno));
+    }
+    return 0;
 }
 
 /* Returns the growth of the program, in KiB, by a copy to an offset into a new mapping. */
@@ -233,4 +255,5 @@ SCENES((void)0, {"huge", pages, HUGE}, {"asked_for_small", pages, ASKED_FOR_SMAL
        {"split", pages, SPLIT}, {"exhausted", pages, EXHAUSTED},
        {"resident", pages, RESIDENT}, {"sparse", pages, SPARSE}, {"grown", pages, GROWN},
        {"jumped", pages, JUMPED}, {"beside", pages, BESIDE},
+       {"touched", pages, TOUCHED}, {"in_place", pages, IN_PLACE},
        {"collapsed", pages, COLLAPSED}, {"mappings", mappings}, {"threaded", threaded})

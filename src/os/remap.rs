@@ -1,0 +1,139 @@
+//! The program's mremap, of memory of which our marks (`huge_pages`) have made several mappings.
+//!
+//! The kernel makes one mapping longer and answers EFAULT for several. Two neighbours that differ in
+//! their mark become one when they get the same mark, unless each was touched before that. This
+//! happens to memory that is mapped beside what has the mark, and to memory that another thread maps
+//! just while the mark is made. Then the steps of the kernel are made here:
+//!
+//! ```text
+//! in place   new memory is mapped behind it, if there is room
+//! by a move  room for all of it is mapped; each part is moved there, which copies no byte
+//! ```
+
+use super::brief_file;
+use super::huge_pages;
+use super::mappings::{self, Around};
+use super::signal_mask::SignalsHeld;
+use super::sys::{NoFilter, NoNewFilter, SysResult, syscall};
+use core::arch::asm;
+
+const PAGE: usize = 4096;
+
+/// Most mappings of a process in which parts are moved: the kernel refuses calls from 65,530 on by
+/// default, and a move must not end half way.
+const MOST_MAPPINGS: u32 = 32 << 10;
+
+/// Most parts: each copy that meets a neighbour makes one.
+const MOST_PARTS: usize = 64;
+
+/// Arguments of the program, lengths as it has given them.
+#[derive(Clone, Copy, Debug)]
+pub struct RemapCall {
+    pub start: usize,
+    pub len: usize,
+    pub new: usize,
+    pub flags: usize,
+}
+
+/// Makes the program's call by `pass_on`, which answers like mremap. If it is refused because of our
+/// marks, it is made again with one mark for all, and then by parts.
+pub fn remap(call: &RemapCall, pass_on: impl Fn() -> isize) -> isize {
+    // SAFETY: the address of this thread's errno.
+    let errno = unsafe { &mut *libc::__errno_location() };
+    let (before, mut answer, end) = (*errno, pass_on(), call.start.saturating_add(call.len));
+    let is_refused = |answer: isize, errno: i32| answer == -1 && errno == libc::EFAULT;
+    if !is_refused(answer, *errno)
+        || NoFilter::look().is_none()
+        || !huge_pages::mark_alike(call.start, end)
+    {
+        return answer;
+    }
+    answer = pass_on();
+    if is_refused(answer, *errno) {
+        match by_parts(call) {
+            Ok(at) => answer = at as isize,
+            Err(why) => *errno = why,
+        }
+    }
+    if answer != -1 {
+        *errno = before;
+    }
+    answer
+}
+
+/// Returns the new address, or an errno. After an error nothing has changed.
+fn by_parts(call: &RemapCall) -> Result<usize, i32> {
+    let may_move = call.flags == libc::MREMAP_MAYMOVE as usize;
+    let pages = |len: usize| len.checked_next_multiple_of(PAGE).ok_or(libc::EFAULT);
+    let (len, new) = (pages(call.len)?, pages(call.new)?);
+    if !(may_move || call.flags == 0) || !call.start.is_multiple_of(PAGE) || new <= len {
+        return Err(libc::EFAULT);
+    }
+    let (start, end) = (call.start, call.start.checked_add(len).ok_or(libc::EFAULT)?);
+    // A handler that jumped out would leave one half here and one there.
+    let held = SignalsHeld::all().ok_or(libc::EFAULT)?;
+    let count =
+        NoNewFilter::look().and_then(|allowed| brief_file::count_lines(mappings::LIST, allowed));
+    if !are_alike(start, end, &held) || count.is_none_or(|count| count > MOST_MAPPINGS) {
+        return Err(libc::EFAULT);
+    }
+    match map(end, new - len, libc::MAP_FIXED_NOREPLACE) {
+        behind if behind == end as isize => return Ok(start),
+        // Kernels before 4.17 take the address for a hint.
+        // SAFETY: just mapped, and known to no other thread.
+        behind @ 0.. => unsafe { _ = syscall!(SYS_munmap, behind, new - len) },
+        _ => {}
+    }
+    if !may_move {
+        return Err(libc::ENOMEM);
+    }
+    let to = usize::try_from(map(0, new, 0)).map_err(|_| libc::ENOMEM)?;
+    let mut at = start;
+    while at < end {
+        let part_end = Around::look(at, &held).map_or(end, |around| around.this.1.min(end));
+        // SAFETY: parts of the program's memory that it has asked to move, and of the room for it.
+        unsafe { move_part(at, part_end - at, to + (at - start)) };
+        at = part_end;
+    }
+    Ok(to)
+}
+
+/// Returns whether a range consists of private anonymous memory that can be read and written.
+fn are_alike(start: usize, end: usize, held: &SignalsHeld) -> bool {
+    let mut at = start;
+    for _ in 0..MOST_PARTS {
+        match Around::look(at, held) {
+            Some(around) if around.is_plain => at = around.this.1,
+            _ => return false,
+        }
+        if at >= end {
+            return true;
+        }
+    }
+    false
+}
+
+fn map(at: usize, len: usize, flags: i32) -> SysResult {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a fresh mapping; with `MAP_FIXED`, over what `move_part` has there.
+    unsafe { syscall!(SYS_mmap, at, len, protection, flags, usize::MAX) }
+}
+
+/// Moves one mapping, or a part of one. Where the kernel has no memory for that, copies its bytes.
+///
+/// # Safety
+/// `to` is unused memory of ours, and the program gives `from` up.
+unsafe fn move_part(from: usize, len: usize, to: usize) {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: the caller's ranges, which do not overlap.
+    unsafe {
+        if syscall!(SYS_mremap, from, len, len, flags, to) == to as isize {
+            return;
+        }
+        map(to, len, libc::MAP_FIXED); // the refused call may have unmapped it
+        asm!("rep movsb", inout("rcx") len => _, inout("rsi") from => _, inout("rdi") to => _,
+             options(nostack, preserves_flags));
+        syscall!(SYS_munmap, from, len);
+    }
+}
