@@ -182,6 +182,17 @@ static struct range *range_of(const void *at, size_t len)
     return found;
 }
 
+static bool is_registered_in_part(const char *at, size_t len)
+{
+    bool is_in_part = false;
+    pthread_mutex_lock(&lock);
+    for (struct range *range = ranges; range < ranges + RANGES; range++)
+        if (range->len && at < range->start + range->len && range->start < at + len)
+            is_in_part = true;
+    pthread_mutex_unlock(&lock);
+    return is_in_part;
+}
+
 /* ---- copies ------------------------------------------------------------------------------- */
 
 /* The driver's own way: registered memory when its turn comes, other memory before it returns. */
@@ -196,6 +207,8 @@ static int copy(void *dst, const void *src, size_t len, int direction, void *han
     if (stream->captured)
         return CAPTURING;
     struct range *range = range_of(up ? src : dst, len);
+    if (!range && is_registered_in_part(up ? src : dst, len))
+        return INVALID_VALUE;
     struct operation op = { .kind = COPY, .len = len, .range = range };
     __atomic_fetch_add(range ? &counts.pinned : &counts.pageable, len, __ATOMIC_RELAXED);
     op.dst = up ? reach(dst) : dst;

@@ -206,22 +206,30 @@ impl Engine {
         true
     }
 
-    /// Holds what is registered by us of memory that the program's own call to the card uses: the driver
-    /// takes it for pinned, and returns before it has read or written it. `None`: there is no such memory.
+    /// Holds our registration of memory that the program's own call to the card uses: the driver takes it
+    /// for pinned, and returns before it has read or written it. Of memory that is registered in part,
+    /// which the driver refuses, registrations are dropped. `None`: nothing of it is registered by us.
     pub fn hold(&self, start: usize, len: usize) -> Option<Hold<'_>> {
         let end = start.saturating_add(len);
-        while self.is_up() && !self.is_service_thread() && self.registrations.touches(start, end) {
-            if let Some(hold) = self.registrations.hold(start, end) {
-                return (!hold.is_empty()).then_some(hold);
+        for _ in 0..4 {
+            if !self.touches(start, len) {
+                break;
             }
-            self.ring();
-            sys::sleep(100_000);
+            if let Some(hold) = self.registrations.hold(start, end) {
+                return Some(hold);
+            }
+            self.let_go(start, len);
         }
         None
     }
 
-    /// Returns whether the card reaches all of a range that the program copies to it or from it, and
-    /// has it registered if that comes again.
+    /// Returns whether some of a range is registered by us.
+    pub fn touches(&self, start: usize, len: usize) -> bool {
+        self.is_up() && self.registrations.touches(start, start.saturating_add(len))
+    }
+
+    /// Returns whether the card reaches a range that the program copies to it or from it, and has it
+    /// registered if that comes again.
     pub fn reaches(&self, start: usize, len: usize) -> bool {
         match self.state.load(Acquire) {
             state::READY => {}
@@ -232,7 +240,8 @@ impl Engine {
             _ => return false,
         }
         let missing = self.registrations.covers(start, len, sys::ticks()).err();
-        missing.inspect(|&at| self.miss(at, start, len)).is_none()
+        missing.inspect(|&at| self.miss(at, start, len));
+        self.registrations.has_whole(start, start.saturating_add(len))
     }
 
     /// Returns whether this is the service thread: a copy of the driver's would wait for itself.

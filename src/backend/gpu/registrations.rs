@@ -72,23 +72,12 @@ impl Registration {
     }
 }
 
-/// Registrations that are not dropped while it exists, one bit each.
-pub struct Hold<'a> {
-    registrations: &'a Registrations,
-    held: [u64; MOST / 64],
-}
-
-impl Hold<'_> {
-    pub fn is_empty(&self) -> bool {
-        self.held == [0; MOST / 64]
-    }
-}
+/// A registration that is not dropped while this exists.
+pub struct Hold<'a>(&'a Registration);
 
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
-        for index in (0..MOST).filter(|index| self.held[index / 64] >> (index % 64) & 1 == 1) {
-            self.registrations.get(index).holders.fetch_sub(1, SeqCst);
-        }
+        self.0.holders.fetch_sub(1, SeqCst);
     }
 }
 
@@ -162,18 +151,19 @@ impl Registrations {
         self.used().any(|registration| registration.overlaps(start, end))
     }
 
-    /// Holds all registrations in a range. `None`: one of them is being made or dropped.
+    /// Returns whether one live registration holds a whole range.
+    pub fn has_whole(&self, start: usize, end: usize) -> bool {
+        self.find(start).is_some_and(|index| self.registrations[index].end() >= end)
+    }
+
+    /// Holds the registration of a range. `None`: no live one holds the whole of it.
     pub fn hold(&self, start: usize, end: usize) -> Option<Hold<'_>> {
-        let mut hold = Hold { registrations: self, held: [0; MOST / 64] };
-        for (index, registration) in self.all().filter(|(_, one)| one.overlaps(start, end)) {
-            registration.holders.fetch_add(1, SeqCst);
-            hold.held[index / 64] |= 1 << (index % 64);
-            // The service thread retires a registration first, then looks for holders.
-            if registration.state.load(SeqCst) != state::LIVE {
-                return None;
-            }
-        }
-        Some(hold)
+        let registration = &self.registrations[self.find(start)?];
+        registration.holders.fetch_add(1, SeqCst);
+        let hold = Hold(registration);
+        // The service thread retires a registration first, then looks for holders.
+        let is_live = registration.state.load(SeqCst) == state::LIVE;
+        (is_live && registration.start() <= start && end <= registration.end()).then_some(hold)
     }
 
     /// Returns the lowest address in `at..end` at which a registration begins, or `end`.
@@ -266,17 +256,17 @@ mod tests {
     }
 
     #[test]
-    fn held_registration_is_held_until_the_end_and_one_that_goes_is_not_held() {
+    fn registration_of_a_whole_range_is_held_and_one_that_goes_is_not() {
         let registrations = with(&[(4 * MIB, 8 * MIB), (8 * MIB, 9 * MIB)]);
         let is_held = |index: usize| registrations.get(index).is_held();
         let hold = registrations.hold(7 * MIB, 8 * MIB).unwrap();
-        assert!(!hold.is_empty() && is_held(0) && !is_held(1));
-        registrations.retire(1);
-        assert!(registrations.hold(7 * MIB, 9 * MIB).is_none());
-        assert!(is_held(0) && !is_held(1), "what was held before the refusal is let go");
+        assert!(is_held(0) && !is_held(1));
+        assert!(registrations.hold(7 * MIB, 9 * MIB).is_none(), "two registrations");
+        assert!(registrations.hold(9 * MIB, 10 * MIB).is_none());
         drop(hold);
         assert!(!is_held(0));
-        assert!(registrations.hold(9 * MIB, 10 * MIB).unwrap().is_empty());
+        registrations.retire(0);
+        assert!(registrations.hold(7 * MIB, 8 * MIB).is_none() && !is_held(0));
     }
 
     #[test]

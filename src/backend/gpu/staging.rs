@@ -227,7 +227,8 @@ impl<'a> CardCopy<'a> {
         };
         let (card, host) = if is_to_card { (call.dst, call.src) } else { (call.src, call.dst) };
         let is_registered = GPU.reaches(host, call.len);
-        ((is_registered || is_pageable(host)) && is_card(card))
+        // Memory that we have registered in part is for the program what it was before.
+        ((GPU.touches(host, call.len) || is_pageable(host)) && is_card(card))
             .then_some(Self { call, driver, here, is_to_card, is_registered })
     }
 
