@@ -6,10 +6,11 @@ use super::engine::EngineKind;
 use super::operation::{Kind, Operation};
 use crate::backend::Refused;
 use crate::backend::gpu::staging::{self, CARD_FROM, CardCall, CardCopy};
-use crate::backend::threads::{Seen, ShareOptions};
+use crate::backend::threads::{Cost, Seen, ShareOptions};
 use crate::config::Config;
 use crate::functions::CARD;
 use crate::os::huge_pages::Region;
+use crate::os::sys;
 use crate::stats::Fallback;
 use core::sync::atomic::Ordering;
 
@@ -24,7 +25,10 @@ impl Dispatcher {
         // SAFETY: the caller's promise.
         unsafe {
             match copy {
-                Some((config, copy)) => self.dispatch(config, &copy, 0, call.site).1,
+                Some((config, copy)) if !self.learns(config) || staging::pays(call.len) => {
+                    self.dispatch(config, &copy, 0, call.site).1
+                }
+                Some((_, copy)) => self.time_next(&copy),
                 None => call.pass_on(),
             }
         }
@@ -34,8 +38,21 @@ impl Dispatcher {
         config.ops >> CARD & 1 == 1
             && len >= self.entry_min(config, CARD_FROM)
             && !self.closed.load(Ordering::Relaxed)
-            && (!self.learns(config) || staging::pays(len))
             && matches!(self.ready(config, len), Ok(EngineKind::Threads(_)))
+    }
+
+    /// Passes a copy on, and notes what the driver's own way has taken: where staging is known to be
+    /// better, that way is not tried again.
+    unsafe fn time_next(&self, copy: &CardCopy) -> isize {
+        let begun = sys::ticks();
+        // SAFETY: the program's own call.
+        let answer = unsafe { copy.call.pass_on() };
+        if copy.is_whole(answer) {
+            let (bytes, ticks) = (copy.len(), sys::ticks().wrapping_sub(begun));
+            let cell = self.learner(copy.kind()).base(copy.call.site, bytes);
+            cell.note_look(Cost { bytes, ticks });
+        }
+        answer
     }
 }
 
