@@ -22,6 +22,10 @@ TO_CARD, FROM_CARD = 1, 2
 # Bytes that one turn copies at least, and of the file that is loaded.
 TURN = 256 << 20
 FILE = 4 << 30
+# MiB of tensors.
+SIZES = 16, 64, 256, 1024
+# Seconds in which PyTorch's threads spin on all CPUs after an operation that they have shared.
+SPINNING = 0.05
 
 
 def cpu_time():
@@ -93,8 +97,13 @@ def jobs_of_child(folder):
             loss.backward()
             optimizer.step()
 
-    def fresh(mib):
-        return lambda: (whole[: mib << 18].clone(), lambda tensor: tensor.to("cuda"))
+    def fresh(mib, pause):
+        def make():
+            tensor = whole[: mib << 18].clone()
+            time.sleep(pause)
+            return tensor, lambda tensor: tensor.to("cuda")
+
+        return make
 
     def back(mib):
         return lambda: (whole[: mib << 18].cuda(), lambda tensor: tensor.cpu())
@@ -103,8 +112,9 @@ def jobs_of_child(folder):
         return lambda: (None, lambda _: work())
 
     return torch.cuda.synchronize, {
-        **{f"tensor.to('cuda'), {mib} MiB": fresh(mib) for mib in (16, 64, 256, 1024)},
-        **{f"tensor.cpu(), {mib} MiB": back(mib) for mib in (16, 64, 256, 1024)},
+        **{f"tensor.to('cuda'), {mib} MiB": fresh(mib, SPINNING) for mib in SIZES},
+        **{f"the same after clone(), {mib} MiB": fresh(mib, 0) for mib in SIZES},
+        **{f"tensor.cpu(), {mib} MiB": back(mib) for mib in SIZES},
         "torch.load to the card, 4 GiB": only(lambda: torch.load(file + ".pt", map_location="cuda")),
         "the same with mmap=True": only(lambda: torch.load(file + ".pt", map_location="cuda", mmap=True)),
         "safetensors.load_file to the card": only(lambda: load_file(file + ".safetensors", device="cuda")),
