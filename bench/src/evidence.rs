@@ -106,7 +106,7 @@ pub fn page(options: &Options) {
         let all: Vec<Results> = all.into_iter().map(|(_, results)| results).collect();
         page::write(&folder, &all)
     }));
-    println!("{}", folder.join("index.html").display());
+    println!("{}", folder.join(page::FILE).display());
 }
 
 fn folder(options: &Options) -> PathBuf {

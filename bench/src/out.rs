@@ -97,20 +97,18 @@ pub fn time(ns: f64) -> String {
     }
 }
 
-/// A table whose columns are as wide as needed; the first column is aligned left, the others right.
-/// A short row ends in a remark, which may have any length.
+/// A table that is printed whole or row by row, as `adma_report::text` writes it. A short row ends in
+/// a remark, which may have any length.
 pub struct Table {
-    rows: Vec<Vec<String>>,
-    /// Least widths of columns.
-    least: Vec<usize>,
-    /// Rows that are printed already.
+    table: adma_report::Table,
+    /// Lines that are printed already.
     printed: usize,
 }
 
 impl Table {
     pub fn new<S: Into<String>>(head: impl IntoIterator<Item = S>) -> Self {
-        let head = head.into_iter().map(Into::into).collect();
-        Table { rows: vec![head], least: Vec::new(), printed: 0 }
+        let titles = head.into_iter().map(Into::into);
+        Table { table: adma_report::Table::new("", titles, Vec::new()), printed: 0 }
     }
 
     /// Makes a table; columns of the head are separated by `|`.
@@ -120,7 +118,8 @@ impl Table {
 
     /// Sets the widths of a table that is printed row by row to those of these cells.
     pub fn with_widths_of(mut self, cells: &str) -> Self {
-        self.least = cells.split('|').map(|cell| cell.chars().count()).collect();
+        let widths: Vec<usize> = cells.split('|').map(|cell| cell.chars().count()).collect();
+        self.table = self.table.with_widths(&widths);
         self
     }
 
@@ -129,11 +128,11 @@ impl Table {
         for line in self.text().lines().skip(self.printed) {
             println!("{line}");
         }
-        self.printed = self.rows.len();
+        self.printed = self.table.rows.len() + 1;
     }
 
     pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
-        self.rows.push(cells.into_iter().map(Into::into).collect());
+        self.table.rows.push(adma_report::Row::new(cells.into_iter().map(Into::into)));
     }
 
     pub fn print(&self) {
@@ -141,30 +140,7 @@ impl Table {
     }
 
     pub fn text(&self) -> String {
-        let mut text = String::new();
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let remark =
-            |row: &[String], column| column > 0 && row.len() < columns && column + 1 == row.len();
-        let width = |column: usize| {
-            let rows = self.rows.iter().filter(|row| !remark(row, column));
-            let cells = rows.filter_map(|row| row.get(column));
-            let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
-            widest.max(self.least.get(column).copied().unwrap_or(0))
-        };
-        let widths: Vec<usize> = (0..columns).map(width).collect();
-        for row in &self.rows {
-            let mut line = String::new();
-            for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-                if column == 0 || remark(row, column) {
-                    line += &format!("  {cell:<width$}");
-                } else {
-                    line += &format!("  {cell:>width$}");
-                }
-            }
-            text += line.trim_end();
-            text.push('\n');
-        }
-        text
+        adma_report::text::table(&self.table)
     }
 }
 

@@ -48,9 +48,13 @@ impl Document {
 }
 
 impl Section {
-    /// Returns the tables that have rows; a section without one is not shown.
+    /// Returns the tables that have rows.
     fn shown(&self) -> Vec<&Table> {
         self.tables.iter().filter(|table| !table.rows.is_empty()).collect()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.shown().is_empty() && self.pictures.is_empty() && self.verbatim.is_empty()
     }
 }
 

@@ -6,6 +6,7 @@
 //! text        for terminals
 //! html        a page for browsers, by templates/page.html
 //! json        for programs
+//! markdown    a page that code hosts show
 //! metrics     for Prometheus
 //! ```
 //!
@@ -17,6 +18,7 @@
 
 pub mod html;
 pub mod json;
+pub mod markdown;
 pub mod metrics;
 pub mod text;
 pub mod units;
@@ -26,6 +28,11 @@ mod value;
 mod tests;
 
 pub use value::Value;
+
+use std::borrow::Cow;
+
+/// Words of ours, mostly known when the tool was built.
+pub type Words = Cow<'static, str>;
 
 /// A form in which documents are written.
 pub trait Format {
@@ -67,7 +74,7 @@ pub struct Parts {
 
 pub struct Part {
     pub summary: String,
-    /// Its program or file.
+    /// Its program or file; may be empty.
     pub path: String,
     pub about: Vec<String>,
     pub sections: Vec<Section>,
@@ -78,11 +85,22 @@ pub struct Part {
 pub struct Section {
     /// Anchor on a page; may be empty.
     pub id: &'static str,
-    pub title: &'static str,
+    pub title: Words,
     /// How to read it.
-    pub about: &'static str,
+    pub about: Words,
     pub timeline: Option<Timeline>,
+    pub pictures: Vec<Picture>,
     pub tables: Vec<Table>,
+    /// Output of a program, line by line.
+    pub verbatim: String,
+}
+
+/// A drawing of ours, which no format escapes.
+pub struct Picture {
+    pub svg: String,
+    /// Name of its file, for formats that cannot hold it.
+    pub file: String,
+    pub title: Words,
 }
 
 /// Values over time, one stack for each step.
@@ -104,8 +122,13 @@ pub struct Table {
 
 impl Table {
     /// Returns a table for people; columns have these titles.
-    pub fn new(caption: impl Into<String>, titles: &[&'static str], rows: Vec<Row>) -> Self {
-        let columns = titles.iter().map(|title| Column::new(title)).collect();
+    pub fn new<T: Into<Words>>(
+        caption: impl Into<String>,
+        titles: impl IntoIterator<Item = T>,
+        rows: Vec<Row>,
+    ) -> Self {
+        let column = |title: T| Column { title: title.into(), ..Column::default() };
+        let columns = titles.into_iter().map(column).collect();
         Self { caption: caption.into(), columns, rows, ..Self::default() }
     }
 
@@ -114,13 +137,20 @@ impl Table {
         self.columns.iter_mut().zip(widths).for_each(|(column, width)| column.width = *width);
         self
     }
+
+    /// Returns the columns that people see.
+    fn shown_columns(&self) -> Vec<usize> {
+        let is_for_people = self.columns.iter().all(|column| column.key.is_empty());
+        let is_shown = |at: &usize| is_for_people || !self.columns[*at].title.is_empty();
+        (0..self.columns.len()).filter(is_shown).collect()
+    }
 }
 
 /// A column: which formats show it, and how.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub struct Column {
     /// For people; empty: not shown to them, unless no column has a title.
-    pub title: &'static str,
+    pub title: Words,
     /// Key for programs; empty: not for programs.
     pub key: &'static str,
     /// Name of the label that it is for all metrics of its row; empty: none.
@@ -135,33 +165,46 @@ pub struct Column {
 
 impl Column {
     pub const fn new(title: &'static str) -> Self {
-        Self { title, key: "", label: "", metrics: &[], width: 0, longest: 0, is_left: false }
+        Self {
+            title: Cow::Borrowed(title),
+            key: "",
+            label: "",
+            metrics: &[],
+            width: 0,
+            longest: 0,
+            is_left: false,
+        }
     }
 
     /// Returns a column for programs only.
     pub const fn keyed(key: &'static str) -> Self {
-        Self { key, ..Self::new("") }
+        Self::new("").key(key)
     }
 
     /// Cuts longer texts off, in text.
-    pub const fn cut(self, longest: usize) -> Self {
-        Self { longest, ..self }
+    pub const fn cut(mut self, longest: usize) -> Self {
+        self.longest = longest;
+        self
     }
 
-    pub const fn left(self) -> Self {
-        Self { is_left: true, ..self }
+    pub const fn left(mut self) -> Self {
+        self.is_left = true;
+        self
     }
 
-    pub const fn key(self, key: &'static str) -> Self {
-        Self { key, ..self }
+    pub const fn key(mut self, key: &'static str) -> Self {
+        self.key = key;
+        self
     }
 
-    pub const fn label(self, label: &'static str) -> Self {
-        Self { label, ..self }
+    pub const fn label(mut self, label: &'static str) -> Self {
+        self.label = label;
+        self
     }
 
-    pub const fn metrics(self, metrics: &'static [Metric]) -> Self {
-        Self { metrics, ..self }
+    pub const fn metrics(mut self, metrics: &'static [Metric]) -> Self {
+        self.metrics = metrics;
+        self
     }
 }
 

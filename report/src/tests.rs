@@ -51,7 +51,8 @@ fn sample() -> Document {
         Value::List(vec![Value::Count(1), "two".into()]),
     ];
     let units = units.map(|value| Row::new([format!("{value:?}").into(), value])).into();
-    let section = |id, tables| Section { id, title: "Sizes", about: "Large > small.", ..tables };
+    let section =
+        |id, rest| Section { id, title: "Sizes".into(), about: "Large > small.".into(), ..rest };
     Document {
         name: "x <script>".to_owned(),
         verdicts: vec!["it helped".to_owned(), "took 1 s".to_owned()],
@@ -68,7 +69,7 @@ fn sample() -> Document {
                         seconds: 2.0,
                         steps: vec![vec![(3.0, Shade::Libc), (1.0, Shade::Caller)], vec![]],
                     }),
-                    tables: vec![Table::new("Units", &["unit", "value"], units)],
+                    tables: vec![Table::new("Units", ["unit", "value"], units)],
                     ..Section::default()
                 },
             ),
@@ -80,7 +81,15 @@ fn sample() -> Document {
                 summary: "a".to_owned(),
                 path: "/bin/a".to_owned(),
                 about: vec!["threads".into(), "ran 1 s".into()],
-                sections: Vec::new(),
+                sections: vec![Section {
+                    pictures: vec![Picture {
+                        svg: "<svg></svg>".to_owned(),
+                        file: "a.svg".to_owned(),
+                        title: "A | B".into(),
+                    }],
+                    verbatim: "1 < 2\n```\n".to_owned(),
+                    ..Section::default()
+                }],
             }],
             others: Some("One more.".to_owned()),
         },
@@ -91,10 +100,11 @@ fn sample() -> Document {
 
 #[test]
 fn sample_in_every_format_is_as_it_was() {
-    let formats: [(&str, &dyn Format); 4] = [
+    let formats: [(&str, &dyn Format); 5] = [
         ("sample.txt", &text::Text),
         ("sample.html", &html::Html),
         ("sample.json", &json::Json),
+        ("sample.md", &markdown::Markdown),
         ("sample.prom", &metrics::Metrics),
     ];
     for (name, format) in formats {

@@ -17,6 +17,7 @@ impl Format for Text {
         }
         for section in &document.sections {
             section.tables.iter().for_each(|table| out += &self::table(table));
+            out += &section.verbatim;
         }
         // Without a first line, the titles of the first table are that.
         if document.about.is_empty() && out.starts_with("       ") {
@@ -28,25 +29,21 @@ impl Format for Text {
     }
 }
 
-/// Returns whether people see this column.
-fn is_shown(table: &Table, column: &Column) -> bool {
-    !column.title.is_empty() || table.columns.iter().all(|column| column.key.is_empty())
-}
-
 /// Returns a table: titles, unless there are none, and rows. The first column is aligned left, and
 /// numbers right. A row with fewer cells than the others ends in a remark of any length.
 pub fn table(table: &Table) -> String {
-    let columns: Vec<usize> =
-        (0..table.columns.len()).filter(|at| is_shown(table, &table.columns[*at])).collect();
+    let columns = table.shown_columns();
     let cells = |row: &Row| -> Vec<String> {
-        let cells = columns.iter().filter_map(|at| Some((row.cells.get(*at)?, table.columns[*at])));
-        let cut_off = |(cell, column): (&Value, Column)| match column.longest {
+        let cells =
+            columns.iter().filter_map(|at| Some((row.cells.get(*at)?, &table.columns[*at])));
+        let cut_off = |(cell, column): (&Value, &Column)| match column.longest {
             0 => cell.text(),
             longest => cut(&cell.text(), longest),
         };
         cells.map(cut_off).collect()
     };
-    let titles: Vec<String> = columns.iter().map(|at| table.columns[*at].title.into()).collect();
+    let titles: Vec<String> =
+        columns.iter().map(|at| table.columns[*at].title.to_string()).collect();
     let has_titles = titles.iter().any(|title| !title.is_empty());
     let lines = has_titles.then_some(titles).into_iter().chain(table.rows.iter().map(cells));
     let lines: Vec<Vec<String>> = lines.collect();

@@ -159,6 +159,6 @@ pub fn number(value: f64) -> String {
     }
 }
 
-pub fn escape(text: &str) -> String {
+fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -45,7 +45,7 @@ pub fn of(before: &Report, after: &Report) -> Document {
     for (a, b) in reasons[0].iter().zip(&reasons[1]) {
         row(&format!("libc: {}", a.0), [a.1 as f64, b.1 as f64], count);
     }
-    let table = Table::new("", &["", "before", "after", "change"], rows);
+    let table = Table::new("", ["", "before", "after", "change"], rows);
     let section =
         Section { tables: vec![table.with_widths(&[28, 14, 14, 12])], ..Section::default() };
     Document { sections: vec![section], ..Document::default() }

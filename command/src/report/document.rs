@@ -140,9 +140,11 @@ fn list(processes: &[Process]) -> Section {
     let rows = processes.iter().enumerate().map(row).collect();
     Section {
         id: "processes",
-        title: "Processes",
-        about: "Which process copied how much: solid what the engine carried, hatched what libc did.",
-        tables: vec![Table::new(caption, &titles, rows)],
+        title: "Processes".into(),
+        about:
+            "Which process copied how much: solid what the engine carried, hatched what libc did."
+                .into(),
+        tables: vec![Table::new(caption, titles, rows)],
         ..Section::default()
     }
 }

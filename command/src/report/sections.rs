@@ -114,11 +114,15 @@ sections! {
 pub fn all(figures: &Figures, saved: Option<&TimeSaved>, whose: &str) -> Vec<Section> {
     let section = |outline: &Outline| {
         let tables = outline.tables.iter().map(|(caption, titles, rows)| {
-            Table::new(format!("{caption}, {whose}"), titles, rows(&(figures, saved)))
+            Table::new(
+                format!("{caption}, {whose}"),
+                titles.iter().copied(),
+                rows(&(figures, saved)),
+            )
         });
         Section {
-            title: outline.title,
-            about: outline.about,
+            title: outline.title.into(),
+            about: outline.about.into(),
             timeline: (outline.timeline)(figures),
             tables: tables.collect(),
             ..Section::default()

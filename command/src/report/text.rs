@@ -85,7 +85,7 @@ pub fn sites(out: &mut dyn Write, sites: &[Site]) -> std::fmt::Result {
             Value::Nanoseconds(site.nanoseconds),
         ])
     });
-    let table = Table::new("", &[""; 4], rows.collect()).with_widths(&[46, 6, 9, 9]);
+    let table = Table::new("", [""; 4], rows.collect()).with_widths(&[46, 6, 9, 9]);
     out.write_str(&adma_report::text::table(&table))
 }
 
@@ -131,7 +131,7 @@ fn list(out: &mut dyn Write, report: &Report) -> std::fmt::Result {
     });
     let last = if is_run { "end" } else { "saved" };
     let titles = ["process", "pid", "copies", "bytes", "engine", last];
-    let mut table = Table::new("", &titles, rows.collect()).with_widths(&[24, 6, 7, 9, 7]);
+    let mut table = Table::new("", titles, rows.collect()).with_widths(&[24, 6, 7, 9, 7]);
     table.columns[0].longest = 23;
     table.columns[5] = Column::new(last).left();
     out.write_str(&adma_report::text::table(&table))?;

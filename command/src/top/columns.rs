@@ -136,10 +136,10 @@ const OFF: [Metric; 1] = [gauge("off", "Whether it was switched off by adma top.
 
 /// Returns one sample of processes, for programs.
 pub fn document(rows: &[Row]) -> Document {
-    let row = |row: &Row| report::Row::new(COLUMNS.map(|(.., value)| value(row)));
+    let row = |row: &Row| report::Row::new(COLUMNS.iter().map(|(.., value)| value(row)));
     let table = Table {
         key: "processes",
-        columns: COLUMNS.map(|(column, ..)| column).to_vec(),
+        columns: COLUMNS.iter().map(|(column, ..)| column.clone()).collect(),
         rows: rows.iter().map(row).collect(),
         ..Table::default()
     };
@@ -234,7 +234,7 @@ impl Layout {
     }
 
     pub fn titles(&self) -> Vec<String> {
-        let title = |(shown, width): &(&Shown, usize)| fitted(shown.0.title, &shown.0, *width);
+        let title = |(shown, width): &(&Shown, usize)| fitted(&shown.0.title, &shown.0, *width);
         self.columns.iter().map(title).collect()
     }
 
