@@ -67,26 +67,6 @@ fn map_of_the_library_names_every_module() {
     }
 }
 
-/// The first screen answers in this order; engines, of which some were only emulated, come last, and
-/// how long the tests take is said in one place.
-#[test]
-fn readme_begins_with_what_a_user_must_know() {
-    let readme = read("README.md");
-    let first: String = readme.lines().take(72).collect();
-    let answers = [
-        "**For you**",
-        "**Not for you**",
-        "**What to expect**",
-        "losses first",
-        "**Find out**",
-        "## Install",
-        "## Engines",
-        "emulated engines only",
-    ];
-    let places = answers.map(|word| first.find(word).unwrap_or_else(|| panic!("no {word}")));
-    assert!(places.is_sorted(), "{places:?}");
-}
-
 /// In a tree of its own, without packages and cargo, with an apt-get that checks what was printed
 /// so far.
 #[test]
