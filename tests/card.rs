@@ -4,7 +4,8 @@
 mod common;
 
 use common::{
-    number, only_report, plain, preloaded, rows, shown, skip_this, succeed, text, victim_with,
+    finish, number, only_report, plain, preloaded, rows, shown, skip_this, succeed, text,
+    victim_with,
 };
 use std::path::PathBuf;
 use std::process::Command;
@@ -60,16 +61,15 @@ rows! { is_staged:
 #[test]
 fn copies_of_memory_that_we_have_registered_keep_the_rules() {
     let mut command = with_card(preloaded(program()), "registered");
-    command.env("ADMA_GOAL", "cpu").env("ADMA_STATS", "json");
-    let done = command.output().unwrap();
+    let done = finish(command.env("ADMA_GOAL", "cpu"));
     match done.status.code() {
         Some(77) => skip_this("memory cannot be registered: no userfaultfd"),
         code => assert_eq!(code, Some(0), "{done:?}"),
     }
 }
 
-/// Returns CUDA's own libraries and a folder for the loader; `None`: there is no card. The driver's has
-/// always this name, the runtime's is named by `ADMA_TEST_CUDART` or found by the loader.
+/// Returns the files of the driver and of CUDA's runtime; `None`: there is no card. The runtime's is named
+/// by `ADMA_TEST_CUDART`, or found by the loader.
 fn real() -> Option<[String; 2]> {
     if !std::path::Path::new("/dev/nvidia0").exists() {
         return None;

@@ -131,10 +131,7 @@ impl Registrations {
         let mut marked = false;
         for registration in self.used() {
             let now = registration.state.load(Acquire);
-            if matches!(now, state::LIVE | state::FILLING)
-                && registration.start() < end
-                && start < registration.end()
-            {
+            if matches!(now, state::LIVE | state::FILLING) && registration.overlaps(start, end) {
                 // If that fails, the service thread has dropped it or reused it: look again.
                 if registration.state.compare_exchange(now, state::STALE, AcqRel, Relaxed).is_err()
                 {
