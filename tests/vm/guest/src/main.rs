@@ -5,8 +5,7 @@
 //! the last line on standard error says why.
 //!
 //! `adma-guest --list` names the subjects, for tests/vm/run makes a test of each: starting
-//! one costs the guest more than most tests take. With GUEST_EACH in the environment,
-//! as in `GUEST_EACH=1 tests/vm/run NAME`, it names every single test.
+//! one costs the guest more than most tests take. `adma-guest --list-each` names every single test.
 //!
 //! Whatever a test was about, it has failed when it leaves pages pinned behind it, or when
 //! the module counted an error that the test had not ordered.
@@ -57,11 +56,11 @@ fn main() {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let status = match words[..] {
         ["--list"] => {
-            if std::env::var_os("GUEST_EACH").is_some() {
-                TESTS.iter().for_each(|test| println!("{}", test.name));
-            } else {
-                subjects::subjects().for_each(|subject| println!("{subject}"));
-            }
+            subjects::subjects().for_each(|subject| println!("{subject}"));
+            0
+        }
+        ["--list-each"] => {
+            TESTS.iter().for_each(|test| println!("{}", test.name));
             0
         }
         ["--victim", role, ref rest @ ..] => verdict::tell(victim::play(role, rest)),
@@ -71,7 +70,7 @@ fn main() {
         [] if !subjects::named(&called).is_empty() => run(&called),
         _ => {
             eprintln!(
-                "usage: adma-guest --list | --counters | --fault KIND [NAME=VALUE ...] | SUBJECT | TEST"
+                "usage: adma-guest --list | --list-each | --counters | --fault KIND [NAME=VALUE ...] | SUBJECT | TEST"
             );
             2
         }

@@ -150,11 +150,12 @@ pub fn wreck_unbind_removed_function_then_open_copies() -> Outcome {
     })
 }
 
-/// Waits until all channels are in use again, and copies over them.
+/// Waits until all channels are in use again, and copies over them. A kernel with checkers takes 20 s to
+/// make a driver's rings.
 fn expect_all_again(device: &Device) -> Outcome {
     let all = device.info()?.channels;
     let usable = || device.info().is_ok_and(|info| info.usable == all);
-    ensure!(eventually(PATIENCE, usable), "{} of {all} usable", device.info()?.usable);
+    ensure!(eventually(6 * PATIENCE, usable), "{} of {all} usable", device.info()?.usable);
     expect_copies(device, all)?;
     Bench::new()?.find_channels(device).map(drop)
 }
@@ -164,7 +165,7 @@ pub fn wreck_unbind_and_bind_again_brings_the_channels_back() -> Outcome {
     on_first(|device, first| {
         let words = device.all_words()?;
         expect_copies(&device, device.info()?.channels)?;
-        for _ in 0..3 {
+        for _ in 0..rounds(3) {
             first.unbind()?;
             expect_copies(&device, first.left)?;
             modules::bind(&first.name)?;
