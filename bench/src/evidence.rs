@@ -28,6 +28,8 @@ const STEPS: &[Step] = &[
     Step("cache", false, Some("--seconds 0.4"), "--seconds 3"),
     Step("scaling", false, Some("--seconds 0.1 --sizes 4K,64K,1M,16M,256M"), "--seconds 0.5"),
     Step("load", false, Some("--seconds 0.1 --sizes 4K,1M,16M"), "--quick --seconds 0.4"),
+    Step("neighbours", false, None, "--seconds 3"),
+    Step("used", false, None, "--seconds 1"),
     Step("small", false, Some("--seconds 0.5"), "--seconds 1.5"),
     Step("start", false, Some("--seconds 0.2"), "--seconds 1.5"),
     Step("first", false, Some("--seconds 0.2 --sizes 4M"), "--seconds 1"),

@@ -54,6 +54,7 @@ pub const BENCHES: &[Bench] = &[
     bench("cache", true, "a small buffer read by columns after a large copy: what the copy evicted", benches::cache::run),
     bench("scaling", false, "4 KiB to 1 GiB, 1 to 16 CPUs, 1 to 32 threads, with the ceilings", benches::scaling::run),
     bench("load", true, "busy cores and many threads: never below libc", benches::load::run),
+    bench("neighbours", true, "processes beside one that copies: how much slower and later are they?", benches::neighbours::run),
     bench("small", false, "1 byte to 4 KiB: nanoseconds per call", benches::small::run),
     bench("start", false, "start-up time of programs that make no large copy", benches::start::run),
     bench("reads", false, "reads of cached files in an unmodified python3: read, np.load and others", benches::reads::run),
@@ -82,6 +83,7 @@ const ROLES: &[(&str, Run)] = &[
         }
     }),
     ("rival", rival::serve),
+    ("neighbour", benches::neighbours::neighbour),
     ("short", benches::short::child),
     ("ipc-bound", benches::ipc::bound),
     ("first-ten", benches::first::first_ten),

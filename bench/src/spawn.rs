@@ -153,7 +153,15 @@ impl Server {
     }
 
     pub fn ask(&mut self, order: &str) -> io::Result<String> {
-        writeln!(self.orders, "{order}")?;
+        self.tell(order)?;
+        self.answer()
+    }
+
+    pub fn tell(&mut self, order: &str) -> io::Result<()> {
+        writeln!(self.orders, "{order}")
+    }
+
+    pub fn answer(&mut self) -> io::Result<String> {
         let mut answer = String::new();
         self.answers.read_line(&mut answer)?;
         Ok(answer.trim_end().to_owned())

@@ -9,6 +9,7 @@ pub mod ipc;
 pub mod knobs;
 pub mod load;
 pub mod mpi;
+pub mod neighbours;
 pub mod others;
 pub mod phases;
 pub mod pins;

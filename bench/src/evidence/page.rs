@@ -1,7 +1,7 @@
 //! The page, as Markdown with a file for each plot: losses first, then plots with their tables, programs,
 //! the papers' claims, and the output of each benchmark.
 
-use super::claims::{self, CLAIMS, LOSSES};
+use super::claims::{self, CLAIMS, Claim, LOSSES};
 use super::plot::{Plot, number};
 use crate::driver::Results;
 use crate::out::{self, Figures};
@@ -14,7 +14,7 @@ use std::path::Path;
 use std::{fs, io};
 
 /// A plot: file name, title, x axis, y axis, whether y is logarithmic, and its lines: name and
-/// pattern of keys, whose first `*` is x.
+/// pattern of keys, whose first `*` is x. The first field of its patterns is the benchmark.
 type Drawing = (Text, Text, Text, Text, bool, &'static [(Text, Text)]);
 type Text = &'static str;
 
@@ -97,7 +97,7 @@ fn left(mut table: Table) -> Table {
 /// Returns every figure that is a loss.
 fn low_figures(results: &Results) -> Part {
     let low = claims::below(0.97, &results.figures);
-    let rows = low.iter().map(|(key, value)| Row::new([key, number(*value).as_str()])).collect();
+    let rows = low.iter().map(|(name, value)| Row::new([name.as_str(), &number(*value)])).collect();
     let table = Table::new("", ["figure", "x"], rows);
     Part {
         summary: format!("{}: figures below 0.97 of libc or plain: {}", label(results), low.len()),
@@ -124,14 +124,19 @@ fn printed(results: &Results) -> Vec<Part> {
 fn losses(all: &[Results]) -> Section {
     let titles = ["what adma does not help, or costs".to_owned()].into_iter();
     let rows = LOSSES.iter().map(|(text, pattern, more_is_worse)| {
-        let cell =
-            |results: &Results| match claims::worst(pattern, *more_is_worse, &results.figures) {
-                Some((key, value)) if pattern.contains(['*', '|']) => {
-                    format!("{} ({key})", number(value))
-                }
-                Some((_, value)) => number(value),
-                None => "not measured".into(),
+        let cell = |results: &Results| {
+            let Some((key, value)) = claims::worst(pattern, *more_is_worse, &results.figures)
+            else {
+                return "not measured".into();
             };
+            let where_found = claims::varying(pattern, key);
+            match (claims::is_loss(pattern, *more_is_worse, value), where_found.as_str()) {
+                (true, "") => number(value),
+                (true, found) => format!("{} ({found})", number(value)),
+                (false, "") => format!("no loss: {}", number(value)),
+                (false, found) => format!("no loss: {} ({found})", number(value)),
+            }
+        };
         Row::new([text.to_string()].into_iter().chain(all.iter().map(cell)))
     });
     let table = Table::new("", titles.chain(all.iter().map(label)), rows.collect());
@@ -140,7 +145,9 @@ fn losses(all: &[Results]) -> Section {
 
 fn claims_section(all: &[Results]) -> Section {
     let mut titles: Vec<Words> =
-        ["paper", "figure", "what it says", "its number", "ours is"].map(Words::from).into();
+        ["paper", "figure", "what it says", "its number", "ours is", "simulation"]
+            .map(Words::from)
+            .into();
     for results in all {
         titles.extend([label(results).into(), "ours / its".into()]);
     }
@@ -148,13 +155,21 @@ fn claims_section(all: &[Results]) -> Section {
     let rows = CLAIMS.iter().map(|claim| {
         let mut row: Vec<String> = [claim.paper, claim.figure, claim.says].map(String::from).into();
         row.extend([claim.number.map_or("-".into(), number), claim.what.to_owned()]);
+        row.push(match simulated(claim, all) {
+            Some(value) => number(value),
+            None if claim.is_simulated() => "not counted".into(),
+            None => "-".into(),
+        });
         for results in all {
+            if !claim.is_measured() {
+                row.extend(["-", "-"].map(String::from));
+                continue;
+            }
             let ours = claim.ours(&results.figures);
             let of_all = claim.compared(&results.figures).map(|all| format!(", lowest of {all}"));
             row.push(ours.map_or("not measured".into(), number) + &of_all.unwrap_or_default());
             let ratio = ours.zip(claim.number).map(|(ours, its)| number(ours / its));
-            let counts = claim.what.starts_with(claims::COUNTS);
-            row.push(if counts { "counts only".into() } else { ratio.unwrap_or("-".into()) });
+            row.push(ratio.unwrap_or("-".into()));
         }
         row.push(claim.command.to_owned());
         Row::new(row)
@@ -163,28 +178,46 @@ fn claims_section(all: &[Results]) -> Section {
         title: "The papers' claims".into(),
         about:
             "ADCE: Vaidyanathan and others, 2007. Open-MX: Goglin. miNI: Azimi, Bilas. DAMNICK: \
-                Ciaccio. Rows \"counts only\" would need I/OAT hardware to be a time."
+                Ciaccio. Simulation: counts that no machine influences, of a model of the papers' cache or of \
+                the kernel helper in a guest; they would need I/OAT hardware to be a time."
                 .into(),
         tables: vec![left(Table::new("", titles, rows.collect()))],
         ..Section::default()
     }
 }
 
+/// Returns the count of a simulation, from the newest results that have it.
+fn simulated(claim: &Claim, all: &[Results]) -> Option<f64> {
+    let counted = all.iter().filter(|_| claim.is_simulated());
+    let with_number = counted.filter_map(|one| Some((&one.date, claim.ours(&one.figures)?)));
+    with_number.max_by_key(|(date, _)| *date).map(|(_, value)| value)
+}
+
 fn claims_csv(all: &[Results]) -> String {
     let quote = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
-    let mut csv = "paper,figure,says,number,ours is".to_string();
+    let mut csv = "paper,figure,says,number,ours is,simulation".to_string();
     all.iter().for_each(|results| csv += &format!(",{}", quote(&label(results))));
     csv += ",command\n";
     for claim in CLAIMS {
         let text = [claim.paper, claim.figure, claim.says].map(quote).join(",");
         let its = claim.number.map_or(String::new(), number);
-        csv += &format!("{text},{its},{}", quote(claim.what));
+        let count = simulated(claim, all).map_or(String::new(), number);
+        csv += &format!("{text},{its},{},{count}", quote(claim.what));
         for results in all {
-            csv += &format!(",{}", claim.ours(&results.figures).map_or(String::new(), number));
+            let ours = claim.ours(&results.figures).filter(|_| claim.is_measured());
+            csv += &format!(",{}", ours.map_or(String::new(), number));
         }
         csv += &format!(",{}\n", quote(claim.command));
     }
     csv
+}
+
+/// Returns the command that measures a drawing again.
+fn command(drawing: &Drawing) -> String {
+    let patterns = drawing.5.iter().map(|(_, pattern)| pattern.trim_start_matches("gpu."));
+    let mut names: Vec<&str> = patterns.filter_map(|pattern| pattern.split('.').next()).collect();
+    names.dedup();
+    format!("bench/run {}", names.join(" "))
 }
 
 fn plot<'a>(drawing: &'a Drawing, figures: &Figures) -> Plot<'a> {
@@ -226,7 +259,11 @@ fn drawing_of(drawing: &Drawing, all: &[Results]) -> Section {
     };
     Section {
         title: drawing.1.into(),
-        about: if drawn().next().is_none() { "Not measured." } else { "" }.into(),
+        about: if drawn().next().is_none() {
+            "Not measured.".into()
+        } else {
+            format!("`{}`", command(drawing)).into()
+        },
         pictures: drawn().next_back().map(picture).into_iter().collect(),
         tables: drawn().map(table).collect(),
         ..Section::default()
@@ -314,8 +351,43 @@ mod tests {
         let small = [("small.1K.more_ns", 0.7), ("small.64.more_ns", 0.9)];
         let one = results(&[small[0], small[1], ("copy.hot.1M.row_libc", 0.8)]);
         assert_eq!(claims::worst("small.*.more_ns", true, &one.figures), Some(small[1]));
-        assert_eq!(claims::below(0.97, &one.figures), [("copy.hot.1M.row_libc", 0.8)]);
+        let low = [("one copy: hot, 1M, row libc".to_owned(), 0.8)];
+        assert_eq!(claims::below(0.97, &one.figures), low);
         let text = adma_report::text::table(&losses(&[one]).tables[0]);
-        assert!(text.contains("0.90 (small.64.more_ns)"), "{text}");
+        assert!(text.contains("0.90 (64)"), "{text}");
+    }
+
+    #[test]
+    fn gain_is_no_loss() {
+        let one = results(&[("programs.rust-clone.whole", 8.22), ("copy.hot.64K.row_libc", 0.96)]);
+        let text = adma_report::text::table(&losses(&[one]).tables[0]);
+        assert!(text.contains("no loss: 8.22 (rust-clone)") && text.contains(" 0.96"), "{text}");
+    }
+
+    #[test]
+    fn counts_of_simulations_are_no_machines() {
+        let mut all = [2.0, 1.0].map(|value| results(&[("pins.overlapped.16M", value)]));
+        all[0].date = "2026-01-02 00:00 UTC".into();
+        all[1].date = "2026-01-01 00:00 UTC".into();
+        let rows = claims_section(&all).tables.remove(0).rows;
+        let row = rows.iter().find(|row| row.cells[1].text() == "10").expect("a row");
+        let cells: Vec<String> = row.cells[5..].iter().map(|cell| cell.text()).collect();
+        assert_eq!(cells[..5], ["2", "-", "-", "-", "-"], "the newest");
+    }
+
+    #[test]
+    fn crossover_is_where_all_larger_copies_gain() {
+        let one = results(&[
+            ("scaling.cpus.2.16K.shim", 8.0),
+            ("scaling.cpus.2.16K.libc", 6.0),
+            ("scaling.cpus.2.64K.shim", 6.0),
+            ("scaling.cpus.2.64K.libc", 6.0),
+            ("scaling.cpus.2.256K.shim", 9.0),
+            ("scaling.cpus.2.256K.libc", 6.0),
+            ("scaling.cpus.2.1M.shim", 9.0),
+            ("scaling.cpus.2.1M.libc", 6.0),
+        ]);
+        let claim = CLAIMS.iter().find(|claim| claim.figure == "4b").expect("a row");
+        assert_eq!(claim.ours(&one.figures), Some(256.0));
     }
 }
