@@ -38,9 +38,9 @@ impl Arm {
         Arm::new(&format!("{threads} threads"), real_memcpy(), threads)
     }
 
-    /// Returns the arm of another library than ours.
-    pub fn rival(rival: Rival) -> Self {
-        Arm { rival: Some(Rc::new(rival)), ..Arm::new("against", real_memcpy(), 1) }
+    /// Returns the arm of what people could have instead.
+    pub fn rival(name: &str, rival: Rival) -> Self {
+        Arm { rival: Some(Rc::new(rival)), ..Arm::new(name, real_memcpy(), 1) }
     }
 
     /// Returns the arm of streaming stores, the widest of this CPU.

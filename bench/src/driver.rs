@@ -208,8 +208,8 @@ pub fn command_line(given: &[String]) -> String {
         match arg.as_str() {
             "--lib" | "--out" => drop(given.next()),
             "--against" => {
-                given.next();
-                words.push("--against LIB.so".into());
+                let what = given.next().filter(|what| !what.contains('/'));
+                words.push(format!("--against {}", what.map_or("LIB.so", String::as_str)));
             }
             _ if arg.contains(' ') => words.push(format!("'{arg}'")),
             _ => words.push(arg.clone()),

@@ -22,7 +22,7 @@ struct Step(&'static str, bool, Option<&'static str>, &'static str);
 /// Steps: three minutes and twenty on an idle machine.
 #[rustfmt::skip]
 const STEPS: &[Step] = &[
-    Step("copy", false, Some("--seconds 0.12 --sizes 16K,64K,256K,1M,4M,16M,64M"), "--seconds 1"),
+    Step("copy", false, Some("--seconds 0.12 --sizes 16K,64K,256K,1M,4M,16M,64M"), "--seconds 1 --against threshold"),
     Step("async", false, Some("--seconds 0.15 --sizes 256K,1M,4M"), "--seconds 1"),
     Step("phases", false, Some("--seconds 0.15"), "--seconds 0.8"),
     Step("cache", false, Some("--seconds 0.4"), "--seconds 3"),
@@ -38,9 +38,9 @@ const STEPS: &[Step] = &[
     Step("memcmp", false, None, "--seconds 0.4 --quick"),
     Step("reads", false, None, "--seconds 0.7"),
     Step("ipc", false, Some("--seconds 0.1"), "--seconds 0.6"),
-    Step("mpi", false, Some("--quick --pairs 1 --sizes 4M,16M"), "--pairs 3 --sizes 1M,4M,16M"),
+    Step("mpi", false, Some("--quick --pairs 1 --sizes 4M,16M"), "--pairs 5 --sizes 1M,4M,16M"),
     Step("pins", false, Some("--quick"), ""),
-    Step("programs", false, Some("--quick --pairs 3 --jobs rust-clone"), "--quick --pairs 3"),
+    Step("programs", false, Some("--quick --pairs 3 --jobs rust-clone"), "--quick --pairs 5 --against threshold --against hugetlb --against tuned"),
     Step("copy", true, Some("--seconds 0.2 --sizes 4M,64M --buffers 128M"), "--seconds 1 --sizes 4M,64M --buffers 128M"),
     Step("phases", true, Some("--seconds 0.2 --sizes 4M,64M --buffers 128M"), "--seconds 1 --sizes 4M,64M --buffers 128M"),
     Step("cache", true, Some("--seconds 0.5"), "--seconds 3"),

@@ -21,9 +21,11 @@ pub struct Options {
     /// (default: libadma.so beside this file)
     #[arg(long)]
     pub lib: Option<String>,
-    /// Another library to be preloaded, as one more arm of copy, small, start and programs
-    #[arg(long, value_name = "LIB.so", value_parser = file)]
-    pub against: Option<String>,
+    /// One more arm of copy, small, start and programs: another library to be preloaded; of copy and
+    /// programs also glibc tuned by hand: threshold (streams from 1 MiB up), hugetlb (huge pages for
+    /// malloc) or tuned (both). May be repeated
+    #[arg(long, value_name = "LIB.so|NAME", value_parser = alternative)]
+    pub against: Vec<Alternative>,
     /// Keep the results in this folder: about.json and figures.csv (evidence: where its page and
     /// all results lie)
     #[arg(long, value_name = "FOLDER")]
@@ -106,6 +108,11 @@ impl Options {
         self.lib.as_deref().filter(|lib| *lib != "none")
     }
 
+    /// The other library to be preloaded.
+    pub fn other_library(&self) -> Option<&str> {
+        self.against.iter().find_map(|one| one.preload.as_deref())
+    }
+
     /// The sizes of a table: powers of two, or what the user asked for.
     pub fn sizes(&self, from: usize, to: usize) -> Vec<usize> {
         let step = if self.quick { 2 } else { 1 };
@@ -118,9 +125,40 @@ impl Options {
     }
 }
 
-fn file(text: &str) -> Result<String, String> {
-    let path = std::fs::canonicalize(text).map_err(|error| error.to_string())?;
-    Ok(path.to_string_lossy().into_owned())
+/// What people can have instead of the library under test.
+#[derive(Clone)]
+pub struct Alternative {
+    /// Its name in keys of figures; of every library "against".
+    pub name: &'static str,
+    pub preload: Option<String>,
+    /// What glibc reads from GLIBC_TUNABLES.
+    tunables: Option<&'static str>,
+}
+
+impl Alternative {
+    /// Names of glibc tuned by hand, and its tunables.
+    const TUNED: [(&'static str, &'static str); 3] = [
+        ("threshold", "glibc.cpu.x86_non_temporal_threshold=0x100000"),
+        ("hugetlb", "glibc.malloc.hugetlb=1"),
+        ("tuned", "glibc.cpu.x86_non_temporal_threshold=0x100000:glibc.malloc.hugetlb=1"),
+    ];
+
+    /// Returns the environment that it wants.
+    pub fn knobs(&self) -> Vec<(&'static str, &'static str)> {
+        self.tunables.map(|tunables| ("GLIBC_TUNABLES", tunables)).into_iter().collect()
+    }
+}
+
+fn alternative(text: &str) -> Result<Alternative, String> {
+    if let Some((name, tunables)) = Alternative::TUNED.into_iter().find(|(name, _)| *name == text) {
+        return Ok(Alternative { name, preload: None, tunables: Some(tunables) });
+    }
+    let path = std::fs::canonicalize(text).map_err(|error| {
+        let names = Alternative::TUNED.map(|(name, _)| name).join(", ");
+        format!("{error}; want a library or one of {names}")
+    })?;
+    let preload = Some(path.to_string_lossy().into_owned());
+    Ok(Alternative { name: "against", preload, tunables: None })
 }
 
 fn positive<T: FromStr + Default + PartialOrd>(text: &str) -> Result<T, String> {
@@ -183,7 +221,7 @@ mod tests {
             ("--pairs", &["0", "many"]),
             ("--sizes", &["4KB"]),
             ("--seconds", &["0"]),
-            ("--against", &["/nowhere.so"]),
+            ("--against", &["/nowhere.so", "hugepages"]),
             ("--compare", &["one"]),
             ("copy", &["nothing"]),
         ] {

@@ -1,8 +1,8 @@
-//! Another preloaded library as an arm: a process of its own that has the library, makes its turns
-//! on request and sleeps in a read meanwhile.
+//! What people could have instead as an arm: a process of its own that has another library preloaded,
+//! or glibc's tunables, makes its turns on request and sleeps in a read meanwhile.
 
 use crate::arms::Arm;
-use crate::options::Options;
+use crate::options::{Alternative, Options};
 use crate::spawn::{self, Server};
 use crate::turns::{self, Heat, Place, Times};
 use std::cell::RefCell;
@@ -11,9 +11,10 @@ use std::io;
 pub struct Rival(RefCell<Server>);
 
 impl Rival {
-    /// Starts the process; `None` where it cannot be started with this library.
-    pub fn start(lib: &str, options: &Options) -> Option<Self> {
-        let server = Server::start(&mut spawn::again("rival", Some(lib), options))?;
+    /// Starts the process; `None` where it cannot be started so.
+    pub fn start(what: &Alternative, options: &Options) -> Option<Self> {
+        let mut command = spawn::again("rival", what.preload.as_deref(), options);
+        let server = Server::start(command.envs(what.knobs()))?;
         let rival = Rival(RefCell::new(server));
         rival.turn(4096, Heat::Hot, 2).map(|_| rival)
     }

@@ -136,10 +136,16 @@ fn another_library_is_an_arm_of_copy_and_small() {
     let lib = fs::read_to_string("/proc/self/maps").expect("maps");
     let lib =
         lib.lines().find_map(|line| line.split(' ').next_back().filter(|p| p.contains("libc.so")));
-    let words = ["copy", "small", "start", "--against", lib.expect("libc is mapped")];
+    let lib = lib.expect("libc is mapped");
+    let words = ["copy", "small", "start", "--against", lib, "--against", "threshold"];
     bench(&[&words[..], &BRIEF].concat(), &folder);
     let figures = fs::read_to_string(folder.join("figures.csv")).expect("figures");
-    for key in ["copy.cold.64K.against_libc,", "small.1K.against,", "start.true.against,"] {
+    for key in [
+        "copy.cold.64K.against_libc,",
+        "copy.cold.64K.threshold_libc,",
+        "small.1K.against,",
+        "start.true.against,",
+    ] {
         assert!(figures.contains(key), "{key} is not among:\n{figures}");
     }
 }

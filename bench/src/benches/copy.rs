@@ -16,11 +16,11 @@ pub fn run(options: &Options) {
     let cpus = cpu_count();
     let mut arms = vec![Arm::libc(), Arm::shim()];
     arms.extend(thread_counts(cpus).into_iter().map(Arm::ceiling));
-    let rival = options.against.as_deref().map(|lib| Rival::start(lib, options));
-    match rival {
-        Some(Some(rival)) => arms.push(Arm::rival(rival)),
-        Some(None) => println!("--against: no process starts with that library"),
-        None => {}
+    for what in &options.against {
+        match Rival::start(what, options) {
+            Some(rival) => arms.push(Arm::rival(what.name, rival)),
+            None => println!("--against {}: no process starts so", what.name),
+        }
     }
     let mut place = Place::new(options, cpus);
     println!("{}; buffers 2 x {}", arms::describe_shim(), short(place.pair.len()));
@@ -30,7 +30,7 @@ pub fn run(options: &Options) {
          the shim, awake. of it: shim over ceiling, in a row and after a pause.\n\
          read: shim x libc, copies in a row whose destination is read at once;\n\
          hot: the source is written before, too, and all of it timed.\n\
-         against: x libc, the library of --against.\n\
+         last columns, with --against: x libc.\n\
          learnt: copies the shim made before it was as fast as at the end.\n"
     );
     for heat in Heat::BOTH {
@@ -42,9 +42,9 @@ pub fn run(options: &Options) {
                 Heat::Hot | Heat::Used => "hot: two buffers again and again; all copies in a row",
             }
         );
-        let mut table = Table::of(
-            "size|GB/s|row|p10-p90|pause|ceiling|of it|p10-p90|pause|then read|against|learnt",
-        );
+        let titles = "size|GB/s|row|p10-p90|pause|ceiling|of it|p10-p90|pause|then read|learnt";
+        let rivals = arms.iter().filter(|arm| arm.rival.is_some()).map(|arm| arm.name.as_str());
+        let mut table = Table::new(titles.split('|').chain(rivals));
         for size in options.sizes(16 * KIB, 64 * MIB) {
             if size > place.pair.len() {
                 continue;
@@ -92,7 +92,7 @@ fn cell(
     line.push(pause("pause_libc", LIBC));
 
     let ceilings = SHIM + 1..arms.iter().filter(|arm| arm.rival.is_none()).count();
-    let rival = ceilings.end;
+    let rivals = ceilings.end..arms.len();
     for arm in ceilings.clone() {
         let threads = arms[arm].threads;
         figure(&key(&format!("threads{threads}_libc")), view.row(LIBC, arm).median());
@@ -110,15 +110,12 @@ fn cell(
         None => line.extend(["-"; 4].map(String::from)),
     }
     line.push(then_read(place, &arms[..=SHIM], size, heat, options));
-    line.push(match arms.get(rival) {
-        Some(_) => {
-            let row = view.row(LIBC, rival);
-            spread(&key("against_libc"), &row);
-            median(&row)
-        }
-        None => "-".into(),
-    });
     line.push(learnt.to_string());
+    for rival in rivals {
+        let row = view.row(LIBC, rival);
+        spread(&key(&format!("{}_libc", arms[rival].name)), &row);
+        line.push(median(&row));
+    }
     line
 }
 

@@ -58,9 +58,10 @@ pub fn run(options: &Options) {
                     table.row(also_row(job, &times, ALSO + also));
                 }
                 best_of_all(job, &times, options.also.len());
-                if arms.also.last() == Some(&AGAINST) {
-                    let against = times.ratio(PLAIN, arms.all.len() - 1, WHOLE);
-                    spread(&format!("programs.{}.against", job.name), &against);
+                let others = arms.all.len() - options.against.len();
+                for (arm, what) in (others..).zip(&options.against) {
+                    let key = format!("programs.{}.{}", job.name, what.name);
+                    spread(&key, &times.ratio(PLAIN, arm, WHOLE));
                 }
             }
             Err(Failure::Skipped(why)) => table.row([job.name, &format!("skipped: {why}")]),
@@ -70,7 +71,7 @@ pub fn run(options: &Options) {
     }
     println!();
     for (knobs, table) in arms.also.iter().zip(&tables) {
-        println!("shim, {knobs}; default: how default knobs compare with it (whole, work)");
+        println!("{knobs}; default: how default knobs compare with it (whole, work)");
         table.print();
     }
 }
@@ -80,9 +81,6 @@ const PLAIN: usize = 0;
 const NULL: usize = 1;
 const SHIM: usize = 2;
 const ALSO: usize = 3;
-/// Name of the last arm, if there is another library.
-const AGAINST: &str = "the library of --against";
-
 struct Arms<'a> {
     all: Vec<Surroundings<'a>>,
     also: Vec<&'a str>,
@@ -102,9 +100,9 @@ impl<'a> Arms<'a> {
         let knobs = |text: &'a String| text.split(' ').filter_map(|k| k.split_once('=')).collect();
         all.extend(options.also.iter().map(|text| with(lib, knobs(text))));
         let mut also: Vec<&str> = options.also.iter().map(String::as_str).collect();
-        if let Some(rival) = options.against.as_deref() {
-            all.push(with(Some(rival), Vec::new()));
-            also.push(AGAINST);
+        for what in &options.against {
+            all.push(with(what.preload.as_deref(), what.knobs()));
+            also.push(if what.preload.is_some() { "the library of --against" } else { what.name });
         }
         Arms { all, also, lib }
     }

@@ -17,7 +17,7 @@ pub fn run(options: &Options) {
          against: the library of --against, x libc.\n"
     );
     let mut arms = vec![None, options.library()];
-    arms.extend(options.against.as_deref().map(Some));
+    arms.extend(options.other_library().map(Some));
     let times = times(options, &arms);
     let mut table = Table::of("size|ns libc|shim|more|against");
     for size in SIZES {

@@ -9,7 +9,7 @@ pub fn run(options: &Options) {
     // The cost of any preloaded library is not ours.
     let empty = Scratch::empty();
     let ours = options.library().and_then(|lib| Scratch::copy_of("ours", lib));
-    let rival = options.against.as_deref().and_then(|lib| Scratch::copy_of("against", lib));
+    let rival = options.other_library().and_then(|lib| Scratch::copy_of("against", lib));
     let mut arms = vec![None, empty.as_ref(), ours.as_ref()];
     arms.extend(rival.as_ref().map(Some));
     let mut table = Table::of("program|runs|without|empty|with|ratio|to empty|against");

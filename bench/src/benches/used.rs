@@ -62,7 +62,7 @@ pub fn run(options: &Options) {
     let pair = Pair::new(buffer_size(options));
     let walk = Walk::new(0, pair.len());
     let mut place = Place { pair, walk };
-    let sizes = options.sizes(MIB / 4, 16 * MIB);
+    let sizes = options.sizes(MIB / 16, 16 * MIB);
     for (number, (when, before)) in BEFORE.into_iter().enumerate() {
         let mut table = Table::of("loop|size|x libc|q1-q3");
         for each in LOOPS {

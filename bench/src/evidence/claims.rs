@@ -197,10 +197,11 @@ pub fn worst<'a>(
     all.max_by(|a, b| (sign * a.1).total_cmp(&(sign * b.1)))
 }
 
-/// Returns whether a figure costs the user anything.
+/// Returns whether a figure costs the user anything that its two digits show.
 pub fn is_loss(pattern: &str, more_is_worse: bool, value: f64) -> bool {
     let nothing = if pattern.ends_with("_ns") { 0.0 } else { 1.0 };
-    if more_is_worse { value > nothing } else { value < nothing }
+    let lost = if more_is_worse { value - nothing } else { nothing - value };
+    lost >= 0.005
 }
 
 /// Returns the fields of a key for which its pattern leaves a choice, as words.

@@ -20,7 +20,8 @@ type Text = &'static str;
 
 #[rustfmt::skip]
 const DRAWINGS: &[Drawing] = &[
-    ("copy", "One copy at a time, x libc", "size", "x libc", false, &[("cold, in a row", "copy.cold.*.row_libc"), ("cold, after a pause", "copy.cold.*.pause_libc"), ("hot", "copy.hot.*.row_libc"), ("hot, then read", "copy.used.*.row_libc"), ("ceiling: threads", "copy.cold.*.ceiling_libc"), ("--against, cold", "copy.cold.*.against_libc")]),
+    ("used", "Loops that use what they copy, x libc", "size", "x libc", false, &[("write, copy, read", "used.steady.write_copy_read.*"), ("the same, after cold", "used.after_cold.write_copy_read.*"), ("the same, after hot", "used.after_hot.write_copy_read.*"), ("the same, by turns", "used.by_turns.write_copy_read.*"), ("cold copy, read", "used.steady.cold_copy_read.*"), ("hot copy, after cold", "used.after_cold.copy.*")]),
+    ("copy", "One copy at a time, x libc", "size", "x libc", false, &[("cold, in a row", "copy.cold.*.row_libc"), ("cold, after a pause", "copy.cold.*.pause_libc"), ("hot", "copy.hot.*.row_libc"), ("hot, then read", "copy.used.*.row_libc"), ("ceiling: threads", "copy.cold.*.ceiling_libc"), ("glibc streams from 1 MiB, cold", "copy.cold.*.threshold_libc"), ("--against, cold", "copy.cold.*.against_libc")]),
     ("scaling-16", "Sizes, 16 CPUs, with the ceilings", "size", "GB/s", true, &[("adma", "scaling.cpus.16.*.shim"), ("libc", "scaling.cpus.16.*.libc"), ("bare threads", "scaling.cpus.16.*.threads"), ("streaming, all CPUs", "scaling.cpus.16.*.stream")]),
     ("scaling-2", "Sizes, 2 CPUs, with the ceilings", "size", "GB/s", true, &[("adma", "scaling.cpus.2.*.shim"), ("libc", "scaling.cpus.2.*.libc"), ("bare threads", "scaling.cpus.2.*.threads"), ("streaming, all CPUs", "scaling.cpus.2.*.stream")]),
     ("scaling", "CPUs, 16 MiB cold, with the ceilings", "CPUs", "GB/s", false, &[("adma", "scaling.cpus.*.16M.shim"), ("libc", "scaling.cpus.*.16M.libc"), ("bare threads", "scaling.cpus.*.16M.threads"), ("streaming, all CPUs", "scaling.cpus.*.16M.stream")]),
@@ -34,6 +35,17 @@ const DRAWINGS: &[Drawing] = &[
     ("receive", "Receive overhead, cold: CPU held by the copy (DAMNICK 1)", "size", "us", true, &[("libc", "phases.receive.cold.*.libc.copy_us"), ("threads", "phases.receive.cold.*.threads.copy_us"), ("split", "phases.receive.cold.*.split.copy_us"), ("start of split", "phases.receive.cold.*.split.start_us"), ("look, libc", "phases.receive.cold.*.libc.look_us"), ("look, split", "phases.receive.cold.*.split.look_us")]),
     ("small", "Small copies in cache, x libc", "size", "x libc", false, &[("adma", "small.*.libc"), ("--against", "small.*.against")]),
     ("alltoall", "Open MPI alltoall of 4 MiB, with / without (Open-MX 12)", "ranks", "x", false, &[("cma", "mpi.*.cma.alltoall.4M.ratio"), ("copy in, copy out", "mpi.*.none.alltoall.4M.ratio"), ("MPICH", "mpi.*.mpich.alltoall.4M.ratio"), ("integer sort, cma", "mpi.*.cma.sort.16M.ratio")]),
+];
+
+/// Columns of the table of programs: last field of their keys, and title; that of the machine is its own.
+const PROGRAMS: [(Text, Text); 7] = [
+    ("whole", ""),
+    ("cpu", "CPU time"),
+    ("null", "noise"),
+    ("threshold", "streams early"),
+    ("hugetlb", "huge pages"),
+    ("tuned", "both"),
+    ("against", "--against"),
 ];
 
 /// Name of the page: the one that code hosts show for a folder.
@@ -262,7 +274,7 @@ fn drawing_of(drawing: &Drawing, all: &[Results]) -> Section {
         about: if drawn().next().is_none() {
             "Not measured.".into()
         } else {
-            format!("`{}`", command(drawing)).into()
+            format!("Measured by {}.", command(drawing)).into()
         },
         pictures: drawn().next_back().map(picture).into_iter().collect(),
         tables: drawn().map(table).collect(),
@@ -279,19 +291,22 @@ fn programs(all: &[Results]) -> Section {
         .collect();
     names.sort_unstable();
     names.dedup();
+    let was_measured = |what: &str| {
+        let is_one = |key: &String| matches(&format!("programs.*.{what}"), key);
+        all.iter().any(|results| results.figures.keys().any(is_one))
+    };
+    let columns: Vec<_> = PROGRAMS.iter().filter(|(what, _)| was_measured(what)).collect();
     let mut titles: Vec<Words> = vec!["whole runs".into()];
     for results in all {
-        titles.extend([
-            label(results).into(),
-            "CPU time".into(),
-            "noise".into(),
-            "--against".into(),
-        ]);
+        titles.extend(columns.iter().map(|(_, title)| match *title {
+            "" => label(results).into(),
+            title => title.into(),
+        }));
     }
     let rows = names.iter().map(|name| {
         let mut row = vec![name.to_string()];
         for results in all {
-            row.extend(["whole", "cpu", "null", "against"].map(|what| {
+            row.extend(columns.iter().map(|(what, _)| {
                 let figure = results.figures.get(&format!("programs.{name}.{what}"));
                 figure.map_or("-".into(), |figure| number(figure.value))
             }));
@@ -300,6 +315,9 @@ fn programs(all: &[Results]) -> Section {
     });
     Section {
         title: "Programs, x plain (CPU time: less is better)".into(),
+        about: "Measured by bench/run programs. Noise: an empty library preloaded. Streams early, huge pages, both: \
+                plain glibc tuned by hand, by GLIBC_TUNABLES."
+            .into(),
         tables: vec![Table::new("", titles, rows.collect())],
         ..Section::default()
     }
@@ -309,6 +327,10 @@ fn programs(all: &[Results]) -> Section {
 mod tests {
     use super::*;
     use crate::out::Figure;
+
+    fn drawing(name: &str) -> &'static Drawing {
+        DRAWINGS.iter().find(|drawing| drawing.0 == name).expect("a drawing")
+    }
 
     fn results(list: &[(&str, f64)]) -> Results {
         let figure = |&(key, value): &(&str, f64)| (key.into(), Figure { value, interval: None });
@@ -336,11 +358,11 @@ mod tests {
             ("copy.cold.64K.row_libc", 1.0),
             ("copy.hot.64K.row_libc", 0.9),
         ]);
-        let plot = plot(&DRAWINGS[0], &one.figures);
+        let plot = plot(drawing("copy"), &one.figures);
         assert_eq!(plot.lines[0].1, [(65536.0, 1.0), (16777216.0, 3.0)]);
         assert_eq!(plot.xs().len(), 2);
         assert_eq!(plot.svg().matches("<polyline").count(), 2);
-        let drawn = drawing_of(&DRAWINGS[0], &[one, results(&[])]);
+        let drawn = drawing_of(drawing("copy"), &[one, results(&[])]);
         assert_eq!((drawn.pictures.len(), drawn.tables.len()), (1, 1), "one was measured");
         let text = adma_report::text::table(&drawn.tables[0]);
         assert!(text.contains("16M") && text.contains(" 0.90"), "{text}");
