@@ -34,7 +34,7 @@ static void ring_during_copies(void)
     outer = map_blocks(64 * MIB);
     inner = map_blocks(64 * MIB);
     handle(SIGALRM, copy_in_handler, SA_RESTART);
-    for (int round = 0; round < 12; round++) {
+    for (int round = 0; round < rounds(12); round++) {
         int before = handled;
         fill(outer.from, outer.size, round);
         alarm_after_us(300 + round % 6 * 1500);
@@ -68,7 +68,7 @@ static void copy_in_storm(void)
     inner = map_blocks(128 * KIB);
     handle(SIGUSR1, copy_in_handler, SA_RESTART);
     pthread_t self = pthread_self(), sender = start_thread(send_signals, &self);
-    for (int round = 0; round < 8 || handled < 50; round++)
+    for (int round = 0; round < rounds(8) || handled < rounds(50); round++)
         copy_checked(outer, round, "copy in a signal storm");
     storm_over = true;
     pthread_join(sender, NULL);
@@ -129,7 +129,7 @@ static void jump_out(void)
     b = map_blocks(20 * MIB);
     fill(b.from, b.size, 1);
     handle(SIGALRM, jump, 0);
-    for (volatile int round = 0; round < 60; round++) {
+    for (volatile int round = 0; round < rounds(60); round++) {
         if (sigsetjmp(before_copy, 1) == 0) {
             alarm_after_us(200 + round % 10 * 250);
             for (;;)
@@ -161,7 +161,7 @@ static void cancel_copies(void)
     if (scene_how)
         handle(SIGSEGV, unexpected_fault, 0);
     start_copiers(background, 1, 512 * KIB);
-    for (int round = 0; round < 60; round++) {
+    for (int round = 0; round < rounds(60); round++) {
         void *result;
         copying = false;
         pthread_t thread = start_thread(copy_until_cancelled, NULL);

@@ -3,6 +3,8 @@
 use crate::verdict::{End, Outcome, tell};
 use std::io::{self, BufRead};
 use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Removes Rust's own handlers: a fault kills, and the module sees no handler.
@@ -67,6 +69,17 @@ pub fn fork(run: impl FnOnce() -> Outcome) -> Outcome<Child> {
         }
         pid => Ok(Child { pid, ended: None }),
     }
+}
+
+/// Has a program killed when the thread that starts it ends.
+pub fn die_with_parent(command: &mut Command) {
+    let ask = || {
+        // SAFETY: no pointers.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        Ok(())
+    };
+    // SAFETY: between fork and exec it only makes a system call.
+    unsafe { command.pre_exec(ask) };
 }
 
 /// Runs something in a child, which must succeed.

@@ -34,6 +34,7 @@ pub(super) fn survive(lines: &[&str]) -> Outcome<u64> {
         let mut command = shim::host_program(line)?;
         shim::report_into(shim::with_library(&mut command)?, &folder);
         let begun = Instant::now();
+        crate::process::die_with_parent(&mut command);
         // The guest is slow, and one moment of ten shows what a hundred do.
         let done = command.env("TRAP_LESS", "8").output()?;
         ensure!(
