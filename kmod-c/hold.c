@@ -53,6 +53,20 @@ static void adma_probe_free(struct adma_channel *ch)
 	ch->probe_page = NULL;
 }
 
+/* Returns a channel to its driver. What is in flight there may still complete. */
+static void adma_channel_release(struct adma_channel *ch)
+{
+	struct dma_chan *chan = ch->chan;
+
+	if (!chan)
+		return;
+	WRITE_ONCE(ch->chan, NULL);
+	/* Afterwards neither a submitter nor the watch sends anything. */
+	synchronize_srcu(&adma_srcu);
+	cancel_delayed_work_sync(&ch->watch);
+	dma_release_channel(chan);
+}
+
 /*
  * Gives a channel back to its driver. What is in flight has ADMA_LEAVE_MS to end.
  * ioatdma resets the channel as it takes it back, so what has not ended then never
@@ -61,19 +75,17 @@ static void adma_probe_free(struct adma_channel *ch)
 static void adma_channel_leave(struct adma_channel *ch)
 {
 	const struct adma_flight any = { .ch = ch, .begun_by = jiffies };
-	struct dma_chan *chan = ch->chan;
 
-	if (!chan)
+	if (!ch->chan)
 		return;
 	adma_watch_soon(ch);
 	adma_wait_for_flight(&any, msecs_to_jiffies(ADMA_LEAVE_MS), false);
-	WRITE_ONCE(ch->chan, NULL);
-	synchronize_srcu(&adma_srcu);
-	cancel_delayed_work_sync(&ch->watch);
-	dma_release_channel(chan);
+	adma_channel_release(ch);
 	if (ch->ordered)
 		adma_channel_stopped(ch);
 	adma_probe_free(ch);
+	/* The watch that was cancelled may have been about to let go of the module. */
+	adma_watch_soon(ch);
 }
 
 /* Gives all channels of a device back. Copies go on with other channels. */
@@ -319,12 +331,10 @@ static int adma_channel_new(struct adma_channel *ch)
 	return 0;
 }
 
+/* Caller guarantees that no driver calls us for it any more. */
 static void adma_channel_exit(struct adma_channel *ch)
 {
 	cancel_delayed_work_sync(&ch->watch);
-	if (ch->chan)
-		dma_release_channel(ch->chan);
-	/* Nothing is in flight any more, not even a silent probe. */
 	adma_probe_free(ch);
 	kvfree(ch->req);
 	memset(ch, 0, sizeof(*ch));
@@ -419,16 +429,15 @@ static void adma_device_take(struct adma_device *device, bool loading)
 		search.skip++;
 		if (!chan)
 			continue;
-		if (loading) {
-			ch->chan = ch->chan ?: chan;
-			adma_channel_exit(ch);
-			continue;
-		}
-		WRITE_ONCE(ch->chan, NULL);
-		synchronize_srcu(&adma_srcu);
-		cancel_delayed_work_sync(&ch->watch);
-		dma_release_channel(chan);
+		/* Without memory it was not even begun. */
+		WRITE_ONCE(ch->chan, chan);
+		adma_channel_release(ch);
 		adma_probe_free(ch);
+		if (!loading)
+			continue;
+		/* As in adma_callbacks_end(): a callback may not have returned yet. */
+		synchronize_rcu_tasks();
+		adma_channel_exit(ch);
 	}
 	if (!taken)
 		return;
@@ -537,9 +546,10 @@ int adma_channels_request(void)
 }
 
 /*
- * Waits until no driver calls us any more. Outside of init the module is held until
- * nothing is in flight, and the callbacks have said so; but one may not have
- * returned yet: idxd's run in a thread, which can lose the CPU in them.
+ * Waits until no driver calls us any more. Outside of init nothing was in flight when
+ * the module was found unused; but the watch may have probed a resting channel since,
+ * and a callback may not have returned yet: idxd's run in a thread, which can lose the
+ * CPU in them.
  */
 static void adma_callbacks_end(void)
 {
@@ -560,15 +570,18 @@ void adma_channels_release(void)
 	unsigned int i;
 
 	unregister_pm_notifier(&adma_pm_notifier);
-	adma_callbacks_end();
-	/* First: a driver that goes meanwhile finds its channels given back. */
+	/* First: nothing is submitted, and a driver that goes finds its channels given back. */
 	mutex_lock(&adma_hold_lock);
 	adma_ending = true;
-	while (adma_nr_channels)
-		adma_channel_exit(&adma_channels[--adma_nr_channels]);
+	for (i = 0; i < adma_nr_channels; i++) {
+		adma_channel_release(&adma_channels[i]);
+		if (!atomic_read(&adma_channels[i].entries))
+			adma_probe_free(&adma_channels[i]);
+	}
 	for (i = 0; i < adma_nr_devices; i++)
 		adma_devices[i].gone = true;
 	mutex_unlock(&adma_hold_lock);
+	adma_callbacks_end();
 	for (i = 0; i < adma_nr_devices; i++) {
 		device = &adma_devices[i];
 		if (device->dev->bus)
@@ -581,6 +594,8 @@ void adma_channels_release(void)
 		}
 	}
 	cancel_delayed_work_sync(&adma_returner);
+	while (adma_nr_channels)
+		adma_channel_exit(&adma_channels[--adma_nr_channels]);
 	while (adma_nr_devices)
 		put_device(adma_devices[--adma_nr_devices].dev);
 }

@@ -118,6 +118,41 @@ pub fn late_answer_after_a_kill_finds_the_module() -> Outcome {
     expect_all_work(bench.count())
 }
 
+/// Queues rest after errors, and are probed again while the module is being unloaded.
+pub fn late_answer_to_a_probe_during_unload_finds_the_module() -> Outcome {
+    const LATE: u64 = 900;
+    const REST_MS: u64 = 1000;
+    let bench = bench()?;
+    for before_the_probe in [300, 200, 150, 100, 50, 0] {
+        modules::take_out()?;
+        bench.clear()?;
+        modules::load_with(TIMEOUT)?;
+        let pair = Pair::scattered(16 * PAGE)?;
+        bench.arm_all(Fault::always(Kind::Write))?;
+        let request = pair.start(pair.channels as usize)?;
+        pair.device.end(&request)?;
+        drop(pair);
+        ensure!(eventually(PATIENCE, || usable() == 0), "queues that fail are in use");
+        // They are being probed, which holds the module until they have answered.
+        sleep(Duration::from_millis(20));
+        let unused = || fs::read_to_string("/sys/module/adma/refcnt").is_ok_and(|n| n == "0\n");
+        ensure!(eventually(PATIENCE, unused), "the module is held by queues that rest");
+        let rests = Instant::now();
+        bench.clear()?;
+        bench.arm_all(late(LATE as u32))?;
+        let until = Duration::from_millis(REST_MS - before_the_probe);
+        sleep(until.saturating_sub(rests.elapsed()));
+        let first = modules::unload();
+        println!("{before_the_probe} ms before the probe: {first:?}");
+        modules::take_out()?;
+        sleep(Duration::from_millis(LATE + 200));
+    }
+    bench.clear()?;
+    modules::load()?;
+    expect_alive()?;
+    expect_all_work(bench.count())
+}
+
 /// Eight open files of a process wait together, and not at all once the queue is known to be silent.
 pub fn late_silent_queue_delays_exit_once_and_not_for_each_file() -> Outcome {
     const FILES: usize = 8;
