@@ -20,6 +20,7 @@
 DEFINE_PER_CPU(s64[ADMA_STATS], adma_counters);	/* stats.c shows them */
 struct adma_channel adma_channels[ADMA_MAX_CHANNELS];
 unsigned int adma_nr_channels;
+bool adma_awaited;	/* channels were given back for a suspend only */
 struct workqueue_struct *adma_workqueue;	/* ends of requests, watches, reaping */
 DEFINE_SRCU(adma_srcu);
 
@@ -99,7 +100,7 @@ int adma_channel_pick(u32 wanted, u64 addr, u64 first)
 {
 	u8 near[ADMA_MAX_CHANNELS], any[ADMA_MAX_CHANNELS];
 	unsigned int i, nr_near = 0, nr_any = 0;
-	int node = NUMA_NO_NODE, ret = -ENODEV;
+	int node = NUMA_NO_NODE, ret = READ_ONCE(adma_awaited) ? -EBUSY : -ENODEV;
 
 	if (wanted != ADMA_CHANNEL_ANY &&
 	    adma_channel_is_up(&adma_channels[wanted]))

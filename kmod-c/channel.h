@@ -149,6 +149,7 @@ struct adma_flight {
 DECLARE_PER_CPU(s64[ADMA_STATS], adma_counters);
 extern struct adma_channel adma_channels[ADMA_MAX_CHANNELS];
 extern unsigned int adma_nr_channels;
+extern bool adma_awaited;
 extern unsigned long adma_depth;
 extern struct workqueue_struct *adma_workqueue;
 extern struct srcu_struct adma_srcu;

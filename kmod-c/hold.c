@@ -32,7 +32,8 @@ MODULE_PARM_DESC(idxd, "take the kernel queues of a DSA; never run on a real one
  * locks of devices, and then those of their queues, come before it.
  */
 static DEFINE_MUTEX(adma_hold_lock);
-static bool adma_ending;	/* nothing is taken any more */
+/* Nothing is taken: the module goes, or the machine sleeps. */
+static bool adma_ending, adma_suspended;
 
 static void adma_return(struct work_struct *work);
 static DECLARE_DELAYED_WORK(adma_returner, adma_return);
@@ -474,7 +475,8 @@ static void adma_device_use(struct device *dev, bool loading)
 	if (dsa)
 		device_for_each_child(dsa, NULL, adma_queue_lock);
 	mutex_lock(&adma_hold_lock);
-	if (!adma_ending && dev->driver)
+	/* A DSA that was bound only now: its queues could go unheard. */
+	if (!adma_ending && !adma_suspended && dev->driver && (!dsa || device->idxd))
 		adma_device_take(device, loading);
 	mutex_unlock(&adma_hold_lock);
 	if (dsa)
@@ -498,11 +500,14 @@ static void adma_return(struct work_struct *work)
 		if (dev)
 			adma_device_use(dev, false);
 	}
+	mutex_lock(&adma_hold_lock);
+	WRITE_ONCE(adma_awaited, adma_suspended);
+	mutex_unlock(&adma_hold_lock);
 }
 
 /*
  * Before a suspend all channels are given back: ioatdma loses its registers there and
- * has no suspend of its own.
+ * has no suspend of its own. None is taken before the machine is awake again.
  */
 static int adma_pm_event(struct notifier_block *notifier, unsigned long event,
 			 void *unused)
@@ -512,11 +517,20 @@ static int adma_pm_event(struct notifier_block *notifier, unsigned long event,
 	switch (event) {
 	case PM_SUSPEND_PREPARE:
 	case PM_HIBERNATION_PREPARE:
+	case PM_RESTORE_PREPARE:
+		mutex_lock(&adma_hold_lock);
+		adma_suspended = true;
+		WRITE_ONCE(adma_awaited, true);
+		mutex_unlock(&adma_hold_lock);
 		for (i = 0; i < adma_nr_devices; i++)
 			adma_device_leave(&adma_devices[i]);
 		break;
 	case PM_POST_SUSPEND:
 	case PM_POST_HIBERNATION:
+	case PM_POST_RESTORE:
+		mutex_lock(&adma_hold_lock);
+		adma_suspended = false;
+		mutex_unlock(&adma_hold_lock);
 		adma_return_later();
 		break;
 	}

@@ -5,6 +5,7 @@
 use super::*;
 use crate::faults::functions;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const PCI: &str = "/sys/bus/pci";
 const LEN: usize = 16 * PAGE;
@@ -191,6 +192,21 @@ pub fn wreck_unbind_removed_and_found_again_brings_the_channels_back() -> Outcom
     })
 }
 
+/// Copies until channels are back after a suspend. Returns whether it was told to give up.
+fn until_refused_for_good(back: &AtomicBool) -> Outcome<bool> {
+    let pair = Pair::new(PAGE)?;
+    while !back.load(Relaxed) {
+        let Submitted { result, out } = pair.device.submit(&mut [pair.whole()]);
+        // The freezer interrupts who waits.
+        while out.accepted > 0 && pair.device.wait(out.id, PATIENCE) == Err(EINTR) {}
+        if result == Err(ENODEV) {
+            return Ok(true);
+        }
+        sleep(Duration::from_millis(1));
+    }
+    Ok(false)
+}
+
 /// Channels are given back before the machine sleeps, and taken again afterwards; copies that were in
 /// flight are over.
 pub fn wreck_unbind_suspend_gives_the_channels_back_and_takes_them_again() -> Outcome {
@@ -209,8 +225,16 @@ pub fn wreck_unbind_suspend_gives_the_channels_back_and_takes_them_again() -> Ou
         let pair = Pair::scattered(LEN)?;
         bench.slow_down()?;
         let request = pair.start(16)?;
-        fs::write("/sys/power/state", "freeze").context("suspend")?;
+        let back = AtomicBool::new(false);
+        let refused = std::thread::scope(|scope| {
+            let copier = scope.spawn(|| until_refused_for_good(&back));
+            let slept = fs::write("/sys/power/state", "freeze").context("suspend");
+            eventually(PATIENCE, || device.info().is_ok_and(|info| info.usable > 0));
+            back.store(true, Relaxed);
+            slept.and(copier.join().expect("no panic"))
+        });
         fs::write(TEST, "none")?;
+        ensure!(!refused?, "a copier is told that no channel comes back");
         bench.clear()?;
         let failed = pair.device.end(&request)?;
         ensure_eq!(failed, 0, "pieces that had 3 s before the suspend");
