@@ -43,6 +43,10 @@ pub struct Options {
     #[arg(long, value_name = "PAGE", value_hint = ValueHint::FilePath,
           conflicts_with_all = ["quiet", "each", "stats", "stats_file"])]
     pub html: Option<PathBuf>,
+    /// also write the report for programs, of all processes
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+          conflicts_with_all = ["quiet", "each", "stats", "stats_file"])]
+    pub json: Option<PathBuf>,
     /// write the report there; %p process number, %e program
     #[arg(long, value_name = "PATH", value_parser = of_knob("ADMA_STATS_FILE"),
           value_hint = ValueHint::FilePath)]

@@ -43,20 +43,26 @@ pub fn run(options: Options) -> ! {
 /// none does.
 fn report(options: &Options, program: &Path) {
     let is_set = |knob| std::env::var_os(knob).is_some();
-    if let Some(page) = &options.html {
-        say::writable(page).unwrap_or_else(|why| fail(FAILED, why));
-        let why = tree::run(program, options);
-        fail(FAILED, format_args!("--html: no folder for live statistics ({why}); see adma(1)"));
+    let files = [("--html", &options.html), ("--json", &options.json)];
+    let mut wanted = files.into_iter().filter_map(|(option, file)| Some((option, file.as_ref()?)));
+    for (_, file) in wanted.clone() {
+        say::writable(file).unwrap_or_else(|why| fail(FAILED, why));
     }
-    if let Some(Err(why)) = folder_of_user().map(|folder| live_files::usable(&folder))
-        && !options.quiet
-    {
-        say::say(format_args!("warning: no live statistics in {why}"));
+    if let Some((option, _)) = wanted.next() {
+        let why = tree::run(program, options);
+        fail(FAILED, format_args!("{option}: no folder for live statistics ({why}); see adma(1)"));
+    }
+    if let Some(Err(why)) = folder_of_user().map(|folder| live_files::usable(&folder)) {
+        if !options.quiet {
+            say::say(format_args!("warning: no live statistics in {why}"));
+        }
+        // The report is made as if it were not set, and no process says so again.
+        options::set("ADMA_LIVE", "auto".as_ref());
     }
     if is_set("ADMA_STATS") || tree::is_inside_another() {
         return;
     }
-    if !options.each && !["ADMA_STATS_FILE", "ADMA_LIVE"].into_iter().any(is_set) {
+    if !options.each && !is_set("ADMA_STATS_FILE") && folder_of_user().is_none() {
         tree::run(program, options);
     }
     options::set("ADMA_STATS", REPORT.as_ref());

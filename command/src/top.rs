@@ -14,7 +14,10 @@ mod screen;
 mod set;
 
 use crate::live_files::{self, LiveProcess, State};
+use crate::report::figures::Site;
+use crate::report::from_live;
 use crate::say::{FAILED, fail};
+use crate::watch::{Lines, Watch};
 use adma_shared::live::Recorder;
 use adma_shared::worth::{self, Interval, Saved};
 use clap::ValueHint;
@@ -99,12 +102,19 @@ struct Row {
     /// Part of the bytes that the engine has carried since the last sample.
     engine: f64,
     saved: Saved,
+    /// Lines of its script that have made large calls since they are looked for.
+    lines: Option<Lines>,
 }
 
 impl Row {
     /// Returns the seconds saved; `None`: not known.
     fn seconds_saved(&self) -> Option<f64> {
         self.saved.interval.as_ref().ok().and_then(Interval::estimate)
+    }
+
+    /// Returns the code that has made the large calls, most bytes first.
+    fn sites(&self) -> Vec<Site> {
+        from_live::sites(&self.process, self.lines.as_ref())
     }
 
     fn recorder(&self) -> &Recorder {
@@ -145,11 +155,12 @@ type Before = [u64; 5];
 struct Sampler {
     before: HashMap<PathBuf, Before>,
     when: Instant,
+    watch: Watch,
 }
 
 impl Sampler {
     fn new() -> Self {
-        Self { before: HashMap::new(), when: Instant::now() }
+        Self { before: HashMap::new(), when: Instant::now(), watch: Watch::default() }
     }
 
     /// Samples all processes, or one. The rate of a new process is that of its life.
@@ -160,6 +171,7 @@ impl Sampler {
         processes.retain(|process| {
             pid.is_none_or(|pid| process.pid == pid) && process.state != State::Replaced
         });
+        self.watch.keep(&processes);
         let passed = self.when.elapsed().as_secs_f64().max(1e-3);
         self.when = Instant::now();
         let mut seen = HashMap::new();
@@ -195,6 +207,7 @@ impl Sampler {
             reads_per_second: reads_new / passed,
             engine: if bytes_new > 0.0 { (engine_new / bytes_new).min(1.0) } else { 0.0 },
             saved: worth::saved(recorder, process.scale(), seconds),
+            lines: self.watch.seen.get(&process.path).cloned(),
             process,
         }
     }

@@ -44,8 +44,8 @@ pub fn run(program: &Path, options: &Options) -> String {
         live_files::remove_tree(&tree);
         return "no process could be made".to_owned();
     }
-    let mut watch = Watch::new(&tree);
-    let end = signals.wait_for(child, || watch.look());
+    let mut watch = Watch::default();
+    let end = signals.wait_for(child, || watch.look_in(&tree));
     let seen = watch.seen;
     let seconds = begun.elapsed().as_secs_f64();
     let mut processes = live_files::in_folder(&tree, false);
@@ -59,10 +59,13 @@ pub fn run(program: &Path, options: &Options) -> String {
     let (mut report, is_empty) = (Report::new(Some(run)), processes.is_empty());
     for process in processes {
         let end = ended(&process, child, end);
-        report.add(Process::of_live(process, end, &seen));
+        let lines = seen.get(&process.path);
+        report.add(Process::of_live(process, end, lines));
     }
     let report = report.finish();
-    if let Some(Err(why)) = options.html.as_ref().map(|path| report.write_page(path)) {
+    let page = options.html.as_ref().map(|path| report.write_page(path));
+    let json = options.json.as_ref().map(|path| report.write_json(path));
+    for why in [page, json].into_iter().flatten().filter_map(Result::err) {
         say::say(why);
     }
     let mut text = match is_empty {

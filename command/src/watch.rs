@@ -3,7 +3,7 @@
 //! Now and then the calls that are under way are read from the live files of its processes. A line is
 //! counted if its call is still under way after its frames were read; then they cannot have changed.
 
-use crate::live_files;
+use crate::live_files::{self, LiveProcess, State};
 use crate::python::Interpreter;
 use adma_shared::Counters;
 use adma_shared::live::Live;
@@ -18,58 +18,73 @@ use std::time::Duration;
 /// Time between two looks: at calls of scripts, and for new processes.
 const OFTEN: Duration = Duration::from_millis(10);
 const SELDOM: Duration = Duration::from_millis(100);
-/// Most different lines that are kept.
+/// Most processes and places that are looked at.
 const MOST: usize = 4096;
 
-/// Lines by live file and return address, each with the number of times that it was seen.
-pub type Seen = HashMap<(PathBuf, u64), HashMap<String, u64>>;
+/// Lines of one process by return address, each with the number of times that it was seen.
+pub type Lines = HashMap<u64, HashMap<String, u64>>;
 
-pub struct Watch<'a> {
-    folder: &'a Path,
+#[derive(Default)]
+pub struct Watch {
     /// Files that were looked at; `None`: of no interpreter that is known.
     scripts: HashMap<PathBuf, Option<(File, Interpreter)>>,
     looks: u32,
-    pub seen: Seen,
+    /// Lines by live file.
+    pub seen: HashMap<PathBuf, Lines>,
 }
 
-impl<'a> Watch<'a> {
-    pub fn new(folder: &'a Path) -> Self {
-        Self { folder, scripts: HashMap::new(), looks: 0, seen: Seen::new() }
+impl Watch {
+    /// Looks at all processes of a tree. Returns when to look again.
+    pub fn look_in(&mut self, folder: &Path) -> Duration {
+        self.looks = self.looks.wrapping_add(1);
+        if !self.has_scripts() || self.looks.is_multiple_of(10) {
+            let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+            entries.take(MOST).for_each(|entry| self.consider(entry.path(), live_files::user()));
+            self.scripts.retain(|path, _| path.exists());
+        }
+        self.look()
     }
 
-    /// Looks at all processes. Returns when to look again.
-    pub fn look(&mut self) -> Duration {
-        let has_scripts = self.scripts.values().any(Option::is_some);
-        self.looks = self.looks.wrapping_add(1);
-        if !has_scripts || self.looks.is_multiple_of(10) {
-            self.find();
+    /// Considers the processes of a sample, and forgets all others.
+    pub fn keep(&mut self, processes: &[LiveProcess]) {
+        let running = processes.iter().filter(|process| process.state == State::Running);
+        let running: HashMap<_, _> = running.map(|one| (one.path.as_path(), one.owner)).collect();
+        self.scripts.retain(|path, _| running.contains_key(path.as_path()));
+        self.seen.retain(|path, _| running.contains_key(path.as_path()));
+        running.into_iter().for_each(|(path, owner)| self.consider(path.to_owned(), owner));
+    }
+
+    fn has_scripts(&self) -> bool {
+        self.scripts.values().any(Option::is_some)
+    }
+
+    fn consider(&mut self, path: PathBuf, owner: u32) {
+        let Some(pid) = path.file_name().and_then(live_files::pid_of) else { return };
+        let script = || live_files::open(&path, owner).ok().zip(Interpreter::of(pid));
+        if !self.scripts.contains_key(&path) {
+            let script = script();
+            self.scripts.insert(path, script);
         }
+    }
+
+    /// Looks at the calls that are under way. Returns when to look again.
+    pub fn look(&mut self) -> Duration {
         for (path, script) in &self.scripts {
             let Some((file, interpreter)) = script else { continue };
             for entry in under_way(file) {
                 let Some(line) = interpreter.line(entry.thread) else { continue };
                 let is_same = under_way(file).contains(&entry);
-                if is_same && self.seen.len() < MOST {
-                    let lines = self.seen.entry((path.clone(), entry.site)).or_default();
+                if !is_same {
+                    continue;
+                }
+                let sites = self.seen.entry(path.clone()).or_default();
+                if sites.len() < MOST {
+                    let lines = sites.entry(entry.site).or_default();
                     *lines.entry(line).or_default() += 1;
                 }
             }
         }
-        if self.scripts.values().any(Option::is_some) { OFTEN } else { SELDOM }
-    }
-
-    fn find(&mut self) {
-        let entries = std::fs::read_dir(self.folder).into_iter().flatten().flatten();
-        for entry in entries.take(MOST) {
-            let path = entry.path();
-            if self.scripts.contains_key(&path) {
-                continue;
-            }
-            let Some(pid) = live_files::pid_of(&entry.file_name()) else { continue };
-            let script = live_files::open(&path, live_files::user()).ok().zip(Interpreter::of(pid));
-            self.scripts.insert(path, script);
-        }
-        self.scripts.retain(|path, _| path.exists());
+        if self.has_scripts() { OFTEN } else { SELDOM }
     }
 }
 

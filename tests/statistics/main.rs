@@ -231,3 +231,15 @@ fn watched(folder: &Folder) -> Victim {
     command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", "/dev/null");
     Victim::start(carrying(&mut command).env("XDG_RUNTIME_DIR", &folder.0))
 }
+
+/// Writes a Python script whose fourth line copies, for some seconds.
+fn script_that_copies(folder: &Path, seconds: f64) -> PathBuf {
+    let script = folder.join("train.py");
+    let code = format!(
+        "import time\n\ndef load_batch(a):\n    return bytes(a)\n\n\
+         a = bytearray(16 << 20)\nend = time.monotonic() + {seconds}\n\
+         while time.monotonic() < end:\n    load_batch(a)\n"
+    );
+    fs::write(&script, code).unwrap();
+    script
+}

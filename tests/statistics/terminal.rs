@@ -102,6 +102,34 @@ fn top_on_a_terminal_shows_processes_and_obeys_keys() {
 }
 
 #[test]
+fn top_names_the_lines_of_a_running_script() {
+    needs!(has("/usr/bin/python3"));
+    let folder = in_memory();
+    let mut command = preloaded("/usr/bin/python3");
+    command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", "/dev/null");
+    carrying(&mut command).env("XDG_RUNTIME_DIR", &folder.0);
+    let mut script = command.arg(script_that_copies(&folder, 120.0)).spawn().unwrap();
+    let pid = script.id();
+    let is_shown = || {
+        let table = top(&folder, &["--once"]);
+        table.lines().any(|line| line.trim_start().starts_with(&format!("{pid} ")))
+    };
+    assert!(eventually(is_shown));
+    // Each second a line of JSON; the first sample is taken before anything was looked for.
+    let mut objects = Victim::start(&mut top_command(&folder, &["--json", &pid.to_string()]));
+    let names_it = || objects.answer().contains("\"name\":\"train.py:4 load_batch, ");
+    assert!(eventually(names_it));
+    objects.child.kill().unwrap();
+    let _ = objects.child.wait();
+    let mut screen = Terminal::start(&mut top_command(&folder, &[&pid.to_string()]));
+    screen.expect("train.py:4"); // what is the same as before is not drawn again
+    screen.type_in("q");
+    assert!(screen.child.wait().unwrap().success());
+    script.kill().unwrap();
+    script.wait().unwrap();
+}
+
+#[test]
 fn top_drops_columns_where_there_is_no_room_and_prints_lines_on_a_dumb_terminal() {
     let folder = in_memory();
     let mut victim = watched(&folder);

@@ -387,29 +387,34 @@ fn folder_that_cannot_hold_live_files_is_named() {
         let command =
             carrying(&mut command).env("ADMA_LIVE", path).args(["memcpy", "2000000", "3"]);
         let (_, err) = succeed(command);
-        assert_eq!(
-            err,
-            format!(
-                "adma: warning: no live statistics in {}: {}\n",
-                path.display(),
-                match why {
-                    "not a file system in memory" => "not a file system in memory (tmpfs)",
-                    other => other,
-                }
-            )
+        let warning = format!(
+            "adma: warning: no live statistics in {}: {}\n",
+            path.display(),
+            match why {
+                "not a file system in memory" => "not a file system in memory (tmpfs)",
+                other => other,
+            }
         );
+        assert_eq!(err, warning);
+        if path == &*on_disk {
+            // The command says so for all processes, and reports as ever.
+            let mut command = adma(&folder);
+            command.env("ADMA_LIVE", path).arg(victim("stats_copies"));
+            let (_, err) = succeed(command.args(["memcpy", "2000000", "3"]));
+            assert_eq!(err.matches("no live statistics").count(), 1, "{err}");
+            assert!(
+                err.starts_with(&warning) && err.contains("  by the engine            3"),
+                "{err}"
+            );
+        }
     }
 }
 
 /// Interpreters of each version that is at hand, with and without a shared library.
 #[test]
-fn lines_of_python_scripts_are_named_in_report_and_page() {
+fn lines_of_python_scripts_are_named_in_report_page_and_json() {
     let folder = in_memory();
-    let script = folder.join("train.py");
-    let code = "import time\n\ndef load_batch(a):\n    return bytes(a)\n\n\
-                a = bytearray(16 << 20)\nend = time.monotonic() + 0.8\n\
-                while time.monotonic() < end:\n    load_batch(a)\n";
-    fs::write(&script, code).unwrap();
+    let script = script_that_copies(&folder, 0.8);
     let versions = (9..=14).map(|minor| format!("python3.{minor}"));
     let mut found = 0;
     for python in ["/usr/bin/python3".to_owned(), "python3".to_owned()].into_iter().chain(versions)
@@ -421,12 +426,20 @@ fn lines_of_python_scripts_are_named_in_report_and_page() {
             continue;
         }
         found += 1;
-        let page = folder.join("page.html");
-        let (_, err) = succeed(adma(&folder).arg("--html").arg(&page).arg(&python).arg(&script));
-        let page = fs::read_to_string(&page).unwrap();
-        for told in [&err, &page] {
+        let [page, json] = ["page.html", "run.json"].map(|name| folder.join(name));
+        let mut command = adma(&folder);
+        command.arg("--html").arg(&page).arg("--json").arg(&json).arg(&python).arg(&script);
+        let (_, err) = succeed(&mut command);
+        let [page, json] = [page, json].map(|path| fs::read_to_string(path).unwrap());
+        for told in [&err, &page, &json] {
             assert!(told.contains("train.py:4 load_batch, "), "{python}: {told}");
         }
+        let json = parsed(&json);
+        let sites = json["sites"].as_array().unwrap();
+        let of_sites: u64 = sites.iter().map(|site| number(&site["bytes"])).sum();
+        assert_eq!(of_sites, number(&json["bytes"]), "{json}");
+        assert_eq!(number(&json["processes"][0]["bytes"]), of_sites, "{json}");
+        assert_eq!(json["end"], "exit 0");
     }
     needs!(found > 0 || has("python3"));
     nothing_is_left(&folder);

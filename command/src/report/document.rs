@@ -1,7 +1,7 @@
 //! The document of a run, or of reports that were read: verdict and advice, then the sections of
 //! all processes and of each.
 
-use super::figures::TimeSaved;
+use super::figures::{Site, TimeSaved};
 use super::{PICTURED, Process, Report, Run, advice, sections};
 use adma_report::units::{bytes, cut, date, percent, seconds};
 use adma_report::{Document, Part, Parts, Row, Section, Shade, Table, Value};
@@ -48,6 +48,44 @@ pub fn of(report: &Report) -> Document {
         parts,
         ..Document::default()
     }
+}
+
+/// Returns the figures of a run for programs. Sites are those of all processes together.
+pub fn for_programs(report: &Report) -> Document {
+    let Report { processes, total, run, .. } = report;
+    let recorder = &total.live.recorder;
+    let (calls, bytes) = recorder.total();
+    let mut facts = vec![
+        ("version", env!("CARGO_PKG_VERSION").into()),
+        ("seconds", Value::Seconds(report.seconds())),
+        ("copies", Value::Count(calls)),
+        ("bytes", Value::Bytes(bytes)),
+        ("engine_bytes", Value::Bytes(recorder.engine_bytes())),
+        ("saved", report.saved.as_ref().map_or(Value::None, TimeSaved::value)),
+        ("not_kept", report.not_kept().map(str::to_owned).into()),
+        ("sites", Value::List(total.sites.iter().map(Site::value).collect())),
+        ("processes", Value::List(processes.iter().map(process).collect())),
+    ];
+    facts.extend(run.iter().flat_map(|run| {
+        [("command", run.command.as_str().into()), ("end", run.end.as_str().into())]
+    }));
+    Document { facts, ..Document::default() }
+}
+
+fn process(process: &Process) -> Value {
+    Value::map([
+        ("pid", Value::Count(process.pid)),
+        ("exe", process.exe.as_str().into()),
+        ("command", process.command.as_str().into()),
+        ("end", process.end.as_str().into()),
+        ("seconds", Value::Seconds(process.seconds)),
+        ("backend", process.backend.as_str().into()),
+        ("channels", Value::Count(process.channels as u64)),
+        ("copies", Value::Count(process.calls)),
+        ("bytes", Value::Bytes(process.bytes)),
+        ("engine_bytes", Value::Bytes(process.engine_bytes)),
+        ("saved", process.saved.as_ref().map_or(Value::None, TimeSaved::value)),
+    ])
 }
 
 /// Returns name, kernel and CPU of the machine that this command runs on.

@@ -2,6 +2,7 @@
 
 use super::Process;
 use crate::live_files;
+use adma_report::Value;
 use adma_shared::Counters;
 use adma_shared::histogram::Histogram;
 use adma_shared::live::{Live, channel_name};
@@ -41,6 +42,23 @@ impl TimeSaved {
         let saved = self.interval.as_ref().map(|interval| *interval).map_err(|why| why as _);
         Sentence { wall: self.of_seconds, saved }
     }
+
+    /// Returns it for programs.
+    pub fn value(&self) -> Value {
+        saved_value(self.interval.as_ref().map_err(String::as_str))
+    }
+}
+
+/// Returns seconds saved for programs, as reports write them; or why they are not known.
+pub fn saved_value(saved: Result<&Interval, &str>) -> Value {
+    let seconds = |of: fn(&Interval) -> f64| saved.ok().map(of).map(Value::Seconds).into();
+    Value::map([
+        ("seconds", seconds(|interval| interval.seconds)),
+        ("low", seconds(|interval| interval.low)),
+        ("high", seconds(|interval| interval.high)),
+        ("calls", seconds(|interval| interval.calls)),
+        ("reason", saved.err().map(str::to_owned).into()),
+    ])
 }
 
 /// Large calls from one call site.
@@ -51,6 +69,18 @@ pub struct Site {
     pub calls: u64,
     pub bytes: u64,
     pub nanoseconds: u64,
+}
+
+impl Site {
+    /// Returns it for programs.
+    pub fn value(&self) -> Value {
+        Value::map([
+            ("name", self.name.as_str().into()),
+            ("calls", Value::Count(self.calls)),
+            ("bytes", Value::Bytes(self.bytes)),
+            ("nanoseconds", Value::Nanoseconds(self.nanoseconds)),
+        ])
+    }
 }
 
 impl Figures {

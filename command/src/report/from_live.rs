@@ -6,14 +6,14 @@ use super::process::unknown_code;
 use super::{Process, span};
 use crate::live_files::LiveProcess;
 use crate::symbols;
-use crate::watch::Seen;
+use crate::watch::Lines;
 use adma_shared::worth;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Process {
-    /// Converts a process; `end`: how it ended, as far as that is known; `seen`: lines of its script.
-    pub fn of_live(process: LiveProcess, end: String, seen: &Seen) -> Self {
+    /// Converts a process; `end`: how it ended, as far as that is known; `lines`: those of its script.
+    pub fn of_live(process: LiveProcess, end: String, lines: Option<&Lines>) -> Self {
         let (scale, seconds) = (process.scale(), process.seconds());
         let head = &process.live.head;
         let saved = worth::saved(&process.live.recorder, scale, seconds);
@@ -36,7 +36,7 @@ impl Process {
                 started + ticks.saturating_sub(begun) as f64 * scale / 1e9
             }),
             ..Self::of(Figures {
-                sites: sites(&process, seen),
+                sites: sites(&process, lines),
                 live: process.live,
                 ..Figures::new(scale)
             })
@@ -46,7 +46,7 @@ impl Process {
 
 /// Returns the call sites of a process, by module and function. One whose lines were seen is divided
 /// among these, in the proportion in which they were.
-pub fn sites(process: &LiveProcess, seen: &Seen) -> Vec<Site> {
+pub fn sites(process: &LiveProcess, lines: Option<&Lines>) -> Vec<Site> {
     let (mut all, scale) = (Figures::new(1.0), process.scale());
     process.live.recorder.sites.for_each(|site| {
         let name = match site.module.map(String::from_utf8_lossy) {
@@ -57,7 +57,7 @@ pub fn sites(process: &LiveProcess, seen: &Seen) -> Vec<Site> {
         };
         let nanoseconds = (site.ticks as f64 * scale) as u64;
         let whole = Site { name, calls: site.calls, bytes: site.bytes, nanoseconds };
-        match seen.get(&(process.path.clone(), site.address)) {
+        match lines.and_then(|lines| lines.get(&site.address)) {
             Some(lines) => all.add_sites(&divided(&whole, lines)),
             None => all.add_sites(&[whole]),
         }

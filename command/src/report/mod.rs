@@ -25,6 +25,7 @@ mod tests;
 
 use crate::say::{self, FAILED, fail, printable, say};
 use adma_report::html::Html;
+use adma_report::json::Json;
 use adma_report::text::Text;
 use adma_report::{Format, units};
 use adma_shared::live::Live;
@@ -198,6 +199,12 @@ impl Report {
     /// Writes the page, replacing an old one.
     pub fn write_page(&self, path: &Path) -> Result<(), String> {
         std::fs::write(path, Html.write(&document::of(self)))
+            .map_err(|error| say::about(path, &error))
+    }
+
+    /// Writes the report for programs, replacing an old one.
+    pub fn write_json(&self, path: &Path) -> Result<(), String> {
+        std::fs::write(path, Json.write(&document::for_programs(self)))
             .map_err(|error| say::about(path, &error))
     }
 }

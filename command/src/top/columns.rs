@@ -3,10 +3,10 @@
 
 use super::Row;
 use crate::live_files::{self, State};
+use crate::report::figures::{Site, saved_value};
 use crate::say;
 use adma_report::{self as report, Column, Document, Kind, Metric, Section, Table, Value};
 use adma_shared::messages::Messages;
-use adma_shared::worth::{Interval, Saved};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -91,7 +91,10 @@ static COLUMNS: [Shown; 33] = [
         Value::List(channels.into_iter().map(Value::Bytes).collect())
     }),
     (Column::new(SAVED), 6, |row| row.seconds_saved().map(Value::Seconds).into()),
-    (Column::keyed("saved"), HIDDEN, |row| saved(&row.saved)),
+    (Column::keyed("saved"), HIDDEN, |row| {
+        let reason = row.saved.interval.as_ref().err().map(ToString::to_string);
+        saved_value(row.saved.interval.as_ref().map_err(|_| reason.as_deref().unwrap_or_default()))
+    }),
     (Column::new("MSGS/S").key("messages_per_second"), 2, |row| {
         Value::Rate(row.messages_per_second)
     }),
@@ -134,12 +137,19 @@ const THRESHOLD: [Metric; 1] =
 const CHANNELS: [Metric; 1] = [gauge("channels", "Channels beside the caller.", "backend")];
 const OFF: [Metric; 1] = [gauge("off", "Whether it was switched off by adma top.", "")];
 
-/// Returns one sample of processes, for programs.
-pub fn document(rows: &[Row]) -> Document {
-    let row = |row: &Row| report::Row::new(COLUMNS.iter().map(|(.., value)| value(row)));
+/// Not in `COLUMNS`: symbols of all programs are read for it.
+const SITES: Column = Column::keyed("sites");
+
+/// Returns one sample of processes, for programs; `sites`: with the code that copies.
+pub fn document(rows: &[Row], sites: bool) -> Document {
+    let row = |row: &Row| {
+        let sites = sites.then(|| Value::List(row.sites().iter().map(Site::value).collect()));
+        report::Row::new(COLUMNS.iter().map(|(.., value)| value(row)).chain(sites))
+    };
+    let columns = COLUMNS.iter().map(|(column, ..)| column.clone());
     let table = Table {
         key: "processes",
-        columns: COLUMNS.iter().map(|(column, ..)| column.clone()).collect(),
+        columns: columns.chain(sites.then_some(SITES)).collect(),
         rows: rows.iter().map(row).collect(),
         ..Table::default()
     };
@@ -165,22 +175,6 @@ fn messages(told: Messages) -> Value {
         ("copied_bytes", Value::map(copied)),
     ];
     Value::map(counted("messages", told.directions).into_iter().chain(others))
-}
-
-/// Returns the time saved as reports write it.
-fn saved(saved: &Saved) -> Value {
-    let (interval, reason) = match saved.interval {
-        Ok(interval) => (Some(interval), None),
-        Err(why) => (None, Some(why.to_string())),
-    };
-    let seconds = |of: fn(&Interval) -> f64| interval.as_ref().map(of).map(Value::Seconds).into();
-    Value::map([
-        ("seconds", seconds(|interval| interval.seconds)),
-        ("low", seconds(|interval| interval.low)),
-        ("high", seconds(|interval| interval.high)),
-        ("calls", seconds(|interval| interval.calls)),
-        ("reason", reason.into()),
-    ])
 }
 
 /// Returns a name that stays when the process is started again: the program and its first argument

@@ -7,6 +7,7 @@ use adma_report::Format;
 use adma_report::json::Json;
 use adma_report::metrics::Metrics;
 use std::io::Write as _;
+use std::time::Instant;
 
 pub fn run(wish: &Wish) -> i32 {
     let mut sampler = Sampler::new();
@@ -16,8 +17,8 @@ pub fn run(wish: &Wish) -> i32 {
             fail(1, format_args!("process {pid} keeps no live statistics, or has ended"));
         }
         let text = match (wish.json, wish.metrics) {
-            (true, _) => Json.write(&document(&rows)),
-            (_, true) => Metrics.write(&document(&rows)),
+            (true, _) => Json.write(&document(&rows, true)),
+            (_, true) => Metrics.write(&document(&rows, false)),
             _ => say::in_locale(table(&rows, wish)),
         };
         let mut out = std::io::stdout().lock();
@@ -30,7 +31,11 @@ pub fn run(wish: &Wish) -> i32 {
             }
             return 0;
         }
-        std::thread::sleep(INTERVAL);
+        let next = Instant::now() + INTERVAL;
+        while Instant::now() < next {
+            let again = if wish.json { sampler.watch.look() } else { INTERVAL };
+            std::thread::sleep(again.min(next.saturating_duration_since(Instant::now())));
+        }
     }
 }
 

@@ -6,7 +6,6 @@ use super::{INTERVAL, Row, Sampler, Wish};
 use crate::live_files::{backend, channel_bytes};
 use crate::report::process::FLOOR;
 use crate::say::{FAILED, fail};
-use crate::watch::Seen;
 use adma_report::units::cut;
 use adma_shared::live::{Control, MOST_CHANNELS, channel_name};
 use adma_shared::units::Bytes;
@@ -18,7 +17,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Row as Cells, Table, TableState};
 use ratatui::{DefaultTerminal, Frame};
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The most important first: a narrow terminal shows those for which it has room.
 const KEYS: [&str; 7] =
@@ -91,8 +90,12 @@ fn show(mut terminal: DefaultTerminal, wish: &Wish) -> std::io::Result<()> {
         }
         terminal.draw(|frame| screen.draw(frame))?;
         // Keys are answered at once, the numbers change each second.
-        let wait = next.saturating_duration_since(Instant::now());
-        if event::poll(wait)? && screen.leaves_on(&event::read()?) {
+        let mut wait = next.saturating_duration_since(Instant::now());
+        // Meanwhile lines of scripts are looked for.
+        while !wait.is_zero() && !event::poll(sampler.watch.look().min(wait))? {
+            wait = next.saturating_duration_since(Instant::now());
+        }
+        if event::poll(Duration::ZERO)? && screen.leaves_on(&event::read()?) {
             return Ok(());
         }
     }
@@ -302,10 +305,7 @@ impl Screen {
             text += &format!("  {sentence}\n");
         }
         let _ = worth::not_helped(recorder, facts.floor.load(Relaxed), &mut text);
-        let _ = crate::report::text::sites(
-            &mut text,
-            &crate::report::from_live::sites(process, &Seen::new()),
-        );
+        let _ = crate::report::text::sites(&mut text, &row.sites());
         if let Some(told) = process.messages() {
             let _ = tables::messages(&told, &mut text);
         }
