@@ -60,11 +60,9 @@ impl Watch {
 
     fn consider(&mut self, path: PathBuf, owner: u32) {
         let Some(pid) = path.file_name().and_then(live_files::pid_of) else { return };
-        let script = || live_files::open(&path, owner).ok().zip(Interpreter::of(pid));
-        if !self.scripts.contains_key(&path) {
-            let script = script();
-            self.scripts.insert(path, script);
-        }
+        self.scripts.entry(path).or_insert_with_key(|path| {
+            live_files::open(path, owner).ok().zip(Interpreter::of(pid))
+        });
     }
 
     /// Looks at the calls that are under way. Returns when to look again.
