@@ -6,7 +6,7 @@
 //! is saved before a loop is entered, and changing the instruction pointer suffices to stop it:
 //!
 //! - A bad page raises SIGSEGV or SIGBUS. The handler (`signals`) asks `recover`, as the Linux
-//!   kernel asks its exception table, and the loop ends with `Copied::BadPage`.
+//!   kernel asks its exception table, and the loop ends with `PieceEnd::Failed`.
 //! - A worker that was preempted may find, when it runs again, that its caller did not wait and
 //!   has copied the piece itself. Its loops are a restartable sequence (rseq(2)): the kernel
 //!   lets it go on at `interrupted`, and the next entry looks at the generation of the copy
@@ -14,6 +14,7 @@
 //!
 //! Which loop is the default was decided by `bench/run loops`; see bench/README.md.
 
+use crate::backend::piece_end::PieceEnd;
 use crate::os::cpus::{self, Features};
 use crate::os::sync::AtomicU32;
 use crate::os::sys;
@@ -28,17 +29,6 @@ pub enum CopyLoop {
     Ordinary,
     /// Streaming stores: the destination does not enter the cache.
     Stream,
-}
-
-/// Result of a piece.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Copied {
-    Whole,
-    BadPage,
-    /// The caller has taken the piece back: it belongs to another thread.
-    TakenBack,
-    /// Compared: two bytes differ.
-    Differs,
 }
 
 /// State by which a worker's piece can be taken back: as long as `generation` holds `expected`, the
@@ -90,7 +80,7 @@ impl CopyLoop {
     ///
     /// # Safety
     /// As `copy_until_taken_back`.
-    pub unsafe fn copy(self, dst: usize, src: usize, len: usize) -> Copied {
+    pub unsafe fn copy(self, dst: usize, src: usize, len: usize) -> PieceEnd {
         // SAFETY: the caller's ranges are apart, and no reference covers `dst`.
         unsafe { self.copy_until_taken_back(dst, src, len, None) }
     }
@@ -99,7 +89,7 @@ impl CopyLoop {
     ///
     /// # Safety
     /// Ranges do not overlap, no Rust reference covers `dst`, as long as the piece is not taken back.
-    /// A bad page ends the copy with `BadPage` if our handler stands in front of the program's;
+    /// A bad page ends the copy with `Failed` if our handler stands in front of the program's;
     /// otherwise it ends as the program has decided.
     pub unsafe fn copy_until_taken_back(
         self,
@@ -107,7 +97,7 @@ impl CopyLoop {
         src: usize,
         len: usize,
         take_back: Option<&TakeBack>,
-    ) -> Copied {
+    ) -> PieceEnd {
         let (features, movsb) = (cpus::features(), &raw const adma_loop_movsb);
         let which = match self {
             CopyLoop::Stream if features.contains(Features::AVX512) => {
@@ -133,7 +123,7 @@ impl CopyLoop {
         value: usize,
         len: usize,
         take_back: Option<&TakeBack>,
-    ) -> Copied {
+    ) -> PieceEnd {
         let which = match self {
             CopyLoop::Stream => &raw const adma_fill_stream,
             _ => &raw const adma_fill_stosb,
@@ -153,7 +143,7 @@ pub unsafe fn compare_until_taken_back(
     b: usize,
     len: usize,
     take_back: Option<&TakeBack>,
-) -> (Copied, usize) {
+) -> (PieceEnd, usize) {
     let which = match cpus::features().contains(Features::AVX2) {
         true => &raw const adma_compare_avx2,
         false => &raw const adma_compare_sse2,
@@ -162,10 +152,10 @@ pub unsafe fn compare_until_taken_back(
     unsafe { run(a, b, 1, len, which, take_back) }
 }
 
-/// Writes the state of a worker's piece to `place`, unless it was taken back.
-pub fn commit(place: *const AtomicU8, what: u8, take_back: &TakeBack) {
+/// Writes the end of a worker's piece to `place`, unless it was taken back.
+pub fn commit(place: *const AtomicU8, end: PieceEnd, take_back: &TakeBack) {
     // SAFETY: a byte of the queue, which is always there.
-    while unsafe { adma_commit(place, what, take_back) } == end::INTERRUPTED {}
+    while unsafe { adma_commit(place, end as u8, take_back) } == INTERRUPTED {}
 }
 
 /// Runs one of the loops below to its end, however often it is interrupted; returns which end,
@@ -180,7 +170,7 @@ unsafe fn run(
     len: usize,
     which: *const u8,
     take_back: Option<&TakeBack>,
-) -> (Copied, usize) {
+) -> (PieceEnd, usize) {
     let take_back = take_back.map_or(core::ptr::null(), |t| t);
     let mut at = 0;
     loop {
@@ -188,14 +178,9 @@ unsafe fn run(
         // SAFETY: the rest of the caller's ranges.
         let end = unsafe { adma_copy_loop(dst + at, src, len - at, which, take_back) };
         at += end.copied;
-        let why = match end.why {
-            end::WHOLE => Copied::Whole,
-            end::BAD_PAGE => Copied::BadPage,
-            end::TAKEN_BACK => Copied::TakenBack,
-            end::DIFFERS => Copied::Differs,
-            _ => continue, // interrupted: go on if it is still ours
-        };
-        return (why, at);
+        if let Some(end) = PieceEnd::of(end.why) {
+            return (end, at);
+        } // interrupted: go on if it is still ours
     }
 }
 
@@ -212,17 +197,14 @@ pub fn recover(ip: usize) -> Option<usize> {
     ((begin..end).contains(&ip) || ip == interrupted).then_some(bad_page)
 }
 
-mod end {
-    pub const WHOLE: usize = 0;
-    pub const BAD_PAGE: usize = 1;
-    pub const INTERRUPTED: usize = 2;
-    pub const TAKEN_BACK: usize = 3;
-    pub const DIFFERS: usize = 4;
-}
+/// Number that the loops return where the kernel has interrupted their sequence: no end.
+const INTERRUPTED: usize = 5;
+const _: () = assert!(PieceEnd::of(INTERRUPTED).is_none());
 
 #[repr(C)]
 struct LoopEnd {
     copied: usize,
+    /// `INTERRUPTED`, or a `PieceEnd`.
     why: usize,
 }
 
@@ -235,8 +217,8 @@ unsafe extern "C" {
         which: *const u8,
         take_back: *const TakeBack,
     ) -> LoopEnd;
-    /// Writes a byte, if the piece was not taken back.
-    fn adma_commit(place: *const AtomicU8, what: u8, take_back: *const TakeBack) -> usize;
+    /// Writes a byte, if the piece was not taken back; returns 0 then, or a number as `LoopEnd::why`.
+    fn adma_commit(place: *const AtomicU8, end: u8, take_back: *const TakeBack) -> usize;
     static adma_loop_movsb: u8;
     static adma_loop_avx2: u8;
     static adma_loop_stream_avx512: u8;
@@ -261,7 +243,7 @@ global_asm!(
     "\\name:",
     ".endm",
 
-    // Begins a function, which ends where `adma_close` says so.
+    // Begins a function, which `adma_close` ends.
     ".macro adma_function name",
     ".type \\name, @function",
     "adma_label \\name",
@@ -426,7 +408,7 @@ global_asm!(
     ".endm",
 
     // For a loop that was stopped: dirty upper halves of wide registers would slow down all later
-    // code that does not use AVX. r11 tells which loop it was.
+    // code that does not use AVX. r11 holds the loop's address.
     ".macro adma_leave_registers",
     "lea rax, [rip + adma_loop_avx2]",
     "cmp r11, rax",
@@ -439,8 +421,8 @@ global_asm!(
     "7:",
     ".endm",
 
-    // Streaming stores are weakly ordered, so they are completed before the end of the piece is
-    // told.
+    // Streaming stores are weakly ordered, so a fence completes them before the end of the piece
+    // can be stored.
     ".macro adma_end why",
     "sfence",
     "mov rax, rdi",
@@ -587,11 +569,11 @@ global_asm!(
     "adma_alone adma_alone_stream_sse2, adma_body_stream_sse2",
     ".cfi_endproc",
     ".popsection",
-    whole = const end::WHOLE,
-    bad_page = const end::BAD_PAGE,
-    interrupted = const end::INTERRUPTED,
-    taken_back = const end::TAKEN_BACK,
-    differs = const end::DIFFERS,
+    whole = const PieceEnd::Done as usize,
+    bad_page = const PieceEnd::Failed as usize,
+    interrupted = const INTERRUPTED,
+    taken_back = const PieceEnd::TakenBack as usize,
+    differs = const PieceEnd::Differs as usize,
     signature = const SIGNATURE,
 );
 

@@ -46,13 +46,13 @@ fn loops_that_copy_and_fill_agree_with_naive_for_every_length_and_alignment() {
             copied(&|dst, src| {
                 // SAFETY: inside both.
                 let end = unsafe { adma_copy_loop(dst, src, len, *which, core::ptr::null()) };
-                assert_eq!((end.copied, end.why), (len, end::WHOLE));
+                assert_eq!((end.copied, end.why), (len, PieceEnd::Done as usize));
             });
         }
         for copy_loop in [CopyLoop::Ordinary, CopyLoop::Stream] {
             copied(&|dst, src| {
                 // SAFETY: inside both.
-                assert_eq!(unsafe { copy_loop.copy(dst, src, len) }, Copied::Whole);
+                assert_eq!(unsafe { copy_loop.copy(dst, src, len) }, PieceEnd::Done);
             });
             let (mut target, value) = ([0xeeu8; 1100], len as u8 ^ 0x5a);
             let (dst, eight) = (target.as_mut_ptr() as usize + to, [value; 8]);
@@ -60,7 +60,7 @@ fn loops_that_copy_and_fill_agree_with_naive_for_every_length_and_alignment() {
             let filled = unsafe {
                 copy_loop.fill_until_taken_back(dst, usize::from_ne_bytes(eight), len, None)
             };
-            assert_eq!(filled, Copied::Whole);
+            assert_eq!(filled, PieceEnd::Done);
             assert_only(&target, to, &vec![value; len]);
         }
     }
@@ -81,7 +81,11 @@ fn comparisons_of_every_length_find_the_first_difference() {
                 let (x, y) = (a.as_ptr() as usize, b.as_ptr() as usize + shift);
                 // SAFETY: inside both.
                 let end = unsafe { adma_copy_loop(x, y, len, *which, core::ptr::null()) };
-                let why = if differs.is_some() { end::DIFFERS } else { end::WHOLE };
+                let why = if differs.is_some() {
+                    PieceEnd::Differs as usize
+                } else {
+                    PieceEnd::Done as usize
+                };
                 assert_eq!((end.copied, end.why), (differs.unwrap_or(len), why), "{len} {first}");
             }
         }
@@ -150,10 +154,10 @@ fn loop_that_ends_at_a_bad_page_leaves_no_upper_halves_of_registers() {
     let ranges = [dst, source.as_ptr() as usize, 2 * page];
     workers::init();
     for which in [&raw const adma_loop_avx2, &raw const adma_compare_avx2] {
-        // SAFETY: the end alone.
+        // SAFETY: this entry of the loops touches no memory, it only returns.
         let interrupted =
             unsafe { upper_half_after(&raw const adma_loop_interrupted, [0; 3], which) };
-        assert_eq!(interrupted, (end::INTERRUPTED, 0));
+        assert_eq!(interrupted, (INTERRUPTED, 0));
         // In a child: the signals of the test process are its harness's.
         // SAFETY: the child makes system calls only, and runs a loop that survives a bad page.
         let status = unsafe {
@@ -165,7 +169,9 @@ fn loop_that_ends_at_a_bad_page_leaves_no_upper_halves_of_registers() {
                 libc::alarm(20);
                 let ready = signals::install_handlers().is_ok();
                 let done = upper_half_after(adma_copy_loop as *const u8, ranges, which);
-                libc::_exit(i32::from(!ready) | i32::from(done != (end::BAD_PAGE, 0)) << 1);
+                libc::_exit(
+                    i32::from(!ready) | i32::from(done != (PieceEnd::Failed as usize, 0)) << 1,
+                );
             }
             let mut status = 0;
             assert_eq!(libc::waitpid(child, &mut status, 0), child);
@@ -173,7 +179,7 @@ fn loop_that_ends_at_a_bad_page_leaves_no_upper_halves_of_registers() {
         };
         assert_eq!(status, 0);
     }
-    // SAFETY: not used any more.
+    // SAFETY: mapped above by this test, and not used any more.
     unsafe { libc::munmap(dst as *mut _, 2 * page) };
 }
 
@@ -186,7 +192,7 @@ fn piece_of_another_generation_is_not_written() {
         let (dst, src) = (target.as_mut_ptr() as usize, source.as_ptr() as usize);
         // SAFETY: inside both.
         let copied = unsafe { copy_loop.copy_until_taken_back(dst, src, 256, Some(&late)) };
-        assert_eq!(copied, Copied::TakenBack);
+        assert_eq!(copied, PieceEnd::TakenBack);
         assert!(target.iter().all(|&byte| byte == 0));
     }
 }

@@ -9,6 +9,7 @@ pub mod engine;
 pub mod kernel_calls;
 pub mod libc;
 pub mod mode;
+pub mod piece_end;
 pub mod signals;
 pub mod threads;
 

@@ -25,7 +25,8 @@ mod words;
 use crate::backend::engine::CopyOptions;
 pub use adma_shared::abi;
 
-use crate::backend::copy_loop::{Copied, CopyLoop};
+use crate::backend::copy_loop::CopyLoop;
+use crate::backend::piece_end::PieceEnd;
 use crate::backend::engine::stretch::Stretch;
 use crate::backend::engine::tuning::{CallerShare, Clock, CopyTimes, Limit};
 use crate::backend::threads::workers;
@@ -126,7 +127,7 @@ impl Engine {
     pub fn keep(&self, bytes: usize) {
         let pages = (bytes / PAGE) as u64;
         self.keeps.store(pages + 1, Relaxed);
-        // A helper that refuses keeps as much as it likes.
+        // A helper that refuses keeps its own limit.
         self.helper.keep(pages);
     }
 
@@ -316,7 +317,7 @@ impl Engine {
             // A child that shares our memory may have closed the descriptor for itself, and one
             // that has a copy of it did not open it.
             _ if !process::is_ours() => Refused::NotOurs,
-            // 0 is the answer of another file that has got our number.
+            // 0: another file that has our number answered.
             _ => Refused::System,
         })
     }
@@ -407,8 +408,8 @@ impl Engine {
             offset: slot * abi::WORD_STRIDE,
             id: request.id,
         };
-        let told = request.channels != 0 && slot < abi::SLOTS;
-        (told && words.each().all(|page| page != 0)).then_some(words)
+        let has_words = request.channels != 0 && slot < abi::SLOTS;
+        (has_words && words.each().all(|page| page != 0)).then_some(words)
     }
 
     fn account(
@@ -440,12 +441,12 @@ impl Engine {
 /// they are copied when the engine is done.
 ///
 /// # Safety
-/// As memcpy; our handler of faults is in front of the program's, and hears of them.
+/// As memcpy; our fault handler is in front of the program's, and faults are not blocked.
 unsafe fn copy_guarded(parts: &[(usize, usize)], whole: Stretch) -> bool {
     parts.iter().all(|&(from, to)| {
         let (dst, src) = (whole.dst + from, whole.src + from);
         // SAFETY: parts of ranges that memcpy may copy, and our handler is in front, as the caller has ensured.
-        unsafe { CopyLoop::Ordinary.copy(dst, src, to - from) == Copied::Whole }
+        unsafe { CopyLoop::Ordinary.copy(dst, src, to - from) == PieceEnd::Done }
     })
 }
 

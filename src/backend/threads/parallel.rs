@@ -6,13 +6,14 @@
 //! returns.
 
 use super::piece::PieceFn;
-use super::queue::{ClaimedPiece, End, Posted, piece_is};
+use super::queue::{ClaimedPiece, End, Posted};
 use super::share::{WaitMode, take_slot, wait};
 use super::worker::summon_all;
 use super::workers::{self, QUEUE, SPIN_TICKS};
 use crate::backend::Refused;
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::mode::Mode;
+use crate::backend::piece_end::PieceEnd;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::{real_time, sys};
 use crate::plan::Cut;
@@ -53,7 +54,7 @@ pub fn run(workers: usize, helpers: usize, work: ParallelFn<'_>) -> Result<Took,
     work(0);
     let done = sys::ticks();
     while let Some(claim) = shared.claim(End::Front) {
-        shared.finish(&claim, piece_is::DONE); // a worker that has not begun need not come
+        shared.finish(&claim, PieceEnd::Done); // a worker that has not begun need not come
     }
     let own = done.wrapping_sub(begun);
     wait(shared, own.max(SPIN_TICKS), &WaitMode::UntilDone);

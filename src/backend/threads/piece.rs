@@ -1,9 +1,10 @@
 //! One claimed piece of a shared copy: its bytes, and then the note in the queue that it is done.
 
-use super::queue::{ClaimedPiece, Shared, piece_is};
+use super::queue::{ClaimedPiece, Shared};
 use super::task::{LOOK, STEP, Task, Work};
-use crate::backend::copy_loop::{self, Copied, Sequence, TakeBack};
+use crate::backend::copy_loop::{self, Sequence, TakeBack};
 use crate::backend::mode::Mode;
+use crate::backend::piece_end::PieceEnd;
 
 /// Does a claimed piece in a way of its own; false: not all of it could be done. Workers call it
 /// too, so it keeps to the law of `worker`.
@@ -21,8 +22,8 @@ pub fn run(shared: &Shared, claim: &ClaimedPiece, sequence: Option<&Sequence>) {
     if posted.mode.contains(Mode::BY_FUNCTION) {
         // SAFETY: claimed, so the poster waits for us, and with it the function.
         let function = unsafe { *(posted.src as *const PieceFn<'_>) };
-        let what = if function(claim) { piece_is::DONE } else { piece_is::FAILED };
-        return shared.finish(claim, what);
+        let end = if function(claim) { PieceEnd::Done } else { PieceEnd::Failed };
+        return shared.finish(claim, end);
     }
     let piece = posted.cut.piece(claim.index);
     let whole = Task { work: Work::of(posted.mode), dst: posted.dst, src: posted.src, len: 0 };
@@ -35,10 +36,10 @@ pub fn run(shared: &Shared, claim: &ClaimedPiece, sequence: Option<&Sequence>) {
         (_, true) => LOOK,
         _ => piece.len,
     };
-    let (mut at, mut copied) = (0, Copied::Whole);
-    while at < piece.len && copied == Copied::Whole {
+    let (mut at, mut end) = (0, PieceEnd::Done);
+    while at < piece.len && end == PieceEnd::Done {
         if in_order && shared.is_cancelled(claim.index) {
-            copied = Copied::Differs; // in an earlier piece
+            end = PieceEnd::Differs; // in an earlier piece
             break;
         }
         let part = task.part(at, step.min(piece.len - at));
@@ -48,20 +49,16 @@ pub fn run(shared: &Shared, claim: &ClaimedPiece, sequence: Option<&Sequence>) {
         }
         // SAFETY: claimed, so the poster waits for us inside its memcpy, whose ranges these are,
         // or takes the piece back.
-        copied = unsafe { part.run(posted.mode.copy_loop(), take_back.as_ref()) };
+        end = unsafe { part.run(posted.mode.copy_loop(), take_back.as_ref()) };
         at += part.len;
     }
-    let what = match copied {
-        Copied::Whole => piece_is::DONE,
-        Copied::BadPage => piece_is::FAILED,
-        Copied::Differs => {
-            shared.cancel(claim.index + 1, claim.generation);
-            piece_is::DIFFERS
-        }
-        Copied::TakenBack => return,
-    };
+    match end {
+        PieceEnd::Differs => shared.cancel(claim.index + 1, claim.generation),
+        PieceEnd::TakenBack => return, // its caller's now
+        _ => {}
+    }
     match take_back {
-        Some(take_back) => copy_loop::commit(shared.piece(claim.index), what, &take_back),
-        None => shared.finish(claim, what),
+        Some(take_back) => copy_loop::commit(shared.piece(claim.index), end, &take_back),
+        None => shared.finish(claim, end),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! take       the poster gets a free slot            post      its pieces can be claimed
-//! claim      a thread gets one piece                finish    it says what has become of the piece
+//! claim      a thread gets one piece                finish    it stores how the piece has ended
 //! cancel     unclaimed pieces need not be done      take back the poster redoes begun pieces
 //! release    the slot is free again
 //! ```
@@ -37,6 +37,7 @@
 //! `begun`, and the thread that brings that to zero reports the end.
 
 use crate::backend::mode::Mode;
+use crate::backend::piece_end::PieceEnd;
 use crate::os::sync::{
     AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, Sleepable, Woken, fetch_to_change,
 };
@@ -258,32 +259,20 @@ pub struct ClaimedPiece {
     pub generation: u32,
 }
 
-/// States of a piece.
-pub mod piece_is {
-    pub const OPEN: u8 = 0;
-    pub const DONE: u8 = 1;
-    /// A page was bad.
-    pub const FAILED: u8 = 2;
-    /// Compared: there is a difference in it.
-    pub const DIFFERS: u8 = 3;
-    /// Claimed by the poster and not begun: pending signals are delivered first.
-    pub const LEFT: u8 = 4;
-}
-
 /// A slot of the queue: its pieces can be taken back.
 #[repr(align(128))]
 #[cfg_attr(loom, derive(Default))]
 #[cfg_attr(not(loom), derive(FromZeros))]
 pub struct Shared {
     slot: Slot,
-    /// See `piece_is`.
+    /// A `PieceEnd` for each piece, 0 until it has one.
     pieces: [AtomicU8; if cfg!(loom) { 2 } else { Cut::MOST }],
 }
 
 impl Shared {
     fn post(&self, copy: &Posted) {
         for piece in &self.pieces[..copy.cut.count()] {
-            piece.store(piece_is::OPEN, Ordering::Relaxed);
+            piece.store(0, Ordering::Relaxed);
         }
         self.slot.post(copy);
     }
@@ -294,18 +283,19 @@ impl Shared {
         Some(ClaimedPiece { copy, index, generation: ticket.generation_number() })
     }
 
-    /// Stores the state of a piece that cannot be taken back, as the poster's own.
-    pub fn finish(&self, claim: &ClaimedPiece, what: u8) {
-        self.pieces[claim.index].store(what, Ordering::Release);
+    /// Stores the end of a piece that cannot be taken back, as the poster's own.
+    pub fn finish(&self, claim: &ClaimedPiece, end: PieceEnd) {
+        self.pieces[claim.index].store(end as u8, Ordering::Release);
     }
 
-    /// Returns the state byte of a piece.
+    /// Returns the byte of a piece.
     pub fn piece(&self, index: usize) -> &AtomicU8 {
         &self.pieces[index]
     }
 
-    fn look(&self, index: usize) -> u8 {
-        self.pieces[index].load(Ordering::Acquire)
+    /// Returns how a piece has ended, if it has.
+    fn end_of(&self, index: usize) -> Option<PieceEnd> {
+        PieceEnd::of(usize::from(self.pieces[index].load(Ordering::Acquire)))
     }
 
     /// Returns whether a piece from `from` on is still under way; `from` moves on to the first that
@@ -315,7 +305,7 @@ impl Shared {
         // Cancelled pieces have not begun, and never will.
         let claimed = || Ticket(self.slot.ticket.load(Ordering::Relaxed)).front() as usize;
         let count = if copy.mode.contains(Mode::IN_ORDER) { claimed() } else { copy.cut.count() };
-        while *from < count && self.look(*from) != piece_is::OPEN {
+        while *from < count && self.end_of(*from).is_some() {
             *from += 1;
         }
         *from < count
@@ -340,12 +330,12 @@ impl Shared {
         self.slot.ticket.fetch_add(Ticket::ONE_GENERATION, Ordering::AcqRel);
     }
 
-    /// Returns the pieces that were not copied, once nothing is under way any more. What is noted in
-    /// `room` stays when the slot is released.
+    /// Returns the pieces that were not copied, once nothing is under way any more. The bits in `room`
+    /// stay valid when the slot is released.
     pub fn undone<'a>(&self, room: &'a mut UndoneBits) -> Undone<'a> {
         let count = self.slot.posted().cut.count();
         for (number, place) in room.iter_mut().enumerate().take(count.div_ceil(32)) {
-            let is_done = |bit: usize| self.look(32 * number + bit) == piece_is::DONE;
+            let is_done = |bit: usize| self.end_of(32 * number + bit) == Some(PieceEnd::Done);
             let last = (count - 32 * number).min(32);
             place.write((0..last).filter(|&bit| is_done(bit)).fold(0, |done, bit| done | 1 << bit));
         }
@@ -355,7 +345,7 @@ impl Shared {
     /// Returns whether some piece could not be copied.
     pub fn has_failed(&self) -> bool {
         let count = self.slot.posted().cut.count();
-        (0..count).any(|index| self.look(index) == piece_is::FAILED)
+        (0..count).any(|index| self.end_of(index) == Some(PieceEnd::Failed))
     }
 
     pub fn unclaimed(&self) -> u64 {
@@ -479,7 +469,7 @@ impl Queue {
         false
     }
 
-    /// Wakes every sleeping worker, not to copy but to look around.
+    /// Wakes every sleeping worker, so that it checks whether it is still wanted.
     pub fn ring_for_all(&self) {
         self.bell.atomic().fetch_add(1, Ordering::AcqRel);
         self.bell.wake(i32::MAX as u32);

@@ -13,7 +13,7 @@ fn undone(slot: &Shared) -> Vec<usize> {
 fn work_on(slot: &Shared, end: End, bytes: &WriteCounts) {
     while let Some(claim) = slot.claim(end) {
         bytes.write(claim.copy.mode.bits(), claim.index);
-        slot.finish(&claim, piece_is::DONE);
+        slot.finish(&claim, PieceEnd::Done);
     }
 }
 
@@ -81,7 +81,7 @@ fn piece_taken_back_is_written_by_one_at_a_time_and_never_afterwards() {
             // Storing the state is a sequence of its own.
             let _inside = sequence.lock().unwrap();
             if is_mine() {
-                slot.finish(&claim, piece_is::DONE);
+                slot.finish(&claim, PieceEnd::Done);
             }
         });
         for number in 0..2 {

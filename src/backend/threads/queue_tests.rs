@@ -30,8 +30,8 @@ fn slot_claims_every_piece_once_from_both_ends() {
     assert!(claims.iter().all(|c| c.copy.dst == 0x1000 && c.copy.mode.bits() == 5));
     assert!(slot.is_busy(&mut 0) && slot.unclaimed() == 0);
     for claim in claims {
-        let what = if claim.index == 1 { piece_is::FAILED } else { piece_is::DONE };
-        slot.finish(&claim, what);
+        let end = if claim.index == 1 { PieceEnd::Failed } else { PieceEnd::Done };
+        slot.finish(&claim, end);
     }
     assert!(!slot.is_busy(&mut 0) && slot.has_failed());
     assert_eq!(undone(slot), [1]);
@@ -50,7 +50,7 @@ fn pieces_taken_back_are_undone_and_of_no_later_generation() {
     let mut from = 0;
     for claim in claims.iter().rev() {
         assert!(slot.is_busy(&mut from) && from <= claim.index);
-        slot.finish(claim, piece_is::DONE);
+        slot.finish(claim, PieceEnd::Done);
     }
     assert!(slot.is_busy(&mut from) && from == late[1].index);
     slot.take_back();
@@ -73,9 +73,9 @@ fn pieces_in_order_come_from_the_front_and_end_with_a_difference() {
     slot.cancel(2, claims[1].generation);
     assert_eq!([0, 1, 2].map(|index| slot.is_cancelled(index)), [false, false, true]);
     assert!(slot.claim(End::Front).is_none() && slot.claim(End::Back).is_none());
-    for (claim, what) in claims.iter().zip([piece_is::DONE, piece_is::DIFFERS, piece_is::DONE]) {
+    for (claim, end) in claims.iter().zip([PieceEnd::Done, PieceEnd::Differs, PieceEnd::Done]) {
         assert!(slot.is_busy(&mut 0));
-        slot.finish(claim, what);
+        slot.finish(claim, end);
     }
     assert!(!slot.is_busy(&mut 0) && !slot.has_failed(), "what was cancelled is not waited for");
     assert_eq!(undone(slot), [1, 3, 4, 5]);

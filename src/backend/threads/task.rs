@@ -6,9 +6,10 @@
 //! caller goes through the pieces that were not found equal, in order. A bad page that a worker has
 //! met behind the first difference is never touched again.
 
-use crate::backend::copy_loop::{Copied, CopyLoop, TakeBack, compare_until_taken_back};
+use crate::backend::copy_loop::{CopyLoop, TakeBack, compare_until_taken_back};
 use crate::backend::libc as original;
 use crate::backend::mode::Mode;
+use crate::backend::piece_end::PieceEnd;
 use crate::functions::Op;
 use crate::os::huge_pages::Region;
 use crate::os::sys;
@@ -81,7 +82,7 @@ impl Task {
     /// Does the task by libc's function.
     ///
     /// # Safety
-    /// The program's promise.
+    /// The program has called the task's function on these ranges.
     #[unsafe(link_section = ".text.fork")] // see `intercept::entry`
     pub unsafe fn call_libc(&self) -> isize {
         let Task { work, dst, src, len } = *self;
@@ -99,7 +100,7 @@ impl Task {
     /// Does the task before start-up, without libc's functions.
     ///
     /// # Safety
-    /// The program's promise.
+    /// The program has called the task's function on these ranges.
     pub unsafe fn before_start(&self) -> isize {
         let Task { work, dst, src, len } = *self;
         // SAFETY: memory of this task is valid for its function, as the program has promised.
@@ -118,7 +119,7 @@ impl Task {
     /// pages locks the list of all, and threads that lose their CPU meanwhile hold up others.
     ///
     /// # Safety
-    /// The program's promise.
+    /// The program has called the task's function on these ranges.
     pub unsafe fn alone_into_fresh(&self, huge: Option<Region>) {
         if let Some(region) = huge {
             // SAFETY: memory of this task is valid for its function, as the program has promised.
@@ -169,8 +170,8 @@ impl Task {
     /// Does it by a loop of our own, which ends at a bad page if our handler stands in front.
     ///
     /// # Safety
-    /// The program's promise, as long as it is not taken back.
-    pub unsafe fn run(&self, copy_loop: CopyLoop, take_back: Option<&TakeBack>) -> Copied {
+    /// The program has called the task's function on these ranges, and it is not taken back.
+    pub unsafe fn run(&self, copy_loop: CopyLoop, take_back: Option<&TakeBack>) -> PieceEnd {
         let Task { work, dst, src, len } = *self;
         // SAFETY: memory of this task is valid until it is taken back, as the program and the poster have ensured.
         unsafe {
@@ -185,7 +186,7 @@ impl Task {
     /// Redoes a part that a loop has not finished. A bad page now faults in the program.
     ///
     /// # Safety
-    /// The program's promise; no other thread works on it.
+    /// The program has called the task's function on these ranges; no other thread works on them.
     pub unsafe fn retry(&self, from: usize, len: usize) -> isize {
         let part = self.part(from, len);
         let Work::Compare(op) = self.work else {
