@@ -1,7 +1,7 @@
 //! Our own names, as include/adma.h declares and explains them. No logic here: arguments are
 //! checked and converted.
 
-use crate::backend::asynchronous::{self, Copy, CopyStatus, Notice, Wanted};
+use crate::backend::asynchronous::{self, CookieState, Copy, Notice, Wanted};
 use crate::backend::threads::task::{Task, Work};
 use crate::export::export;
 use crate::ipc;
@@ -36,7 +36,7 @@ unsafe extern "C" fn adma_copy(src: usize, dst: usize, len: usize) -> c_int {
 }
 
 unsafe extern "C" fn adma_icopy(src: usize, dst: usize, len: usize) -> i64 {
-    // SAFETY: the program's promise: as memmove, until it is told of the end.
+    // SAFETY: the program's promise: as memmove, until a call has returned that the copy is over.
     unsafe { begin(&[Copy { src, dst, len }], Wanted::default()) }
 }
 
@@ -50,7 +50,7 @@ unsafe extern "C" fn adma_icopy_batch(copies: *const Copy, count: usize) -> i64 
         // SAFETY: the program's promise: `count` copies, until we return.
         _ => unsafe { core::slice::from_raw_parts(copies, count) },
     };
-    // SAFETY: the program's promise: as memmove of each, until it is told of the end.
+    // SAFETY: the program's promise: as memmove of each, until a call has returned that they are over.
     unsafe { begin(copies, Wanted::default()) }
 }
 
@@ -71,7 +71,7 @@ unsafe extern "C" fn adma_icopy_notif(
 }
 
 unsafe fn begin(copies: &[Copy], wanted: Wanted) -> i64 {
-    // SAFETY: the callers' promise.
+    // SAFETY: each caller says until when ranges and word stay.
     match unsafe { DISPATCHER.begin(copies, wanted) } {
         Some(cookie) => asynchronous::pack(cookie),
         None => -i64::from(libc::EAGAIN),
@@ -79,11 +79,11 @@ unsafe fn begin(copies: &[Copy], wanted: Wanted) -> i64 {
 }
 
 /// Result of `adma_check` and `adma_wait` for a copy.
-fn told(status: CopyStatus) -> isize {
+fn result_of(status: CookieState) -> isize {
     match status {
-        CopyStatus::Over => 0,
-        CopyStatus::UnderWay => -libc::EINPROGRESS as isize,
-        CopyStatus::Unknown => -libc::EINVAL as isize,
+        CookieState::Over(()) => 0,
+        CookieState::UnderWay(()) => -libc::EINPROGRESS as isize,
+        CookieState::Unknown => -libc::EINVAL as isize,
     }
 }
 
@@ -93,7 +93,7 @@ unsafe extern "C" fn adma_check(cookie: i64) -> isize {
     }
     let Some(cookie) = asynchronous::unpack(cookie) else { return -libc::EINVAL as isize };
     // SAFETY: the program's promise when it started the copies.
-    told(unsafe { asynchronous::check(cookie) })
+    result_of(unsafe { asynchronous::check(cookie) })
 }
 
 unsafe extern "C" fn adma_wait(cookie: i64) -> isize {
@@ -109,14 +109,14 @@ unsafe extern "C" fn adma_wait_for(cookie: i64, milliseconds: c_int) -> isize {
     let Some(copy) = asynchronous::unpack(cookie) else { return -libc::EINVAL as isize };
     let Ok(limit) = u64::try_from(milliseconds) else {
         // SAFETY: the program's promise when it started the copies.
-        return told(unsafe { asynchronous::wait(copy) });
+        return result_of(unsafe { asynchronous::wait(copy) });
     };
     let end = sys::nanoseconds() + limit * 1_000_000;
     loop {
         // SAFETY: the program's promise when it started the copies.
         let status = unsafe { asynchronous::check(copy) };
-        if status != CopyStatus::UnderWay {
-            return told(status);
+        if status != CookieState::UnderWay(()) {
+            return result_of(status);
         }
         if sys::nanoseconds() >= end {
             return -libc::ETIMEDOUT as isize;

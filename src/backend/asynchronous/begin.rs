@@ -2,7 +2,7 @@
 //! of one cookie. A copy that neither takes is done before `begin` returns.
 
 use super::Copy;
-use super::end::{run_piece, see_to_the_end, tell};
+use super::end::{report_end, run_piece, see_to_the_end};
 use super::per_process::poll;
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::engine::stretch::Stretch;
@@ -130,7 +130,7 @@ pub unsafe fn begin(copies: &[Copy], by: Option<By>, wanted: Wanted) -> Option<B
         }
     }
     if let Some(ended) = PENDING.close(owner) {
-        tell(ended);
+        report_end(ended);
     }
     Some(begun)
 }

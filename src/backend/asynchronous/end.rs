@@ -5,9 +5,9 @@
 
 use super::Copy;
 use super::per_process::{is_our_poll, poll};
-use crate::backend::copy_loop::Copied;
 use crate::backend::engine::Handle;
 use crate::backend::mode::Mode;
+use crate::backend::piece_end::PieceEnd;
 use crate::backend::threads;
 use crate::backend::threads::cookies::{Cookie, CookieState, Ended, Entry};
 use crate::backend::threads::queue::{End, Posted};
@@ -67,6 +67,7 @@ fn help(owner: &Entry) -> bool {
             if held.is_none() {
                 held = SignalsHeld::while_copying();
                 if held.as_ref().is_some_and(watch::ask_for) {
+                    workers::QUEUE.wake_sleepers(1);
                     worker::summon(1);
                 }
             }
@@ -115,7 +116,7 @@ pub(super) fn run_piece(part: &Entry, copy: &Posted, index: usize) {
         // SAFETY: the caller keeps its ranges as they are until the end is reported, which is
         // not before this piece is finished.
         part.is_guarded(|| signals::install_handlers().is_ok())
-            && unsafe { copy_loop.copy(dst + from, src + from, to - from) } == Copied::Whole
+            && unsafe { copy_loop.copy(dst + from, src + from, to - from) } == PieceEnd::Done
     };
     let mut done = true;
     if copy.mode.contains(Mode::BY_HELPER) {
@@ -136,7 +137,7 @@ pub(super) fn run_piece(part: &Entry, copy: &Posted, index: usize) {
         done = true;
     }
     if let Some(ended) = PENDING.finish(part, index, done) {
-        tell(ended);
+        report_end(ended);
     }
 }
 
@@ -152,21 +153,13 @@ fn is_over(part: &Entry, nanos: u64) -> bool {
 }
 
 /// Reports that all copies of an owner have ended.
-pub(super) fn tell(ended: Ended) {
+pub(super) fn report_end(ended: Ended) {
     if let Some(record) = AT_END.get().filter(|_| ended.bytes > 0) {
         record(ended.bytes, ended.begun);
     }
     if let Some(fd) = poll().filter(|&fd| is_our_poll(fd)) {
         sys::raise_event(fd);
     }
-}
-
-/// Result of a look at a cookie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CopyStatus {
-    Over,
-    UnderWay,
-    Unknown,
 }
 
 /// Returns the bytes from the start of a copy that are in place; `None`: not a cookie.
@@ -178,7 +171,7 @@ pub fn copied(cookie: Cookie) -> Option<usize> {
 ///
 /// # Safety
 /// As memmove of its copies.
-pub unsafe fn check(cookie: Cookie) -> CopyStatus {
+pub unsafe fn check(cookie: Cookie) -> CookieState {
     let mut look = PENDING.look(cookie);
     if let CookieState::UnderWay(owner) = look
         && owner.needs_help()
@@ -187,8 +180,8 @@ pub unsafe fn check(cookie: Cookie) -> CopyStatus {
         look = PENDING.look(cookie);
     }
     match look {
-        CookieState::Unknown => CopyStatus::Unknown,
-        CookieState::UnderWay(_) => CopyStatus::UnderWay,
+        CookieState::Unknown => CookieState::Unknown,
+        CookieState::UnderWay(_) => CookieState::UnderWay(()),
         // SAFETY: memmove may copy the ranges behind this cookie, as the caller has ensured.
         CookieState::Over(owner) => unsafe { report(owner, cookie) },
     }
@@ -211,11 +204,11 @@ fn settle(owner: &Entry) {
 ///
 /// # Safety
 /// As memmove of its copies.
-pub unsafe fn wait(cookie: Cookie) -> CopyStatus {
+pub unsafe fn wait(cookie: Cookie) -> CookieState {
     let mut since = sys::ticks();
     loop {
         let owner = match PENDING.look(cookie) {
-            CookieState::Unknown => return CopyStatus::Unknown,
+            CookieState::Unknown => return CookieState::Unknown,
             // SAFETY: memmove may copy the ranges behind this cookie, as the caller has ensured.
             CookieState::Over(owner) => return unsafe { report(owner, cookie) },
             CookieState::UnderWay(owner) => owner,
@@ -247,14 +240,14 @@ pub unsafe fn wait(cookie: Cookie) -> CopyStatus {
 
 /// Reports the end, once. Pieces that failed are copied now, in the program's thread, where a bad
 /// page faults as it would have in memcpy.
-unsafe fn report(owner: &Entry, cookie: Cookie) -> CopyStatus {
+unsafe fn report(owner: &Entry, cookie: Cookie) -> CookieState {
     if !PENDING.retire(cookie) {
-        return CopyStatus::Unknown;
+        return CookieState::Unknown;
     }
     if !PENDING.has_failed(owner) {
         verify(owner);
         PENDING.free(owner);
-        return CopyStatus::Over;
+        return CookieState::Over(());
     }
     threads::FAULTS.fetch_add(1, Ordering::Relaxed);
     let mut left = PENDING.parts(owner).filter_map(failure).fuse();
@@ -280,7 +273,7 @@ unsafe fn report(owner: &Entry, cookie: Cookie) -> CopyStatus {
             }
         }
         if are_last {
-            return CopyStatus::Over;
+            return CookieState::Over(());
         }
     }
 }

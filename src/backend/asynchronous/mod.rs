@@ -15,13 +15,13 @@ mod tests;
 use crate::backend::threads::workers::{PENDING, QUEUE};
 use crate::os::process;
 
-pub use crate::backend::threads::cookies::Cookie;
 #[cfg(not(test))]
 pub use crate::backend::threads::cookies::Notice;
+pub use crate::backend::threads::cookies::{Cookie, CookieState};
 pub use begin::{By, FLOOR, Wanted, begin};
 #[cfg(not(test))]
 pub use end::{AT_END, VERIFY, copied};
-pub use end::{CopyStatus, check, init, wait};
+pub use end::{check, init, wait};
 #[cfg(not(test))]
 pub use per_process::{pack, poll_fd, unpack};
 

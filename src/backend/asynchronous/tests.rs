@@ -61,7 +61,7 @@ fn start(copies: &[Copy], by: Option<By>) -> Cookie {
     unsafe { begin(copies, by, Wanted::default()) }.expect("room").cookie
 }
 
-fn look(cookie: Cookie) -> CopyStatus {
+fn look(cookie: Cookie) -> CookieState {
     // SAFETY: as in `start`.
     unsafe { check(cookie) }
 }
@@ -69,9 +69,9 @@ fn look(cookie: Cookie) -> CopyStatus {
 fn wait_by_looking(cookie: Cookie) {
     loop {
         match look(cookie) {
-            CopyStatus::Over => break,
-            CopyStatus::UnderWay => std::thread::yield_now(),
-            CopyStatus::Unknown => panic!("lost"),
+            CookieState::Over(()) => break,
+            CookieState::UnderWay(()) => std::thread::yield_now(),
+            CookieState::Unknown => panic!("lost"),
         }
     }
 }
@@ -79,8 +79,8 @@ fn wait_by_looking(cookie: Cookie) {
 fn wait_for(cookie: Cookie) {
     // SAFETY: as in `start`.
     let wait = || unsafe { wait(cookie) };
-    assert_eq!((wait(), wait()), (CopyStatus::Over, CopyStatus::Unknown));
-    assert_eq!(look(cookie), CopyStatus::Unknown);
+    assert_eq!((wait(), wait()), (CookieState::Over(()), CookieState::Unknown));
+    assert_eq!(look(cookie), CookieState::Unknown);
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn looking_at_a_request_asks_the_kernel_only_when_it_is_overdue() {
     let pair = Pair::new(1 << 20, 0);
     let begun = sys::ticks();
     let cookie = start(&[pair.copy], by);
-    while look(cookie) == CopyStatus::UnderWay {}
+    while look(cookie) == CookieState::UnderWay(()) {}
     let took = sys::ticks() - begun;
     pair.check();
     // On a busy machine the helper is late indeed: then it is asked, and not all the time.
@@ -162,7 +162,7 @@ fn words_of_a_later_request_end_an_earlier_one() {
         next.check();
     }
     let waits = fake.waits.load(Ordering::Relaxed);
-    assert_eq!(look(cookie), CopyStatus::Over);
+    assert_eq!(look(cookie), CookieState::Over(()));
     assert_eq!(fake.waits.load(Ordering::Relaxed), waits);
     first.check();
 }
@@ -173,9 +173,9 @@ fn words_of_a_later_request_end_an_earlier_one() {
 fn failure_reported_to_one_thread_is_seen_by_all() {
     let fake = Fake::new(1);
     let by = helper(fake);
-    let (told, was_told) = std::sync::mpsc::channel();
+    let (reported, was_reported) = std::sync::mpsc::channel();
     fake.at_answer(move || {
-        told.send(()).unwrap();
+        reported.send(()).unwrap();
         std::thread::sleep(Duration::from_millis(300));
     });
     fake.make([Trouble { failed: 1, ..Default::default() }]);
@@ -183,15 +183,15 @@ fn failure_reported_to_one_thread_is_seen_by_all() {
     let cookie = start(&[pair.copy], by);
     std::thread::scope(|scope| {
         let other = scope.spawn(move || {
-            while look(cookie) == CopyStatus::UnderWay {
+            while look(cookie) == CookieState::UnderWay(()) {
                 std::thread::yield_now();
             }
         });
-        was_told.recv().unwrap();
+        was_reported.recv().unwrap();
         let next = Pair::new(100_000, 0);
         wait_for(start(&[next.copy], by));
         next.check();
-        if look(cookie) == CopyStatus::Over {
+        if look(cookie) == CookieState::Over(()) {
             pair.check();
         }
         other.join().unwrap();

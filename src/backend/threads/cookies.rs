@@ -1,8 +1,8 @@
 //! The table of asynchronous copies: cookies, their parts, and their ends.
 //!
 //! An entry is the owner of a cookie, or a part of one, or both at once: a single copy is an
-//! owner that is its only part. A part's pieces are claimed and finished as in `queue`. What has
-//! become of an owner is one 64-bit word:
+//! owner that is its only part. A part's pieces are claimed and finished as in `queue`. The state
+//! of an owner is one 64-bit word:
 //!
 //! ```text
 //! 63         4    3      2   0
@@ -12,7 +12,7 @@
 //! An owner counts the parts that are not over, and one more for the caller that is still adding
 //! parts. The thread that brings that to zero ends it: first the notice, whose memory the caller
 //! may free after the next step; then the phase, which is all that `look` reads. The generation
-//! rises whenever an entry gets free, so a cookie is good for one end.
+//! rises whenever an entry becomes free, so a cookie can be waited for once.
 
 use super::queue::{End, Posted, Slot, headcount};
 use crate::backend::engine::request::Request;
@@ -89,12 +89,13 @@ pub struct Ended {
     pub begun: u64,
 }
 
-/// State of a cookie.
-pub enum CookieState<'a> {
+/// State of a cookie; inside, with the entry that it stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CookieState<Inside = ()> {
     /// Retired, being retired, or never given out.
     Unknown,
-    UnderWay(&'a Entry),
-    Over(&'a Entry),
+    UnderWay(Inside),
+    Over(Inside),
 }
 
 /// Index and generation of an entry, of which a cookie consists.
@@ -176,7 +177,7 @@ impl Entry {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Sets the length of all its copies, which `Table::copied` returns at the end.
+    /// Sets the length of all its copies, which `Table::copied` returns once they are over.
     pub fn set_total(&self, bytes: usize) {
         self.total.store(bytes, Ordering::Relaxed);
     }
@@ -415,7 +416,7 @@ impl Table {
 
     /// Returns the state of a cookie: one load.
     #[inline]
-    pub fn look(&self, cookie: Cookie) -> CookieState<'_> {
+    pub fn look(&self, cookie: Cookie) -> CookieState<&Entry> {
         let Some(entry) = self.entries().get(cookie.index) else { return CookieState::Unknown };
         let state = entry.state();
         if (state / phase::ONE_GENERATION) as u32 != cookie.generation {

@@ -28,11 +28,11 @@ fn wait(table: &Table, cookie: Cookie, bytes: &WriteCounts) -> bool {
         let owner = match table.look(cookie) {
             CookieState::Unknown => return false,
             CookieState::Over(owner) => {
-                let told = table.retire(cookie);
-                if told {
+                let is_first = table.retire(cookie);
+                if is_first {
                     table.free(owner);
                 }
-                return told;
+                return is_first;
             }
             CookieState::UnderWay(owner) => owner,
         };
@@ -70,8 +70,8 @@ fn end_is_reported_to_one_of_two_waiters() {
         let (table, bytes) = &model;
         let cookie = begin(table, copy_of(1, 0), None);
         let other = beside(&model, move |(table, bytes)| wait(&table, cookie, &bytes));
-        let told = wait(table, cookie, bytes);
-        assert!(told != other.join().unwrap());
+        let has_reported = wait(table, cookie, bytes);
+        assert!(has_reported != other.join().unwrap());
         bytes.assert_once(0);
     });
 }
