@@ -1,16 +1,16 @@
 //! Large calls: the way that each takes, and what is learned from it.
 //!
 //! Copies, fills, comparisons, transfers between processes and reads of files (`operation`) take three
-//! steps: `decide` chooses a way, `perform` goes it, and `learn_from` notes what came of it.
+//! steps: `decide` chooses a way, `perform` takes it, and `learn_from` records the result.
 
 mod background;
 mod callers;
 mod card;
+mod completion;
 mod decide;
 mod engine;
 pub mod look;
 pub mod operation;
-mod outcome;
 mod perform;
 mod reads;
 
@@ -300,7 +300,8 @@ impl Dispatcher {
         unsafe { self.dispatch(config, task, looked, site).1 }
     }
 
-    /// Leaves a call to libc that was so often, or whose bytes are near. `None`: it has to be decided about.
+    /// Leaves a call to libc if calls like it mostly were, or if its bytes are near. `None`: it has to be
+    /// decided about.
     ///
     /// # Safety
     /// As `call`.
@@ -381,7 +382,7 @@ impl Dispatcher {
             && config.verify > 0
             && let Some((dst, src)) = operation.as_copy()
         {
-            // SAFETY: just copied.
+            // SAFETY: both ranges have just been copied, and the program's call has not returned.
             unsafe { self.verify_some(dst, src, operation.len()) };
         }
         (completion.path, completion.answer)

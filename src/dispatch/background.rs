@@ -29,7 +29,7 @@ impl Dispatcher {
         let by = if large { self.carriers(largest) } else { Err(Fallback::Learned) };
         // SAFETY: the caller keeps ranges and word until the end is reported, as `asynchronous::begin` demands.
         let begun = unsafe { asynchronous::begin(copies, by.ok(), wanted) }?;
-        let refused = begun.refused.map(|refused| self.refused(refused));
+        let fallback = begun.refused.map(|refused| self.refused(refused));
         let config = self.config().filter(|config| config.counts());
         if large && config.is_some() {
             self.recorder.live_or_made(); // the worker that ends the copy may not make the file
@@ -37,7 +37,7 @@ impl Dispatcher {
         let bytes = copies.iter().map(|copy| copy.len).fold(0, usize::saturating_add);
         let own = bytes.saturating_sub(begun.carried);
         if config.is_some_and(|config| own >= self.entry_min(config, FLOOR)) {
-            let why = refused.or(by.err()).unwrap_or(Fallback::Overlap);
+            let why = fallback.or(by.err()).unwrap_or(Fallback::Overlap);
             self.recorder.record(Path::Libc(why), own, sys::ticks().wrapping_sub(started));
         }
         Some(begun.cookie)

@@ -22,7 +22,7 @@ impl Dispatcher {
     pub unsafe fn card(&self, call: &CardCall) -> isize {
         let large = self.config().filter(|config| self.is_large_for_card(config, call.len));
         let copy = large.and_then(|config| Some((config, CardCopy::of(call)?)));
-        // SAFETY: the caller's promise.
+        // SAFETY: the program's own call, made once, by one of these ways.
         unsafe {
             match copy {
                 Some((config, copy)) if !self.learns(config) || staging::pays(call.len) => {

@@ -270,7 +270,7 @@ impl Decision<'_> {
         self.first = asked.max(O::FIRST).min(len / 2);
         self.timed = match self.fresh {
             Some(dst) if asked > 0 => self.first.saturating_sub(learn::untimed(dst)),
-            Some(_) => 0, // too few bytes to tell what its pages cost
+            Some(_) => 0, // too few bytes to show the cost of its pages
             None => self.first,
         };
     }

@@ -62,7 +62,7 @@ pub fn cache_ticks() -> u64 {
 /// overlap, or the machine's speed is not known.
 ///
 /// # Safety
-/// The program's promise to memmove.
+/// memmove may copy the task's ranges.
 #[inline]
 pub unsafe fn look(task: &Task, now: u64) -> Option<Look> {
     let Task { work, dst, src, len: whole } = *task;
@@ -78,10 +78,10 @@ pub unsafe fn look(task: &Task, now: u64) -> Option<Look> {
     Some(Look { at, len, ticks: unsafe { timed(dst + at, src + at, len) } })
 }
 
-/// Does by libc what a look has left of a copy.
+/// Copies by libc the bytes that a look has left.
 ///
 /// # Safety
-/// The program's promise to memcpy.
+/// memcpy may copy the task's ranges.
 pub unsafe fn finish(task: &Task, look: Look) {
     let after = look.at + look.len;
     // SAFETY: parts of the caller's ranges.
@@ -154,7 +154,7 @@ mod tests {
             let look = unsafe { look(&task, now) }.unwrap();
             let copied = dst.iter().filter(|&&byte| byte != 0).count();
             assert_eq!(copied, look.len);
-            // SAFETY: as before.
+            // SAFETY: the ranges that `look` has begun, of this test's own vectors.
             unsafe { finish(&task, look) };
             assert_eq!(dst[64..64 + len], src[..len]);
             assert!(dst[..64].iter().chain(&dst[64 + len..]).all(|&byte| byte == 0));

@@ -44,12 +44,12 @@ impl Kind {
         matches!(self, Kind::Transfers | Kind::Reads)
     }
 
-    /// Returns whether what the program does after a call counts: the kernel's copies are judged alone.
+    /// Returns whether the program's time after a call counts; calls of the kernel are judged without it.
     pub fn counts_afterwards(self) -> bool {
         matches!(self, Kind::Copies | Kind::Fills)
     }
 
-    /// Returns whether the time of a part tells about the whole: a short copy of a card's is mostly waiting.
+    /// Returns whether the time of a part stands for the whole: a card's short copy is mostly waiting.
     pub fn is_timed_by_parts(self) -> bool {
         !matches!(self, Kind::ToCard | Kind::FromCard)
     }
@@ -64,7 +64,7 @@ impl Kind {
         }
     }
 
-    /// Returns the number of a kind that reports tell apart, see `names_apart`.
+    /// Returns the number of a kind that reports list by itself, see `names_apart`.
     pub fn apart(self) -> Option<usize> {
         match self {
             Kind::Reads => Some(0),

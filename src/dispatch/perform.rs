@@ -1,6 +1,7 @@
 //! Performs a call the way that was decided.
 
 use super::Dispatcher;
+use super::completion::Completion;
 use super::decide::{Decision, preemptions};
 use super::engine::EngineKind;
 use super::look;
@@ -12,22 +13,6 @@ use crate::learn::Way;
 use crate::os::huge_pages::Region;
 use crate::os::sys;
 use crate::stats::{Fallback, Path};
-
-/// Result of a call.
-pub(super) struct Completion {
-    pub path: Path,
-    /// Why no engine did the call; `None`: one did.
-    pub refused: Option<Fallback>,
-    pub answer: isize,
-    /// Ticks at which the first bytes were begun, and done.
-    pub first: [u64; 2],
-    /// Ticks that libc took for the first bytes, without the time to wake workers; `None`: not timed, or
-    /// the thread was preempted.
-    pub sample: Option<u64>,
-    /// Whether fresh memory got huge pages; `None`: it is not fresh, or its pages are the program's choice.
-    pub huge: Option<bool>,
-    pub seen: Seen,
-}
 
 impl Dispatcher {
     /// Performs what is left of the call, the way that was decided.
@@ -94,14 +79,14 @@ impl Dispatcher {
         });
         match carried {
             Ok((answer, seen)) => {
-                Completion { path: Path::Engine, refused: None, answer, first, sample, huge, seen }
+                Completion { path: Path::Engine, fallback: None, answer, first, sample, huge, seen }
             }
             Err(why) => {
                 // SAFETY: the rest of the program's ranges; after a refusal nothing is under way.
                 let (streamed, answer) = unsafe { by_caller(decision, operation, from, region) };
                 let path = if streamed { Path::Engine } else { Path::Libc(why) };
                 let seen = Seen::default();
-                Completion { path, refused: Some(why), answer, first, sample, huge, seen }
+                Completion { path, fallback: Some(why), answer, first, sample, huge, seen }
             }
         }
     }

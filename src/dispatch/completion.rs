@@ -5,9 +5,8 @@ use super::decide::{CpuUse, Decision};
 use super::engine::EngineKind;
 use super::look::Look;
 use super::operation::{Kind, Operation};
-use super::perform::Completion;
 use crate::backend::libc as original;
-use crate::backend::threads::{Cost, workers};
+use crate::backend::threads::{Cost, Seen, workers};
 use crate::functions::Op;
 use crate::learn::{LARGE, SETTLING_TICKS, class};
 use crate::os::{cpus, sys};
@@ -28,6 +27,22 @@ fn size_of_sample(decision: &Decision, len: usize) -> usize {
     if decision.fresh.is_some() { FRESH } else { class(len) }
 }
 
+/// One call that is over.
+pub(super) struct Completion {
+    pub path: Path,
+    /// Why no engine did the call; `None`: one did.
+    pub fallback: Option<Fallback>,
+    pub answer: isize,
+    /// Ticks at which the first bytes were begun, and done.
+    pub first: [u64; 2],
+    /// Ticks that libc took for the first bytes, without the time to wake workers; `None`: not timed, or
+    /// the thread was preempted.
+    pub sample: Option<u64>,
+    /// Whether fresh memory got huge pages; `None`: it is not fresh, or its pages are the program's choice.
+    pub huge: Option<bool>,
+    pub seen: Seen,
+}
+
 impl Dispatcher {
     /// Reports a call that is over to the learner, the count of callers and the statistics.
     pub(super) fn learn_from(
@@ -40,7 +55,7 @@ impl Dispatcher {
         let Decision { config, begun, done, learner, cell, .. } = *decision;
         let (now, len) = (sys::ticks(), operation.len());
         let whole = Cost { bytes: len - done, ticks: now.wrapping_sub(begun) };
-        let was_shared = completion.refused.is_none();
+        let was_shared = completion.fallback.is_none();
         if was_shared {
             learner.note_workers_awake(now);
         }
@@ -50,7 +65,7 @@ impl Dispatcher {
         let waited = operation.kind().is_by_kernel() && completion.seen.late;
         // A busy card says nothing about the CPUs.
         let asked_cpus = decision.by.is_ok_and(|by| !by.is_beside());
-        if waited || completion.refused == Some(Fallback::Busy) && asked_cpus {
+        if waited || completion.fallback == Some(Fallback::Busy) && asked_cpus {
             self.overload.note();
         }
         let is_whole = operation.is_whole(completion.answer);
@@ -88,7 +103,7 @@ impl Dispatcher {
         if is_left && is_short && decision.look.is_none() && !config.counts() {
             self.callers.expect(cell.let_pass(whole.ticks));
         }
-        if completion.refused == Some(Fallback::Starting) {
+        if completion.fallback == Some(Fallback::Starting) {
             Self::note_unaided(whole.ticks);
         }
         if config.counts() {
