@@ -210,15 +210,15 @@ unsafe fn transfer(
     unsafe { link.transfer(role, (addr, len), ms, until) }
 }
 
-/// Returns an answer as the program gets it.
-fn told(result: isize) -> isize {
+/// Returns the result as the program gets it.
+fn result_of(result: isize) -> isize {
     if result == STAYS { -libc::EMSGSIZE as isize } else { result }
 }
 
 unsafe fn start(role: Role, handle: i32, addr: usize, len: usize) -> i64 {
     // SAFETY: the program keeps the buffer valid until the message is over (adma.h).
     let started = find(handle, addr, len).and_then(|link| unsafe { link.start(role, addr, len) });
-    started.map_or_else(|errno| told(errno) as i64, |number| cookie(handle, role, number))
+    started.map_or_else(|errno| result_of(errno) as i64, |number| cookie(handle, role, number))
 }
 
 /// Functions for one buffer: name, role, type of the address, meaning of the limit if there is one.
@@ -235,7 +235,7 @@ macro_rules! transfers {
                 let limit = [-1 $(, $ms)?];
                 // SAFETY: the program's buffer of `len` bytes; the program stays in this call until
                 // the message is over.
-                told(unsafe {
+                result_of(unsafe {
                     let (ms, buffer) = (limit[limit.len() - 1], (addr as usize, len));
                     transfer(Role::$role, c, buffer, ms, Until::$until)
                 })
@@ -272,7 +272,7 @@ unsafe fn transfer_parts(
     };
     if let [part] = parts {
         // SAFETY: the only part is a buffer of `len` bytes; the program stays in this call.
-        return told(unsafe {
+        return result_of(unsafe {
             transfer(role, handle, (part.iov_base as usize, len), -1, Until::Over)
         });
     }
@@ -306,7 +306,7 @@ unsafe fn transfer_parts(
         (Role::Reader, _) if result == -libc::EMSGSIZE as isize => copy(len),
         _ => {}
     }
-    told(result)
+    result_of(result)
 }
 
 pub unsafe extern "C" fn adma_readv(c: c_int, parts: *const libc::iovec, count: c_int) -> isize {

@@ -26,18 +26,6 @@ use crate::ipc::tally::{self, Means};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Result of a piece.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    Whole,
-    /// Either side's buffer is not mapped.
-    Fault,
-    /// The system refuses the call, or the helper failed and there is no other way.
-    Refused,
-    /// The process ended or executes another program.
-    Gone,
-}
-
 /// Terms by which proven peers cut messages: both sides must agree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
@@ -89,7 +77,7 @@ pub struct MessagePiece {
 }
 
 impl Proven {
-    /// Returns whether the peer has the user that it had when it was proven, as far as can be told: the
+    /// Returns whether the peer has the user that it had when it was proven, as far as can be known: the
     /// kernel asks again for every copy.
     pub fn has_user(&self, uid: u32) -> bool {
         let owner = self.folder.as_ref().and_then(ProcFolder::owner);
@@ -126,24 +114,26 @@ impl Proven {
     /// # Safety
     /// A part of a buffer that our program has posted and still waits for, and of one that the
     /// other has posted.
-    pub unsafe fn copy(&self, role: Role, piece: MessagePiece) -> Outcome {
+    pub unsafe fn copy(&self, role: Role, piece: MessagePiece) -> Result<(), Failed> {
         let MessagePiece { ours, len, pin, offset, .. } = piece;
         if let Some(across) = self.across.as_ref().filter(|_| pin != 0) {
             let may = self.may_call() || piece.block.is_some();
-            // SAFETY: the piece lies in the buffer that our program has posted and waits for.
-            let copy = || unsafe { across.copy(role, ours, pin, offset, len) };
-            if (across.is_on() || !may) && copy().is_ok() {
-                tally::note_copied(Means::Helper, len);
-                return Outcome::Whole;
-            }
-            if !may {
-                return Outcome::Refused;
+            if across.is_on() || !may {
+                // SAFETY: the piece lies in the buffer that our program has posted and waits for.
+                match unsafe { across.copy(role, ours, pin, offset, len) } {
+                    Ok(()) => {
+                        tally::note_copied(Means::Helper, len);
+                        return Ok(());
+                    }
+                    Err(errno) if !may => return Err(Failed::System(errno)), // there is no other way
+                    Err(_) => {}
+                }
             }
         }
         // SAFETY: the piece lies in buffers that both programs have posted and wait for.
         unsafe {
             if self.copy_in_blocks(role, piece) {
-                return Outcome::Whole;
+                return Ok(());
             }
             self.copy_by_calls(role, piece, Means::ProcessVm)
         }
@@ -181,24 +171,29 @@ impl Proven {
     ///
     /// # Safety
     /// As `copy`.
-    pub unsafe fn copy_by_calls(&self, role: Role, piece: MessagePiece, means: Means) -> Outcome {
+    pub unsafe fn copy_by_calls(
+        &self,
+        role: Role,
+        piece: MessagePiece,
+        means: Means,
+    ) -> Result<(), Failed> {
         let MessagePiece { ours, theirs, len, .. } = piece;
         if !self.may_call() {
-            return Outcome::Refused;
+            return Err(Failed::System(libc::EPERM));
         }
         let mut done = 0;
         while done < len {
-            // SAFETY: the caller's promise, a part of it.
+            // SAFETY: a part of the piece, which lies in buffers that both programs have posted and wait for.
             match unsafe { self.reached.copy(role, ours + done, theirs + done, len - done) } {
-                Ok(0) => return Outcome::Fault,
+                Ok(0) => return Err(Failed::Fault),
                 Ok(bytes) => done += bytes.min(len - done),
-                Err(Failed::AnotherProgram) => return Outcome::Gone,
                 Err(Failed::System(libc::EINTR | libc::EAGAIN)) => {}
-                // ESRCH, too: a process whose first thread has left lives, but its number leads nowhere.
-                Err(Failed::System(_)) => return Outcome::Refused,
+                // ESRCH is the system's, too: a process whose first thread has left lives, but its number
+                // leads nowhere.
+                Err(why) => return Err(why),
             }
         }
         tally::note_copied(means, len);
-        Outcome::Whole
+        Ok(())
     }
 }

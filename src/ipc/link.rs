@@ -8,7 +8,8 @@ pub use ends::other;
 
 use crate::ipc::OFFLOAD;
 use crate::ipc::copy::across::Pinned;
-use crate::ipc::copy::{MessagePiece, Outcome, Proven};
+use crate::ipc::copy::proof::Failed;
+use crate::ipc::copy::{MessagePiece, Proven};
 use crate::ipc::memory::blocks::{self, BlockAddress};
 use crate::ipc::memory::region::{EAGER_ROOM, Lane, Side};
 use crate::ipc::messages::{AfterPost, Buffer, Endpoint, Hint, NoRoom, Role};
@@ -319,33 +320,34 @@ impl Link {
 
     /// Copies a claimed piece, with no lock held.
     pub fn copy(&self, proven: &Proven, role: Role, number: u32, piece: MessagePiece) {
-        let outcome = match self.believe() {
+        let copied = match self.believe() {
             // SAFETY: `messages` has handed out a part of both posts.
             true => unsafe { proven.copy(role, piece) },
-            false => Outcome::Gone,
+            false => Err(Failed::Gone),
         };
-        let outcome = match outcome {
+        let copied = match copied {
             // A process that ends can look like bad memory, or a closed port.
-            Outcome::Fault | Outcome::Refused if !self.look_for_end() => Outcome::Gone,
-            outcome => outcome,
+            Err(Failed::Fault | Failed::System(_)) if !self.look_for_end() => Err(Failed::Gone),
+            copied => copied,
         };
-        if outcome == Outcome::Refused {
+        let is_refused = matches!(copied, Err(Failed::System(_)));
+        if is_refused {
             proven.calls.store(false, Ordering::Relaxed);
             // The peer has to know what we cannot do any more.
             self.mine().lost.store(1, Ordering::Relaxed);
         }
-        if outcome == Outcome::Gone && self.end_of_other() != other::CHANGED {
+        if copied == Err(Failed::Gone) && self.end_of_other() != other::CHANGED {
             self.note_end(other::DIED);
         }
-        self.finish(role, number, outcome);
-        if outcome == Outcome::Refused {
+        self.finish(role, number, copied);
+        if is_refused {
             service::call(self.key()); // other messages are refused as well
         }
     }
 
-    pub fn finish(&self, role: Role, number: u32, outcome: Outcome) {
+    pub fn finish(&self, role: Role, number: u32, copied: Result<(), Failed>) {
         let (endpoint, lane) = self.endpoint(role);
-        let waited_for = endpoint.lock().copied(lane, number, outcome);
+        let waited_for = endpoint.lock().note_end_of_piece(lane, number, copied);
         if waited_for {
             self.ring();
         }

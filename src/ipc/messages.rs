@@ -238,7 +238,7 @@ impl Endpoint {
             self.publish_buffer(desc, number, kind, ours);
             return Ok(AfterPost::Waits(number, None));
         };
-        // SAFETY: the caller's promise; the room was taken for `len` bytes.
+        // SAFETY: the caller's buffer holds `len` bytes, for which the room was taken.
         unsafe { original::copy(to, ours.addr, len) };
         tally::note_copied(Means::SharedMemory, len);
         self.last = len;
@@ -333,7 +333,7 @@ impl Endpoint {
             }
             // Written before it was read; the writer learns the count now.
             (kind::EAGER, Role::Writer) => {}
-            // A peer without proof is told no addresses and tells none.
+            // A peer without proof gets no addresses and sends none.
             (kind::DIRECT, _) if terms.is_none() => return Err(Broken),
             (kind::DIRECT | kind::STREAMED, _) => {
                 at.checked_add(len).ok_or(Broken)?;
@@ -408,10 +408,10 @@ impl Endpoint {
 
     /// Publishes a post with all ways to its buffer; its address is for a proven peer only.
     fn publish_buffer(&self, desc: &Descriptor, number: u32, kind: u32, buffer: Buffer) {
-        let told = self.terms.is_some() && kind != kind::STREAMED;
+        let has_address = self.terms.is_some() && kind != kind::STREAMED;
         desc.pin.store(buffer.pin, Ordering::Relaxed);
         desc.set_block(buffer.block);
-        publish(desc, number, kind, buffer.len, if told { buffer.addr } else { 0 });
+        publish(desc, number, kind, buffer.len, if has_address { buffer.addr } else { 0 });
     }
 
     /// Returns whether an event loop should look: a cookie that is over, or room that was missing.

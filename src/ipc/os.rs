@@ -263,7 +263,7 @@ pub unsafe fn copy_across(
 ) -> Result<usize> {
     let range = |(at, len)| libc::iovec { iov_base: at as *mut c_void, iov_len: len };
     let (ours, theirs) = (ours.map(range), theirs.map(range));
-    // SAFETY: the kernel checks all ranges; the rest is the caller's promise.
+    // SAFETY: the kernel checks all ranges; who else may touch them, the caller has ensured.
     unsafe {
         match role {
             Role::Reader => call!(SYS_process_vm_readv, pid, ours.as_ptr(), 2, theirs.as_ptr(), 2),

@@ -108,7 +108,7 @@ fn send([a, b]: [i32; 2], data: &[u8], got: &mut [u8]) -> [isize; 2] {
 
 /// An unproven peer sees none of our addresses.
 #[test]
-fn posts_tell_addresses_to_proven_peers_only() {
+fn posts_give_addresses_to_proven_peers_only() {
     for Pair { ends: [a, b], what } in every_pair() {
         let (data, mut got) = (bytes(300_000, 3), vec![0; 300_000]);
         let cookies = [iwrite(a, &data), iread(a, &mut got)];
@@ -295,7 +295,7 @@ fn handle_of_a_closed_connection_is_not_given_out_again() {
 
 /// A read that later ones are behind keeps its number: the message for it is cancelled.
 #[test]
-fn cancelled_read_with_others_behind_is_told_to_its_writer() {
+fn cancelled_read_with_others_behind_is_reported_to_its_writer() {
     let cancelled = -libc::ECANCELED as isize;
     for Pair { ends: [a, b], what } in every_pair() {
         let (data, mut got, mut unused) = (bytes(300_000, 6), vec![0; 300_000], vec![0; 300_000]);
@@ -313,7 +313,7 @@ fn cancelled_read_with_others_behind_is_told_to_its_writer() {
 
 /// Streamed halfway, then given up by either side: the next messages arrive.
 #[test]
-fn message_cancelled_in_its_middle_is_told_to_the_other_side() {
+fn message_cancelled_in_its_middle_is_reported_to_the_peer() {
     let (all, cancelled) = (2 << 20, -libc::ECANCELED as isize);
     // Other tests help with messages of this process, and may end one before it is cancelled.
     let shows = |by_reader: bool| {

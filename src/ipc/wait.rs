@@ -294,9 +294,9 @@ impl Link {
 
     /// Returns false where the peer waits for the very CPU that we would spin on.
     fn pays_to_spin(&self) -> bool {
-        let (cpu, told) = (cpus::current() + 1, &self.mine().cpu.0);
-        if told.load(Ordering::Relaxed) != cpu {
-            told.store(cpu, Ordering::Relaxed);
+        let (cpu, shown) = (cpus::current() + 1, &self.mine().cpu.0);
+        if shown.load(Ordering::Relaxed) != cpu {
+            shown.store(cpu, Ordering::Relaxed);
         }
         self.theirs().cpu.0.load(Ordering::Relaxed) != cpu
     }

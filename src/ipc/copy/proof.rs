@@ -84,8 +84,8 @@ impl Page {
     }
 
     /// Returns whether the peer has read the secret.
-    pub fn is_proven_by(&self, told: Secret) -> bool {
-        told == self.contents().secret
+    pub fn is_proven_by(&self, secret: Secret) -> bool {
+        secret == self.contents().secret
     }
 }
 
@@ -96,18 +96,22 @@ impl Drop for Page {
     }
 }
 
-/// Why nothing was copied, or not all.
+/// Why a piece was not copied, or not all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failed {
-    /// The process is not the program that greeted, or not any more.
-    AnotherProgram,
+    /// Either side's buffer is not mapped.
+    Fault,
+    /// The system refuses the call, with this errno, or the helper has failed and there is no other way.
     System(i32),
+    /// The process has ended, or is not the program that greeted.
+    Gone,
 }
 
 impl core::fmt::Display for Failed {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match *self {
-            Failed::AnotherProgram => out.write_str("another program is found there"),
+            Failed::Fault => out.write_str("a buffer is not mapped"),
+            Failed::Gone => out.write_str("another program is found there"),
             Failed::System(errno) => write!(out, "{} (errno {errno})", text::meaning(errno)),
         }
     }
@@ -138,13 +142,13 @@ impl Claimed {
             unsafe { os::copy_across(Role::Reader, self.pid, here, [(self.at, SIGN), (0, 0)]) };
         match got {
             Ok(SIGN) => {}
-            Ok(_) | Err(libc::EFAULT) => return Err(Failed::AnotherProgram),
+            Ok(_) | Err(libc::EFAULT) => return Err(Failed::Gone),
             Err(errno) => return Err(Failed::System(errno)),
         }
-        // SAFETY: as above; what the kernel has written.
+        // SAFETY: an array of ours, which the kernel has filled.
         let [magic, nonce, sign, _, secret @ ..] = unsafe { (&raw const words).read_volatile() };
         if magic != MAGIC || nonce != self.nonce {
-            return Err(Failed::AnotherProgram);
+            return Err(Failed::Gone);
         }
         Ok((Reached { pid: self.pid, at: self.at, sign }, secret))
     }
@@ -178,11 +182,11 @@ impl Reached {
             Err(libc::EFAULT) if len > 0 => {
                 // SAFETY: no bytes behind the sign, so no buffer is touched.
                 let sign = unsafe { self.copy_behind_sign(role, 0, 0, 0) };
-                if let Ok(Some(_)) = sign { Ok(0) } else { Err(Failed::AnotherProgram) }
+                if let Ok(Some(_)) = sign { Ok(0) } else { Err(Failed::Gone) }
             }
-            Err(libc::EFAULT) => Err(Failed::AnotherProgram),
+            Err(libc::EFAULT) => Err(Failed::Gone),
             Err(errno) => Err(Failed::System(errno)),
-            Ok(None) => Err(Failed::AnotherProgram),
+            Ok(None) => Err(Failed::Gone),
             Ok(Some(bytes)) => Ok(bytes),
         }
     }
@@ -201,7 +205,7 @@ impl Reached {
             Role::Writer => (!self.sign, self.at + offset_of!(Contents, mark)),
         };
         let here = [(&raw mut word as usize, WORD), (ours, len)];
-        // SAFETY: `word` is ours, and only the kernel writes it; the caller's promise.
+        // SAFETY: `word` is ours, and only the kernel writes it; `ours` is the caller's, for `len` bytes.
         let bytes =
             unsafe { os::copy_across(role, self.pid, here, [(there, WORD), (theirs, len)]) }?;
         // SAFETY: a word of ours, which the kernel may have written.
@@ -237,7 +241,7 @@ mod tests {
         let page = Page::new(NONCE).unwrap();
         let (_, secret) = read(page.at, NONCE).unwrap();
         assert!(page.is_proven_by(secret) && !page.is_proven_by([0; 2]));
-        assert_eq!(read(page.at, NONCE + 1).unwrap_err(), Failed::AnotherProgram, "another peer's");
+        assert_eq!(read(page.at, NONCE + 1).unwrap_err(), Failed::Gone, "another peer's");
         let other = Page::new(NONCE).unwrap();
         assert!(other.at != page.at && !other.is_proven_by(secret));
     }

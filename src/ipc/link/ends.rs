@@ -173,9 +173,9 @@ impl Link {
 
     // ---- our own
 
-    /// Returns whether this side closes, and the peer can see that: it is told before a message is
+    /// Returns whether this side closes, and shows that to the peer, before a message is
     /// given up for it, which would look cancelled otherwise.
-    pub fn tells_closing(&self) -> bool {
+    pub fn shows_closing(&self) -> bool {
         let closing = self.closing.load(Ordering::Acquire);
         if closing {
             let (closed, unread) = (&self.mine().closed.0, Ordering::Relaxed);

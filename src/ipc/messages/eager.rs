@@ -104,7 +104,7 @@ pub(super) unsafe fn take_eager(
     let (at, len) = (desc.at.load(Ordering::Relaxed), desc.len.load(Ordering::Relaxed));
     let from = lane.eager(number, at as usize, len as usize).ok_or(Broken)?;
     let count = ours.len.min(len as usize);
-    // SAFETY: it lies there; the destination is the caller's promise.
+    // SAFETY: it lies there; the destination is a buffer of the caller's with room for `count` bytes.
     unsafe { original::copy(ours.addr, from, count) };
     tally::note_copied(Means::SharedMemory, count);
     Ok(Some((count, len as usize > count)))

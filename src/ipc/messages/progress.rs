@@ -6,7 +6,8 @@
 use super::{Endpoint, Hint, OwnPost, Role, State};
 use crate::backend::libc as original;
 use crate::ipc::claims::{self, Broken, Cursors, flag};
-use crate::ipc::copy::{MessagePiece, Outcome, Proven};
+use crate::ipc::copy::proof::Failed;
+use crate::ipc::copy::{MessagePiece, Proven};
 use crate::ipc::memory::region::{CHUNK, CHUNKS, Lane, kind};
 use crate::ipc::tally::{self, Means};
 use core::sync::atomic::Ordering;
@@ -138,14 +139,19 @@ impl Endpoint {
         own.finished == own.claimed && theirs >= begun
     }
 
-    /// Notes the outcome of a piece. Returns whether the peer may be waiting for it.
-    pub fn copied(&mut self, lane: &Lane, number: u32, outcome: Outcome) -> bool {
+    /// Notes the end of a piece. Returns whether the peer may be waiting for it.
+    pub fn note_end_of_piece(
+        &mut self,
+        lane: &Lane,
+        number: u32,
+        copied: Result<(), Failed>,
+    ) -> bool {
         let claims = lane.claims(number);
-        match outcome {
-            Outcome::Whole => {}
-            Outcome::Fault => claims::raise(claims, number, flag::FAULT),
-            Outcome::Refused => claims::raise(claims, number, flag::REFUSED),
-            Outcome::Gone => claims::raise(claims, number, flag::CANCELLED),
+        match copied {
+            Ok(()) => {}
+            Err(Failed::Fault) => claims::raise(claims, number, flag::FAULT),
+            Err(Failed::System(_)) => claims::raise(claims, number, flag::REFUSED),
+            Err(Failed::Gone) => claims::raise(claims, number, flag::CANCELLED),
         }
         let desc = self.own_desc(lane, number);
         let own = self.own(number);

@@ -48,7 +48,7 @@ pub(super) fn seals(fd: i32) -> Result<i32> {
 /// Mapped, to be written, with at least this size.
 pub unsafe fn find_pages(at: usize, size: usize) -> Result<()> {
     loop {
-        // SAFETY: the caller's promise; nothing is changed.
+        // SAFETY: a mapping of ours, as the caller has ensured; nothing in it is changed.
         match unsafe { call!(SYS_madvise, at, size, libc::MADV_POPULATE_WRITE) } {
             Err(libc::EINTR | libc::EAGAIN) => {}
             Ok(_) => return Ok(()),
@@ -114,7 +114,7 @@ fn fill_by_mapping(memory: &Fd, size: usize) -> Result<()> {
 /// # Safety
 /// Mapped with this size, and its contents are not needed.
 pub unsafe fn take_pages_away(at: *mut c_void, size: usize) {
-    // SAFETY: the caller's promise. Pages that are locked would stay.
+    // SAFETY: no one reads these pages any more, as the caller has ensured. Pages that are locked would stay.
     unsafe {
         syscall!(SYS_munlock, at, size);
         syscall!(SYS_madvise, at, size, libc::MADV_REMOVE);

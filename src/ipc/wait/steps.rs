@@ -48,7 +48,7 @@ impl Link {
                 (true, other::BROKEN, own)
             }
         };
-        let over = gone != other::ALIVE || self.tells_closing();
+        let over = gone != other::ALIVE || self.shows_closing();
         if over && endpoint.abandon(lane, number, alone, self.failure(gone)) {
             return Ok(self.collected(endpoint, number));
         }

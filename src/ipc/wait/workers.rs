@@ -9,7 +9,8 @@
 //! the thread, because finding out why may allocate.
 
 use crate::backend::threads::parallel;
-use crate::ipc::copy::{MessagePiece, Outcome, Proven};
+use crate::ipc::copy::proof::Failed;
+use crate::ipc::copy::{MessagePiece, Proven};
 use crate::ipc::handles;
 use crate::ipc::link::Link;
 use crate::ipc::messages::{Role, SHARED_FROM, SPREAD_BELOW};
@@ -66,7 +67,7 @@ impl Link {
             })
         });
         if !taken {
-            self.finish(role, number, Outcome::Refused); // this time
+            self.finish(role, number, Err(Failed::System(libc::EAGAIN))); // this time
         }
     }
 
@@ -97,7 +98,7 @@ impl Link {
                 next = None;
                 // SAFETY: `messages` has handed out a part of both posts.
                 let copied = unsafe { proven.copy_by_calls(role, piece, means) };
-                if copied != Outcome::Whole {
+                if copied.is_err() {
                     left.store(0, Ordering::Relaxed);
                     *failed[helper].lock() = Some(piece);
                     return;
