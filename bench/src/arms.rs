@@ -54,10 +54,10 @@ impl Arm {
     #[inline]
     pub unsafe fn run(&self, team: &Team, spot: Spot, size: usize) {
         if self.threads == 1 {
-            // SAFETY: the caller's promise.
+            // SAFETY: the spot holds `size` bytes on both sides, as the caller has ensured.
             unsafe { (self.copy)(spot.dst.cast(), spot.src.cast(), size) };
         } else {
-            // SAFETY: the caller's promise.
+            // SAFETY: the spot holds `size` bytes on both sides, and the team is gathered.
             unsafe { team.copy(self.copy, self.threads, spot, size) };
         }
     }
@@ -82,7 +82,7 @@ pub unsafe fn symbol<F>(handle: *mut c_void, name: &CStr) -> Option<F> {
 /// # Safety
 /// `F` is the type of that function.
 pub unsafe fn real<F>(name: &CStr) -> F {
-    // SAFETY: the library is loaded already; the type is the caller's promise.
+    // SAFETY: the library is loaded already; the caller has given the function's own type.
     unsafe {
         let handle = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
         symbol(handle, name).expect("libc.so.6 has it")

@@ -4,9 +4,10 @@
 //! of a phase's window and a copy counts with the part that lies inside, so
 //! neither the waking nor the slow finish of a phase is measured.
 
+use crate::heat::Heat;
 use crate::measure::{Samples, now, shuffled};
 use crate::memory::{CopyFn, Pair, Spot, Walk};
-use crate::turns::{Heat, TIMED_BYTES};
+use crate::turns::TIMED_BYTES;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;

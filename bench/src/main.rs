@@ -11,6 +11,7 @@ mod copies;
 mod crowd;
 mod driver;
 mod evidence;
+mod heat;
 mod machine;
 mod measure;
 mod memory;
@@ -82,7 +83,7 @@ const ROLES: &[(&str, Run)] = &[
             std::hint::spin_loop();
         }
     }),
-    ("rival", rival::serve),
+    ("rival", turns::serve),
     ("neighbour", benches::neighbours::neighbour),
     ("short", benches::short::child),
     ("ipc-bound", benches::ipc::bound),

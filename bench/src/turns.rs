@@ -5,6 +5,7 @@
 //! shim's workers have gone to sleep; the others follow in a row.
 
 use crate::arms::Arm;
+use crate::heat::Heat;
 use crate::machine;
 use crate::measure::{PAUSE_US, Samples, clock_cost, now, settle, shuffled};
 use crate::memory::{Pair, Spot, Walk};
@@ -14,33 +15,6 @@ use std::hint::black_box;
 
 /// Size below which several copies are timed together: the clock is coarse.
 pub const TIMED_BYTES: usize = 16 << 10;
-
-#[derive(Clone, Copy, PartialEq)]
-pub enum Heat {
-    Cold,
-    Hot,
-    /// Cold, and the program reads the destination afterwards: the savings of streaming stores may
-    /// be lost here.
-    Read,
-    /// Hot, and the program writes the source before and reads the destination afterwards. All
-    /// three are timed: lines in the workers' caches are fetched from there.
-    Used,
-}
-
-impl Heat {
-    pub const BOTH: [Heat; 2] = [Heat::Cold, Heat::Hot];
-
-    const ALL: [(Heat, &str); 4] =
-        [(Heat::Cold, "cold"), (Heat::Hot, "hot"), (Heat::Read, "read"), (Heat::Used, "used")];
-
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|(_, known)| *known == name).map(|(heat, _)| heat)
-    }
-
-    pub fn name(self) -> &'static str {
-        Self::ALL[self as usize].1
-    }
-}
 
 /// Memory and threads that the cells of a table share.
 pub struct Place {
@@ -210,4 +184,18 @@ pub fn in_turn(seconds: f64, mut turn: impl FnMut(usize) -> f64) -> (Samples, Sa
         }
     }
     (base, gain)
+}
+
+/// Makes turns on request, in the process of a `Rival`: its memcpy is the preloaded library's.
+pub fn serve(options: &Options) {
+    let (arm, mut place) = (Arm::shim(), Place::new(options, 1));
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        let mut words = line.split(' ');
+        let mut word = || words.next().unwrap_or_default();
+        let (size, heat, burst) = (word().parse(), Heat::named(word()), word().parse());
+        let (Ok(size), Some(heat), Ok(burst)) = (size, heat, burst) else { return };
+        let mut times = Times::default();
+        turn(&mut place, &arm, size, heat, burst, &mut times);
+        println!("{} {} {}", times.first[0], times.next[0], times.all[0]);
+    }
 }

@@ -30,6 +30,7 @@ pub const MOST_CHANNELS: usize = 64;
 /// Room for more reasons and functions than there are; the last is for reasons of other versions.
 pub const REASONS: usize = 20;
 pub const FUNCTIONS: usize = 64;
+const _: () = assert!(crate::functions::OPS.len() <= FUNCTIONS);
 pub const LONGEST_EXE: usize = 256;
 pub const LONGEST_COMMAND: usize = 256;
 
@@ -152,11 +153,10 @@ const SPEEDS: usize = 28;
 /// Calls of one function, or copies that stayed with libc for one reason, and their bytes.
 pub type Calls = Sums<2>;
 
-/// Number of kinds of calls that are told apart.
+/// Number of kinds of calls that reports list by themselves.
 pub const APART: usize = 3;
 
-/// Returns the names of a kind that is told apart, in JSON and in texts. No table, which the loader
-/// would relocate.
+/// Returns the names of such a kind, in JSON and in texts. No table, which the loader would relocate.
 pub fn names_apart(kind: usize) -> (&'static str, &'static str) {
     match kind {
         0 => ("reads", "reads of files"),
@@ -327,10 +327,10 @@ impl Flow {
     }
 }
 
-// SAFETY: atomic numbers.
+// SAFETY: every field is atomic, as the trait demands.
 unsafe impl Counters for Live {}
 
-// SAFETY: atomic numbers.
+// SAFETY: every field is atomic, as the trait demands.
 unsafe impl Counters for Recorder {}
 
 impl Recorder {

@@ -7,7 +7,7 @@
 //! (`signals`) then looks whether a signal is pending, and if so ends the copy loop.
 
 use super::mapped::zeroed;
-use super::signal_mask::{self, signal_set};
+use super::signal_set::{pending, signal_set};
 use super::sync::pause;
 use super::sys::{self, NoFilter, syscall};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -78,7 +78,7 @@ pub fn forget_after_fork() {
 
 /// Returns whether a signal that has come is one of ours.
 pub fn is_interrupt(info: &libc::siginfo_t) -> bool {
-    // SAFETY: of a signal that was queued with a value, which is what the code says.
+    // SAFETY: the code says that the signal was queued, so it has a value.
     info.si_code == libc::SI_QUEUE && unsafe { info.si_value() }.sival_ptr == interrupt_value()
 }
 
@@ -95,7 +95,7 @@ pub fn note_interrupt(mask: u64) -> bool {
             && holder.thread.load(Ordering::Relaxed) == thread
     };
     let Some(holder) = ALL.iter().find(is_ours) else { return false };
-    let pending = NoFilter::look().map_or(0, signal_mask::pending);
+    let pending = NoFilter::look().map_or(0, pending);
     let waits = pending & mask & !holder.before.load(Ordering::Relaxed) != 0;
     if waits {
         holder.interrupted.store(true, Ordering::Relaxed);
@@ -138,7 +138,7 @@ pub fn look(may_send: fn() -> bool) -> bool {
         if looks == 0 {
             continue;
         }
-        let ask = || NoFilter::look().map_or(0, signal_mask::pending);
+        let ask = || NoFilter::look().map_or(0, pending);
         let waiting = *waiting.get_or_insert_with(ask);
         let is_seen = waiting & !holder.before.load(Ordering::Relaxed) != 0;
         if (is_seen || looks.is_multiple_of(BLIND_LOOKS)) && may_send() {

@@ -18,6 +18,7 @@ pub mod process;
 pub mod real_time;
 pub mod remap;
 pub mod signal_mask;
+pub mod signal_set;
 pub mod standard_error;
 pub mod sync;
 pub mod sys;

@@ -1,9 +1,9 @@
-//! Signal masks of threads: holding signals while a copy is in flight, and letting those of bad
-//! pages through.
+//! Holding signals while a copy is in flight, and letting those of bad pages through.
 
 use super::deferred;
 use super::holders::{self, Holder};
-use super::sys::{self, NoFilter, SysResult, syscall};
+use super::signal_set::{OF_THE_C_LIBRARY, pending, signal_mask, signal_set};
+use super::sys::{self, NoFilter, syscall};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// All 64 signals, the C library's own two included.
@@ -11,10 +11,6 @@ const EVERY_SIGNAL: u64 = !0;
 
 /// Signals that a bad page raises.
 const FAULTS: u64 = signal_set(libc::SIGSEGV) | signal_set(libc::SIGBUS);
-
-/// glibc's own two, for cancellation and setuid. No program can block them, so a mask with both is
-/// ours.
-pub const OF_THE_C_LIBRARY: u64 = signal_set(32) | signal_set(33);
 
 /// Signals that the program has a handler for; all of them before the first look. These are held,
 /// because a handler could jump out of a copy that workers still carry on; a default action cannot,
@@ -151,14 +147,6 @@ impl Drop for SignalsHeld {
     }
 }
 
-/// Returns the pending signals of this thread and of the process, of those that this thread blocks.
-pub fn pending(_: NoFilter) -> u64 {
-    let mut signals = 0u64;
-    // SAFETY: the kernel writes 8 bytes.
-    unsafe { syscall!(SYS_rt_sigpending, &raw mut signals, 8) };
-    signals & !OF_THE_C_LIBRARY
-}
-
 /// Guard that lets a worker get SIGSEGV and SIGBUS. At other times it blocks them like all others,
 /// so that one sent to the process is left to the program's threads.
 pub struct FaultsHeard {
@@ -179,28 +167,6 @@ impl Drop for FaultsHeard {
             deferred::send_again(deferred::send_to_process);
         }
     }
-}
-
-/// Returns the set of one signal, in the kernel's layout.
-pub const fn signal_set(signal: i32) -> u64 {
-    1 << (signal - 1)
-}
-
-/// Blocks a signal for this thread.
-pub fn block_signal(signal: i32) {
-    change_signal_mask(libc::SIG_BLOCK, signal_set(signal));
-}
-
-/// Changes the mask like sigprocmask; returns the signals that were blocked before.
-pub fn change_signal_mask(how: i32, signals: u64) -> u64 {
-    let mut before = 0;
-    signal_mask(how, &signals, &mut before);
-    before
-}
-
-fn signal_mask(how: i32, mask: &u64, before: *mut u64) -> SysResult {
-    // SAFETY: `mask` is readable, `before` null or writable, both of the kernel's 8 bytes.
-    unsafe { syscall!(SYS_rt_sigprocmask, how, &raw const *mask, before, 8) }
 }
 
 /// The kernel's struct sigaction.

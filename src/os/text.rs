@@ -1,7 +1,8 @@
 //! Text that is made without allocating and written without stdio: the program may be inside its
 //! own allocator, or hold a lock of stdio's.
 
-use super::signal_mask::{SignalsHeld, signal_set};
+use super::signal_mask::SignalsHeld;
+use super::signal_set::signal_set;
 use super::sys::syscall;
 use core::fmt::{self, Write};
 

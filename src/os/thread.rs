@@ -1,7 +1,8 @@
 //! Threads of the C library, for work that may take locks and allocate; not for copies.
 
 use super::lookup::rare;
-use super::signal_mask::{self, OF_THE_C_LIBRARY, SignalsHeld};
+use super::signal_mask::SignalsHeld;
+use super::signal_set::{OF_THE_C_LIBRARY, change_signal_mask};
 use alloc::boxed::Box;
 use core::ffi::c_void;
 
@@ -37,7 +38,7 @@ pub fn spawn(stack: usize, job: impl FnOnce() + Send + 'static) -> Result<(), i3
     if errno == 0 {
         return Ok(());
     }
-    // SAFETY: no thread has got it.
+    // SAFETY: from `Box::into_raw`, and no thread was made that could have it.
     drop(unsafe { Box::from_raw(job) });
     Err(errno)
 }
@@ -61,7 +62,7 @@ unsafe fn create(stack: Option<usize>, job: *mut c_void) -> Option<i32> {
 
 extern "C" fn run(job: *mut c_void) -> *mut c_void {
     // A thread can be cancelled, and setuid waits for it.
-    signal_mask::change_signal_mask(libc::SIG_UNBLOCK, OF_THE_C_LIBRARY);
+    change_signal_mask(libc::SIG_UNBLOCK, OF_THE_C_LIBRARY);
     // SAFETY: made by `spawn`, for this call.
     unsafe { Box::from_raw(job.cast::<ThreadBody>())() };
     core::ptr::null_mut()

@@ -2,11 +2,12 @@
 //! whether many outstanding copies keep all channels busy.
 
 use crate::arms::{describe_shim, real_memcpy, symbol};
+use crate::heat::Heat;
 use crate::measure::{PAUSE_US, Samples, now, settle, shuffled};
 use crate::memory::{Pair, Spot, Walk};
 use crate::options::{KIB, MIB, Options};
 use crate::out::{Table, figure, median, progress, range, size as short, spread, time};
-use crate::turns::{Budget, Heat, buffer_size};
+use crate::turns::{Budget, buffer_size};
 use libc::c_void;
 use std::hint::black_box;
 

@@ -2,12 +2,13 @@
 //! with libc's memcpy.
 
 use crate::arms::{self, Arm};
+use crate::heat::Heat;
 use crate::machine::cpu_count;
 use crate::measure::{self, Samples, copies_until_steady};
 use crate::options::{KIB, MIB, Options};
 use crate::out::{Table, figure, median, progress, range, size as short, spread};
 use crate::rival::Rival;
-use crate::turns::{Budget, Heat, Place, Times, burst, ratios, rounds};
+use crate::turns::{Budget, Place, Times, burst, ratios, rounds};
 
 const LIBC: usize = 0;
 const SHIM: usize = 1;

@@ -3,13 +3,14 @@
 
 use crate::arms::{self, Arm};
 use crate::crowd::Crowd;
+use crate::heat::Heat;
 use crate::machine::{self, cpu_count};
 use crate::measure::Samples;
 use crate::memory::Pair;
 use crate::options::{KIB, MIB, Options};
 use crate::out::{Table, figure, progress, size as short};
 use crate::spawn::{self, Killed};
-use crate::turns::{self, Budget, Heat, Place, ratios, rounds};
+use crate::turns::{self, Budget, Place, ratios, rounds};
 use std::sync::Arc;
 
 /// Least ratio; cells that are not clearly on one side of it are measured for longer.
@@ -28,7 +29,7 @@ enum Scene {
 }
 
 /// The two figures of a cell: the one that counts, and a second one that shows what it hides.
-type Outcome = [f64; 2];
+type Figures = [f64; 2];
 
 pub fn run(options: &Options) {
     let cpus = cpu_count();
@@ -113,7 +114,7 @@ impl Stage {
     }
 
     /// Measures a cell; `None` when the memory is too small for this size.
-    fn measure(&mut self, size: usize, heat: Heat, seconds: f64) -> Option<Outcome> {
+    fn measure(&mut self, size: usize, heat: Heat, seconds: f64) -> Option<Figures> {
         match self {
             Stage::Beside { place, .. } if size <= place.pair.len() => {
                 Some(beside(place, size, heat, seconds))
@@ -126,7 +127,7 @@ impl Stage {
     }
 }
 
-fn beside(place: &mut Place, size: usize, heat: Heat, seconds: f64) -> Outcome {
+fn beside(place: &mut Place, size: usize, heat: Heat, seconds: f64) -> Figures {
     let arms = [Arm::libc(), Arm::shim()];
     let counted = |times: &[turns::Times], arm: usize| match heat {
         Heat::Cold | Heat::Read => times[arm].all.clone(),
@@ -152,7 +153,7 @@ fn beside(place: &mut Place, size: usize, heat: Heat, seconds: f64) -> Outcome {
     [ratios(libc, shim).median(), libc.iter().sum::<f64>() / shim.iter().sum::<f64>()]
 }
 
-fn crowd(crowd: Crowd, size: usize, seconds: f64) -> Outcome {
+fn crowd(crowd: Crowd, size: usize, seconds: f64) -> Figures {
     let arms = [arms::real_memcpy(), arms::interposed_memcpy()];
     // Long enough for every thread to make some copies in a phase.
     let mut window = 50_000_000;

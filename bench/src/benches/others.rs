@@ -110,7 +110,7 @@ fn cell(
                     Memory::Differs(at) if at < size => Some(unsafe { spot.dst.add(at) }),
                     _ => None,
                 };
-                // SAFETY: as above.
+                // SAFETY: bytes inside the spot, which nothing else uses meanwhile.
                 let flip = || flipped.into_iter().for_each(|byte| unsafe { *byte ^= 1 });
                 flip();
                 let start = now();

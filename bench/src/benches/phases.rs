@@ -3,11 +3,12 @@
 
 use super::asynchronous::{Adma, compute};
 use crate::arms::{interposed_memcpy, real_memcpy};
+use crate::heat::Heat;
 use crate::measure::{PAUSE_US, Samples, cpu_time, now, settle, shuffled};
 use crate::memory::{CopyFn, Pair, Spot, Walk};
 use crate::options::{KIB, MIB, Options};
 use crate::out::{Table, figure, median, progress, ratio, size as short, spread};
-use crate::turns::{self, Budget, Heat, buffer_size};
+use crate::turns::{self, Budget, buffer_size};
 use std::hint::black_box;
 use std::time::Duration;
 

@@ -4,11 +4,12 @@
 
 use crate::arms::{Arm, interposed_memcpy, real_memcpy};
 use crate::crowd::Crowd;
+use crate::heat::Heat;
 use crate::measure::median;
 use crate::memory::Pair;
 use crate::options::{KIB, MIB, Options};
 use crate::out::{self, Table, figure, progress, size as short, spread};
-use crate::turns::{Budget, Heat, Place, buffer_size, burst, ratios, rounds};
+use crate::turns::{Budget, Place, buffer_size, burst, ratios, rounds};
 use crate::{machine, spawn};
 use std::sync::Arc;
 

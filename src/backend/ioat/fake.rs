@@ -241,7 +241,8 @@ impl Kernel {
 /// Returns whether signals that have a handler are blocked; those of bad pages need not be where our
 /// own handler gets them.
 fn signals_are_held() -> bool {
-    use crate::os::signal_mask::{change_signal_mask, handled, signal_set};
+    use crate::os::signal_mask::handled;
+    use crate::os::signal_set::{change_signal_mask, signal_set};
     let now = change_signal_mask(libc::SIG_BLOCK, 0);
     let faults = signal_set(libc::SIGSEGV) | signal_set(libc::SIGBUS);
     handled() & !faults & !now == 0

@@ -7,7 +7,8 @@
 use super::{DISPOSITIONS, EVER, RESETHAND, SIGINFO, SignalChain};
 use crate::os::lookup::{self, Function};
 use crate::os::process;
-use crate::os::signal_mask::{self, Action, SignalsHeld, signal_set};
+use crate::os::signal_mask::{self, Action, SignalsHeld};
+use crate::os::signal_set::{change_signal_mask, signal_set};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -48,12 +49,12 @@ pub unsafe extern "C" fn sigaction(
         return answer;
     }
     // The program's memory is read before, and written after, the lock: it may be bad.
-    // SAFETY: null, or the program's promise.
+    // SAFETY: null, or an action that the program lets sigaction read.
     let new = unsafe { new.as_ref() }.copied();
     let mut before = none();
     let answer = set(chain, new.as_ref(), &mut before);
     if answer == 0 && !old.is_null() {
-        // SAFETY: the program's promise.
+        // SAFETY: not null, so the program lets sigaction write an action there.
         unsafe { old.write(before) };
     }
     answer
@@ -65,7 +66,7 @@ unsafe fn pass_on_and_note(
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
-    // SAFETY: null, or the program's promise.
+    // SAFETY: null, or an action that the program lets sigaction read.
     let handler = unsafe { new.as_ref() }.map(|new| new.sa_sigaction);
     let is_function = handler.is_some_and(|handler| handler > libc::SIG_IGN);
     if is_function {
@@ -109,8 +110,8 @@ fn set(chain: &SignalChain, new: Option<&libc::sigaction>, old: &mut libc::sigac
     if new.sa_sigaction == libc::SIG_IGN || chain.slot(new.sa_sigaction).is_some() {
         return pass_on(Some(new), core::ptr::null_mut());
     }
-    // The C library adds the restorer, and the kernel takes away what it does not know; so what
-    // is noted in the end is what the kernel then shows, with what was the program's about it.
+    // glibc adds SA_RESTORER and the kernel clears unknown flags. Store the action as the kernel reports
+    // it, with the program's own flags and restorer.
     let wanted = new.sa_flags as u32 as usize;
     let mut noted = Action {
         handler: new.sa_sigaction,
@@ -241,7 +242,7 @@ pub unsafe extern "C" fn sigset(signal: c_int, handler: usize) -> usize {
         return libc::SIG_ERR;
     }
     let how = if hold { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK };
-    let before = signal_mask::change_signal_mask(how, own);
+    let before = change_signal_mask(how, own);
     if before & own != 0 { SIG_HOLD } else { handler_before }
 }
 

@@ -11,7 +11,8 @@ use super::{BUS, DISPOSITIONS, HandlerSlot, RESETHAND, SEGV, SLOTS, SignalChain,
 use crate::backend::copy_loop;
 use crate::os::deferred;
 use crate::os::once::Once;
-use crate::os::signal_mask::{OF_THE_C_LIBRARY, SignalsHeld, block_signal, signal_set};
+use crate::os::signal_mask::SignalsHeld;
+use crate::os::signal_set::{OF_THE_C_LIBRARY, block_signal, signal_set};
 use crate::os::{holders, process};
 use core::arch::{global_asm, naked_asm};
 use core::mem::offset_of;

@@ -66,10 +66,11 @@ struct SignalChain {
     last: AtomicUsize,
 }
 
-/// One handler of ours, and the program's action behind it. There are several for a signal because not every program asks us what it has set (a library that was opened
-/// with RTLD_DEEPBIND, a program that has opened us with dlopen): it may read our handler's
-/// address, set a handler of its own, and call or restore the one it has read. That one must
-/// still mean what it meant, so a handler that was set past us gets another of ours in front.
+/// One handler of ours, and the program's action behind it. There are several for a signal, because a
+/// program may bypass us (a library opened with RTLD_DEEPBIND, a program that has opened us with dlopen):
+/// it may read our handler's address, set a handler of its own, and call or restore the saved address
+/// later. The saved address must keep invoking the same handler, so each handler installed behind our
+/// back gets its own slot.
 #[repr(C)]
 struct HandlerSlot {
     /// Function for signals that are not ours: the program's, or `handler::unusual` for special
@@ -129,7 +130,7 @@ pub fn install_handlers() -> Result<(), Refused> {
 }
 
 /// Returns whether the program would notice a fault: it handles SIGSEGV or SIGBUS. True if the
-/// kernel does not tell.
+/// kernel does not report it.
 pub fn program_handles_faults() -> bool {
     [&SEGV, &BUS].into_iter().any(|chain| match Action::of(chain.signal) {
         Some(now) => chain.slot(now.handler).map_or(now, HandlerSlot::program).is_function(),

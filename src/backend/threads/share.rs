@@ -1,13 +1,14 @@
 //! One task, shared by the caller and the workers: chunk by chunk, each from its post to its last byte.
 
 use super::piece;
-use super::queue::{End, Posted, Shared, UndoneBits, piece_is};
+use super::queue::{End, Posted, Shared, UndoneBits};
 use super::task::Task;
 use super::watch;
 use super::worker::summon;
 use super::workers::{self, NAP_NANOS, QUEUE, SPIN_TICKS};
-use crate::backend::copy_loop::{Copied, CopyLoop};
+use crate::backend::copy_loop::CopyLoop;
 use crate::backend::mode::Mode;
+use crate::backend::piece_end::PieceEnd;
 use crate::backend::{Refused, signals};
 use crate::os::huge_pages::Region;
 use crate::os::signal_mask::SignalsHeld;
@@ -166,19 +167,21 @@ unsafe fn share_chunk(
         let mut mode = mode;
         mode.set(Mode::FRESH, how.fresh && cut.suits_making_pages(parties));
         QUEUE.post(shared, &Posted { dst: rest.dst, src: rest.src, cut, mode });
-        watch::ask_for(&held);
+        if watch::ask_for(&held) {
+            QUEUE.wake_sleepers(1);
+        }
         // Each worker that arrives calls two more, but a short copy ends before they have all come.
         summon((task.len / CALL_EACH).clamp(1, how.workers) as u32);
     }
     // SAFETY: the caller's ranges; our handler stands in front.
     let done_alone = unsafe { own.run(how.copy_loop, None) };
-    if done_alone == Copied::Differs {
+    if done_alone == PieceEnd::Differs {
         shared.cancel(0, shared.generation().load(Ordering::Relaxed));
     }
     if how.share.is_some() {
         leave_to_others(shared);
     }
-    // Without a worker no thread watches: the caller goes on by itself, with signals unblocked.
+    // Without a worker no thread watches: the caller copies alone, with signals unblocked.
     let (claimed, mut left) = match posted {
         true => work(shared, seen, &WaitMode::TakingBack(&held), workers::any_running()),
         false => (0, 0..0),
@@ -186,7 +189,7 @@ unsafe fn share_chunk(
     if claimed == 0 {
         left = 0..0;
     }
-    let failed = done_alone == Copied::BadPage || posted && shared.has_failed();
+    let failed = done_alone == PieceEnd::Failed || posted && shared.has_failed();
     if failed {
         left = 0..0; // redone in the order of addresses
     }
@@ -203,7 +206,7 @@ unsafe fn share_chunk(
     // the program's thread, as it would have without us.
     drop(held);
     let mut answer = 0;
-    if done_alone != Copied::Whole {
+    if done_alone != PieceEnd::Done {
         // SAFETY: part of the caller's ranges.
         answer = unsafe { task.retry(0, own.len) };
     }
@@ -255,7 +258,7 @@ impl WaitMode<'_> {
 
 /// If it `claims`, copies pieces as long as any is unclaimed and no signal waits. Then waits for
 /// what others have begun, workers that are not counted yet included. Returns how many bytes it has
-/// done itself, and which pieces are left.
+/// done itself, and the pieces that are left.
 pub fn work(
     shared: &Shared,
     seen: &mut Seen,
@@ -275,7 +278,7 @@ pub fn work(
 fn leave_the_rest(shared: &Shared) -> Range<usize> {
     let mut left = 0..0;
     while let Some(claim) = shared.claim(End::Front) {
-        shared.finish(&claim, piece_is::LEFT);
+        shared.finish(&claim, PieceEnd::TakenBack);
         left = if left.is_empty() { claim.index } else { left.start }..claim.index + 1;
     }
     left
@@ -314,8 +317,8 @@ fn leave_to_others(shared: &Shared) {
     }
 }
 
-/// Waits for pieces that others have begun, for about `patience` ticks or until signals have to be
-/// let in. Then they are taken back, because the workers that have them may not be running at all.
+/// Waits for pieces that others have begun, for about `patience` ticks or until pending signals have to
+/// be delivered. Then they are taken back, because the workers that have them may not be running at all.
 pub(super) fn wait(shared: &Shared, patience: u64, how: &WaitMode) {
     let (begun, mut from, mut naps) = (sys::ticks(), 0, 0u32);
     while shared.is_busy(&mut from) {
@@ -349,7 +352,7 @@ fn nap(naps: &mut u32, must_end: bool) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::queue::{Queue, piece_is};
+    use super::super::queue::Queue;
     use super::super::task::Work;
     use super::*;
     use crate::os::mapped::zeroed;
@@ -380,7 +383,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(std::time::Duration::from_millis(millis));
-                shared.finish(&theirs, piece_is::DONE);
+                shared.finish(&theirs, PieceEnd::Done);
             });
             let (own, left) = work(shared, &mut seen, &WaitMode::UntilDone, claims);
             assert!(!shared.is_busy(&mut 0), "returned while a worker writes");

@@ -5,7 +5,6 @@
 //! work takes it, or makes another worker, which then does. The role is given back when no caller
 //! has held signals for a while.
 
-use super::workers::{QUEUE, Worker};
 use crate::backend::signals;
 use crate::os::holders;
 use crate::os::signal_mask::SignalsHeld;
@@ -33,18 +32,14 @@ fn change(from: u32, to: u32) -> bool {
     ROLE.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
 }
 
-/// Asks for a worker that watches over this caller. True: there was none, and the caller is to
-/// summon workers.
+/// Asks for a worker that watches over this caller. True: there was none, so the caller wakes one more
+/// than are to copy.
 pub fn ask_for(held: &SignalsHeld) -> bool {
     // An exchange, not a load: either a worker that is giving the role back sees this holder, or this
     // sees that it has given it back.
-    let asked = held.is_watched()
+    held.is_watched()
         && ROLE.fetch_add(0, Ordering::AcqRel) == role::NONE
-        && change(role::NONE, role::WANTED);
-    if asked {
-        QUEUE.wake_sleepers(1); // beside those that are to copy
-    }
-    asked
+        && change(role::NONE, role::WANTED)
 }
 
 /// Returns whether the next worker is to watch.
@@ -57,8 +52,8 @@ pub fn workers() -> u32 {
     u32::from(ROLE.load(Ordering::Relaxed) != role::NONE)
 }
 
-/// Watches, in a worker, as long as there is something to watch.
-pub(super) fn keep(me: &Worker) {
+/// Watches, in a worker, as long as there is something to watch and the worker `is_wanted`.
+pub(super) fn keep(is_wanted: impl Fn() -> bool) {
     if !change(role::WANTED, role::TAKEN) {
         return;
     }
@@ -67,7 +62,7 @@ pub(super) fn keep(me: &Worker) {
     loop {
         change(role::HURRIED, role::TAKEN);
         idle = if holders::look(may_send) { 0 } else { idle + 1 };
-        if idle > IDLE_LOOKS || idle > 0 && !me.is_wanted() {
+        if idle > IDLE_LOOKS || idle > 0 && !is_wanted() {
             ROLE.swap(role::NONE, Ordering::AcqRel);
             if !holders::is_any() || !change(role::NONE, role::TAKEN) {
                 return;

@@ -4,7 +4,7 @@
 //! enters the allocator, and the program may be copying inside its own. glibc would think
 //! the program multi-threaded from then on and make its malloc and stdio slower. A program
 //! whose main thread leaves by pthread_exit would wait for us for ever. And a library's
-//! thread needs nothing of what libc would set up. The price is the law of this file: a
+//! thread needs none of libc's set-up. The price is the law of this file: a
 //! worker calls no libc function but memmove, which uses no thread-local storage.
 //!
 //! An idle worker spins a little, sleeps, and after `IDLE_NANOS` ends.
@@ -226,7 +226,7 @@ fn take_turn(number: usize, last: &mut usize, faults_heard: &mut Option<FaultsHe
         QUEUE.find_work(number).is_some() && workers::lacks_workers() && spawn(generation)
     };
     if watch::is_wanted() && !can_leave_it() {
-        watch::keep(me);
+        watch::keep(|| me.is_wanted());
         return true;
     }
     // Checked after reading the bell, which rings when workers are sent away.

@@ -35,7 +35,7 @@ pub(super) const NAP_NANOS: u64 = 20_000;
 pub const SPIN_TICKS: u64 = 50_000;
 
 pub static QUEUE: Queue = zeroed();
-/// Copies that go on while their callers do something else.
+/// Asynchronous copies.
 pub static PENDING: Table = zeroed();
 pub(super) static WORKERS: [Worker; MOST_WORKERS] = zeroed();
 /// Bytes of a worker's stack: what the kernel puts there for a signal handler, which with the
@@ -241,7 +241,7 @@ pub fn are_made() -> bool {
     ALIVE.load(Ordering::Relaxed) != 0
 }
 
-/// Returns how many workers can be had now.
+/// Returns how many workers a copy can have now.
 pub fn workers() -> usize {
     if cpus_may_have_changed() && !real_time::is_real_time() {
         look_at_cpus();
@@ -393,7 +393,7 @@ pub fn user_has_changed() -> bool {
     true
 }
 
-/// Like `user_has_changed`, for callers that start a copy and go on: asked now and then.
+/// Like `user_has_changed`, for callers that do not wait for their copy; the answer is cached.
 pub fn user_was_seen_to_change(now: u64) -> bool {
     follow_class(now);
     if USER.load(Ordering::Relaxed) == NO_MATTER
