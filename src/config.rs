@@ -1,7 +1,7 @@
 //! Settings of this process, as the knobs determine them.
 //!
-//! `knobs` is their table and how their values are written, `environment` reads them at start-up,
-//! `programs` tells which programs are left out.
+//! `knobs` has their table and the forms of their values, `environment` reads them at start-up,
+//! `programs` lists programs that are left out.
 
 mod environment;
 mod programs;

@@ -7,18 +7,18 @@
 //! intercept   the C library's names; entry: short copies leave by tail jump; slow: large ones;
 //!             filters, leave, memory: calls that must be noted, before exit or because of memory
 //! api         our own names, include/adma.h: validation only; those of messages are in ipc/calls
-//! runtime     the one global: start, fork, exit; figures: what is told about the process; check:
-//!             what the machine offers
-//! dispatch    decide: which way a large call takes; perform: goes it; outcome: what is noted of it;
-//!             operation: what can be shared; engine: its life; background: copies whose caller goes
-//!             on; callers: how many copy at once; look: where the bytes of a copy are; learn: which way
+//! runtime     the one global: start, fork, exit; figures: the numbers of its report; check: what the
+//!             machine offers
+//! dispatch    decide: which way a large call takes; perform: takes it; completion: records it;
+//!             operation: what can be shared; engine: its life; background: asynchronous copies;
+//!             callers: how many copy at once; look: where the bytes of a copy are; learn: which way
 //!             costs the program least; cell: for calls of one kind; marks: whether huge pages pay
 //! stats       lock-free counters of large calls, in a live file; modules: whose code an address is;
 //!             snapshot: all data of a report; report: writes it, by json and text
 //! config      the settings (their table: shared/); environment: reads them; programs: which are
 //!             left out
 //! ipc         messages between processes in one copy; its own map is in ipc/mod.rs
-//! backend     asynchronous/  copies that go on while the caller does something else: begin, end;
+//! backend     asynchronous/  copies that their caller does not wait for: begin, end;
 //!                            per_process: the tag of its cookies, and the descriptor to poll
 //!             gpu/           a graphics card's copy engines in loopback; slots: from the hook to the
 //!                            thread that calls the driver; service: that thread; registrations:
@@ -28,40 +28,40 @@
 //!                            of the program that register memory;
 //!                            staging: copies of the program between its memory and a card, by
 //!                            pinned buffers (ring), in place of its own calls (originals);
-//!                            unavailable: why there is none; counts, report, check: what it tells
-//!             ioat/          one copy by the kernel helper; words: how its channels tell the end;
+//!                            unavailable: why there is none; counts, report, check: its figures
+//!             ioat/          one copy by the kernel helper; words: how its channels signal the end;
 //!                            helper: its file and calls; piece_lists: a request as the kernel reads
 //!                            it; queues: channels by driver; across: to another process; fake: a
-//!                            helper for tests; counts, report, check: what it tells
+//!                            helper for tests; counts, report, check: its figures
 //!             kernel_calls/  system calls that copy; kernel_work: their pieces; remote: one shared
 //!                            transfer between processes, table_threads: how many take part; reads:
 //!                            one shared read of a file; streams: of fread; segments: lists of
 //!                            buffers
 //!             threads/       share: one shared copy; worker: one thread, from clone to exit;
 //!                            workers: all of them; watch: the one that watches over callers; queue:
-//!                            which piece is claimed; cookies: which one of copies whose caller goes
-//!                            on; piece: one claimed piece; task: what is done with its memory;
+//!                            which piece is claimed; cookies: asynchronous copies;
+//!                            piece: one claimed piece; task: what is done with its memory;
 //!                            parallel: the same function on every CPU; refusal: what the system
 //!                            refuses is tried again
 //!             signals/       our handler in front of the program's, for bad pages; calls: the
 //!                            program's own sigaction and its relatives
 //!             engine/        the trait of engines that copy by themselves, and what they share;
-//!                            request: one that goes on by itself; stretch: a long copy, part by
-//!                            part; tuning: what past copies tell about the next one
-//!             mode: all bits of a copy's mode word; copy_loop: how bytes move; alone: streaming
-//!             stores of a caller without help; libc: the originals
+//!                            request: an asynchronous one; stretch: a long copy, part by
+//!                            part; tuning: estimates from past copies
+//!             mode: all bits of a copy's mode word; piece_end: how a piece ended; copy_loop: how
+//!             bytes move; alone: streaming stores of a caller without help; libc: the originals
 //! plan        overlap, head / body / tail, pieces: pure arithmetic
 //! functions   what we stand in front of, and what the entry code of each reads
 //! os          cpus: what the machine leaves us; memory_policy: on which node the caller's new pages
 //!             come; file: what is known of an open file; brief_file: files that a call opens and
 //!             closes; mappings: as the kernel shows them; huge_pages: for fresh memory; remap: of
-//!             what that has split; real_time: callers that must not wait; process: whose memory this is; sync: atomics and
-//!             sleeping; lock: one to wait for, and one that is only tried; mapped: values that
-//!             begin as zeros; lookup: finding functions of the C library; folder: where live files
-//!             are; signal_mask: which signals come to a thread; deferred: those that wait for the
-//!             end of a copy; holders: threads whose signals wait, and that may hang; text: made
-//!             without allocating; standard_error: the one the program started with; once, thread:
-//!             as their names say; sys: system calls
+//!             what that has split; real_time: callers that must not wait; process: whose memory this
+//!             is; sync: atomics and sleeping; lock: one to wait for, and one that is only tried; mapped:
+//!             values that begin as zeros; lookup: finding functions of the C library; folder: where
+//!             live files are; signal_mask: signals that are held during a copy; signal_set: sets of
+//!             them, and their calls; deferred: those that wait for the end of a copy; holders: threads
+//!             whose signals wait, and that may hang; text: made without allocating; standard_error: the
+//!             one the program started with; once, thread: as their names say; sys: system calls
 //! freestanding  why the standard library is not there; export: names with versions
 //! interleavings, models: of lock-free parts, for loom
 //! ```

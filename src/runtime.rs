@@ -95,7 +95,7 @@ fn start() {
         complain_about(name);
     }
     if config.verify > 0 {
-        // SAFETY: just copied.
+        // SAFETY: called with ranges that have just been copied, before their end is reported.
         asynchronous::VERIFY.set(|dst, src, len| unsafe { DISPATCHER.verify_some(dst, src, len) });
     }
     if config.counts() {
@@ -259,7 +259,7 @@ extern "C" fn end() {
 fn is_used() -> bool {
     let recorder = &DISPATCHER.recorder;
     let has_counted =
-        || !recorder.counters().is_empty() || recorder.messages(false).told().is_some();
+        || !recorder.counters().is_empty() || recorder.messages(false).sums().is_some();
     let speaks = |process: &Process| process.config.log >= Level::Info || has_counted();
     DISPATCHER.has_engine() || PROCESS.get().is_some_and(speaks)
 }

@@ -87,7 +87,7 @@ rows! { shown_everywhere:
 }
 
 #[test]
-fn every_kind_of_store_tells_of_the_end() {
+fn every_kind_of_store_signals_the_end() {
     for stores in ["ordinary", "stream"] {
         shown(api(Way::Linked, "notif").env("ADMA_STORES", stores));
     }

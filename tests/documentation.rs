@@ -312,6 +312,64 @@ fn links_and_paths_of_the_guides_exist() {
     }
 }
 
+/// Returns the names that sources define: in Rust after a keyword, in C where a line begins with them.
+fn defined_names() -> BTreeSet<String> {
+    let is_other = |c: char| !c.is_ascii_alphanumeric() && c != '_';
+    let keywords =
+        ["fn", "struct", "enum", "trait", "mod", "static", "const", "type", "macro_rules"];
+    let mut names = BTreeSet::new();
+    for path in ["src", "shared", "command", "report", "include", "kmod-c"].map(|f| root().join(f))
+    {
+        for file in files_below(&path) {
+            let kind = file.extension().and_then(|end| end.to_str()).unwrap_or_default();
+            if !["rs", "c", "h"].contains(&kind) {
+                continue;
+            }
+            for line in fs::read_to_string(&file).unwrap().lines() {
+                let words: Vec<&str> =
+                    line.split(is_other).filter(|word| !word.is_empty()).collect();
+                if kind == "rs" {
+                    let pairs = words.windows(2).filter(|pair| keywords.contains(&pair[0]));
+                    names.extend(pairs.map(|pair| pair[1].to_owned()));
+                } else if line.starts_with(|c: char| c.is_ascii_lowercase()) && line.contains('(') {
+                    let head = line.split('(').next().unwrap_or_default();
+                    names.extend(head.split(is_other).next_back().map(str::to_owned));
+                }
+            }
+        }
+    }
+    names
+}
+
+/// The ways through the files that CONTRIBUTING.md shows: every file and function on them.
+#[test]
+fn ways_of_the_guide_name_files_and_functions_that_exist() {
+    let (guide, names) = (read("CONTRIBUTING.md"), defined_names());
+    let files = ["src", "shared", "command", "report", "kmod-c", "tests"];
+    let files: Vec<PathBuf> =
+        files.iter().flat_map(|folder| files_below(&root().join(folder))).collect();
+    let mut seen = 0;
+    for block in guide.split("```text\n").skip(1).filter_map(|part| part.split("```").next()) {
+        for word in block.split(|c: char| c.is_whitespace() || "(),;=".contains(c)) {
+            let word = word.trim_end_matches([':', '.']);
+            if [".rs", ".c", ".h", ".html"].iter().any(|end| word.ends_with(end)) {
+                assert!(files.iter().any(|file| file.ends_with(word)), "there is no file {word}");
+                seen += 1;
+            } else if !word.contains('/') {
+                let parts: Vec<&str> = word.split("::").collect();
+                let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+                for part in &parts {
+                    if parts.len() > 1 || part.contains('_') && part.chars().all(is_part) {
+                        assert!(names.contains(*part), "{word}: {part} is defined nowhere");
+                        seen += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(seen > 100, "{seen}: the ways were not understood");
+}
+
 /// `tests/run support` makes the table from what the test commands have noted.
 #[test]
 fn support_table_is_that_of_the_results() {

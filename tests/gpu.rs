@@ -291,7 +291,7 @@ fn live_file_has_the_bytes_of_the_card_and_of_callers_beside_it() {
 
 /// Each count rises where there is something to count.
 #[test]
-fn report_tells_what_has_become_of_registrations() {
+fn report_counts_registrations_by_their_end() {
     needs!(card_can_be_used());
     let counts = |words: &str, knobs: &[(&str, &str)]| {
         let report = only_report(&mut card(words, knobs));

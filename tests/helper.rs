@@ -89,7 +89,7 @@ fn whatever_is_no_helper_leaves_copies_to_the_threads() {
 
 /// In the log if it is asked for, and in one line where the helper was.
 #[test]
-fn helper_that_cannot_be_used_is_told_where_it_is_asked_for_and_what_to_do() {
+fn helper_that_cannot_be_used_is_reported_with_a_remedy_where_it_is_asked_for() {
     needs!(can_be_shown());
     for (setup, user, is_there, parts) in [
         (NOTHING, &[][..], false, ["no /dev/adma", "adma(7)"]),
@@ -114,7 +114,7 @@ fn helper_that_cannot_be_used_is_told_where_it_is_asked_for_and_what_to_do() {
 }
 
 #[test]
-fn check_tells_the_state_of_the_helper_and_the_remedy() {
+fn check_shows_the_state_of_the_helper_and_the_remedy() {
     needs!(can_be_shown());
     let groups = fs::read_to_string("/etc/group").unwrap_or_default();
     let group = groups.lines().find_map(|line| line.strip_suffix(":x:4:"));

@@ -221,7 +221,7 @@ fn blocks_made_freed_and_sent_at_random_lose_no_byte() {
 }
 
 #[test]
-fn figures_are_told_where_they_are_counted() {
+fn figures_are_reported_where_they_are_counted() {
     statistics(&mut ipc("ipc_words counted"));
 }
 
@@ -303,7 +303,7 @@ fn peer_killed_at_random_moments_is_noticed_every_time() {
 
 /// A seed that fails is in the message. (By hand, without a limit: ipc_fuzz greeting 1000000 1 0.)
 #[test]
-fn peer_that_says_and_writes_anything_does_no_harm() {
+fn peer_that_sends_and_writes_random_bytes_does_no_harm() {
     let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() % 1_000_000;
     let (greetings, messages) = if is_quick() { ("3000", "500") } else { ("30000", "5000") };
     for (what, rounds) in [("greeting", greetings), ("region", messages)] {

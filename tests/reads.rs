@@ -36,7 +36,7 @@ fn shared(reports: &[Value]) -> u64 {
 }
 
 /// Checks for the output of a run without the library, with `at_least` calls shared.
-fn says_the_same_in(what: &str, folder: &Path, at_least: u64) {
+fn matches_libc_in(what: &str, folder: &Path, at_least: u64) {
     let expected = succeed(&mut alone(what, folder)).0;
     assert!(!expected.is_empty());
     let figures = Folder::new("stats");
@@ -51,11 +51,11 @@ fn says_the_same_in(what: &str, folder: &Path, at_least: u64) {
     assert!(shared(&reports) >= at_least, "{what}: {reports:?}");
 }
 
-fn says_the_same(what: &str, at_least: u64) {
-    says_the_same_in(what, &Folder::new("reads"), at_least);
+fn matches_libc(what: &str, at_least: u64) {
+    matches_libc_in(what, &Folder::new("reads"), at_least);
 }
 
-rows! { says_the_same:
+rows! { matches_libc:
     reads_in_every_corner_are_the_kernels: "reads corners", 300;
     reads_of_streams_are_libcs: "reads streams", 100;
     // dup, fork and threads: without a claim of the position bytes come twice.
@@ -96,7 +96,7 @@ fn reads_on_tmpfs_are_shared() {
     if std::fs::create_dir(&folder).is_err() {
         return skip_this("no /dev/shm");
     }
-    says_the_same_in("reads corners", &Folder(folder), 300);
+    matches_libc_in("reads corners", &Folder(folder), 300);
 }
 
 /// File systems that can be made here, in namespaces that end with the program. Those without

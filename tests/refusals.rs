@@ -172,7 +172,7 @@ fn containers_profile_leaves_copies_shared_and_messages_direct() {
 
 /// What is lost is told once by each process, where it is asked for.
 #[test]
-fn refusal_of_process_vm_is_told_once_by_each_side() {
+fn refusal_of_process_vm_is_logged_once_by_each_side() {
     let mut command = refused(false, &[(libc::ENOSYS, &[libc::SYS_process_vm_readv])]);
     let done = finish(command.env("ADMA_LOG", "info"));
     if done.status.code() == Some(common::CANNOT_BE_SHOWN) {

@@ -18,7 +18,7 @@ pub struct Area {
 
 // SAFETY: the law of the module: only raw pointers, no reference, no thread affinity.
 unsafe impl Send for Area {}
-// SAFETY: as above.
+// SAFETY: shared references only give out raw pointers, whose use the law of the module orders.
 unsafe impl Sync for Area {}
 
 /// Source and destination of one copy.

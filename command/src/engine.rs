@@ -194,14 +194,14 @@ mod tests {
     }
 
     #[test]
-    fn machine_without_an_engine_is_told_so() {
+    fn machine_without_an_engine_is_reported() {
         let root = Root::new("none");
         root.device("0000:00:1f.0", "0x1234", None);
         assert!(describe(&root.0).starts_with("no I/OAT or DSA device"));
     }
 
     #[test]
-    fn ioat_without_driver_or_helper_is_told_what_to_type() {
+    fn ioat_without_driver_or_helper_gets_a_command_to_type() {
         let root = Root::new("ioat");
         root.device("0000:00:04.0", "0x2021\n", None);
         let text = describe(&root.0);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn dsa_without_kernel_queues_is_told_to_make_some() {
+    fn dsa_without_kernel_queues_gets_a_command_that_makes_some() {
         let root = Root::new("dsa");
         root.device("0000:6a:01.0", "0x0b25\n", Some("idxd"));
         for (number, kind, state) in [(0, "user", "enabled"), (1, "kernel", "disabled")] {

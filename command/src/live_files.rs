@@ -72,7 +72,7 @@ impl LiveProcess {
 
     /// Returns its messages to and from other processes; `None`: there were none.
     pub fn messages(&self) -> Option<Messages> {
-        self.live.messages.told()
+        self.live.messages.sums()
     }
 
     /// Returns whether it has counted anything.
@@ -403,7 +403,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_live_files_are_told_from_others() {
+    fn names_of_live_files_are_recognised() {
         assert_eq!(pid_of(OsStr::new("4711-1f0a")), Some(4711));
         for odd in ["4711", "-1f", "4711-", "4711-xyz", "+1-1", "tree-1-2", "99999999999-1"] {
             assert_eq!(pid_of(OsStr::new(odd)), None, "{odd}");

@@ -51,8 +51,8 @@ pub struct Messages {
 impl Messages {
     /// Returns the messages of both directions, and their bytes.
     pub fn total(&self) -> (u64, u64) {
-        self.directions.iter().fold((0, 0), |(messages, bytes), told| {
-            (told.1.saturating_add(messages), told.2.saturating_add(bytes))
+        self.directions.iter().fold((0, 0), |(messages, bytes), sums| {
+            (sums.1.saturating_add(messages), sums.2.saturating_add(bytes))
         })
     }
 }
@@ -85,7 +85,7 @@ impl MessageCounts {
     }
 
     /// Returns the sums. `None`: there were no messages.
-    pub fn told(&self) -> Option<Messages> {
+    pub fn sums(&self) -> Option<Messages> {
         let mut numbers = self.0.iter().map(|number| number.load(Relaxed));
         let mut next = || numbers.next().unwrap_or(0);
         let all = Messages {

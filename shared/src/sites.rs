@@ -62,7 +62,7 @@ pub struct Counted<'a> {
     pub ticks: u64,
 }
 
-// SAFETY: atomic numbers.
+// SAFETY: every field is atomic, as the trait demands.
 unsafe impl Counters for Sites {}
 
 impl Sites {
@@ -121,16 +121,16 @@ impl Sites {
         None
     }
 
-    /// Calls `use_it` with every entry that has counted anything.
+    /// Calls `use_it` with every entry whose count is not zero.
     pub fn for_each(&self, mut use_it: impl FnMut(&Counted<'_>)) {
         for site in &self.sites {
             let mut room = [0; NAME];
             let number = site.module.load(Acquire).wrapping_sub(1) as usize;
             let module = self.modules.get(number).map(|module| module.name.get(&mut room));
             let place = [&site.address, &site.offset].map(|number| number.load(Relaxed));
-            tell(&site.sums, module, place, &mut use_it);
+            hand_to(&site.sums, module, place, &mut use_it);
         }
-        tell(&self.others, None, [0, 0], &mut use_it);
+        hand_to(&self.others, None, [0, 0], &mut use_it);
     }
 
     pub fn absorb(&self, from: &Self) {
@@ -150,7 +150,7 @@ impl Sites {
     }
 }
 
-fn tell(
+fn hand_to(
     sums: &Sums<3>,
     module: Option<&[u8]>,
     [address, offset]: [u64; 2],
@@ -168,7 +168,7 @@ mod tests {
     use std::string::String;
     use std::vec::Vec;
 
-    fn told(sites: &Sites) -> Vec<(Option<String>, u64, u64, u64)> {
+    fn listed(sites: &Sites) -> Vec<(Option<String>, u64, u64, u64)> {
         let mut all = Vec::new();
         sites.for_each(|site| {
             let module = site.module.map(|name| String::from_utf8_lossy(name).into_owned());
@@ -191,12 +191,12 @@ mod tests {
         sites.note(0, 5, 1, || unreachable!());
         let expected =
             [(None, 0, 1, 5), (None, 0x99, 1, 7), (Some("/lib/a.so".into()), 0x234, 3, 30)];
-        assert_eq!((asked, told(&sites)), (1, expected.to_vec()));
+        assert_eq!((asked, listed(&sites)), (1, expected.to_vec()));
         let other = Sites::ZERO;
         other.absorb(&sites);
-        assert_eq!((told(&other), told(&sites)), (expected.to_vec(), Vec::new()));
+        assert_eq!((listed(&other), listed(&sites)), (expected.to_vec(), Vec::new()));
         other.clear();
-        assert_eq!(told(&other), []);
+        assert_eq!(listed(&other), []);
     }
 
     #[test]
@@ -206,7 +206,7 @@ mod tests {
             let base = number % 40 * 0x1000;
             sites.note(base + number, 1, 1, || Some(Origin { base, name: &[b'x'; 300] }));
         }
-        let all = told(&sites);
+        let all = listed(&sites);
         assert_eq!(all.iter().map(|site| site.2).sum::<u64>(), 200);
         assert!(all.len() <= SITES + 1);
         let names = all.iter().filter_map(|site| site.0.as_ref());

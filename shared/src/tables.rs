@@ -66,8 +66,8 @@ impl Report<'_> {
             worth::not_helped(recorder, self.floor, out)?;
         }
         (self.more)(out)?;
-        if let Some(told) = &self.messages {
-            messages(told, out)?;
+        if let Some(sums) = &self.messages {
+            messages(sums, out)?;
         }
         let rare = [(self.faults, FAULT), (self.taken_back, TAKEN_BACK)];
         for (copies, what) in rare.into_iter().filter(|(copies, _)| *copies > 0) {
@@ -144,7 +144,7 @@ pub fn paths(recorder: &Recorder, out: &mut dyn Write) -> Result {
     apart(recorder, out)
 }
 
-/// Writes calls of the kinds that are told apart; they are among the copies above.
+/// Writes calls of the kinds that have a line of their own; they are among the copies above.
 fn apart(recorder: &Recorder, out: &mut dyn Write) -> Result {
     for kind in 0..APART {
         let (_, name) = names_apart(kind);
@@ -186,16 +186,16 @@ pub fn channels((caller, name, channels): (u64, &str, &[u64]), out: &mut dyn Wri
 }
 
 /// Writes messages between processes, in all and for each regime.
-pub fn messages(told: &Messages, out: &mut dyn Write) -> Result {
+pub fn messages(sums: &Messages, out: &mut dyn Write) -> Result {
     writeln!(out, "  {:<16}{:>10}{:>13}", "messages", "count", "bytes")?;
-    for (name, count, bytes) in told.directions {
+    for (name, count, bytes) in sums.directions {
         writeln!(out, "  {name:<16}{count:>10}{:>13}", Bytes(bytes))?;
     }
-    for (name, count, bytes) in told.regimes.into_iter().filter(|(_, count, _)| *count > 0) {
+    for (name, count, bytes) in sums.regimes.into_iter().filter(|(_, count, _)| *count > 0) {
         writeln!(out, "    {name:<14}{count:>10}{:>13}", Bytes(bytes))?;
     }
     writeln!(out, "  copied here by")?;
-    for (name, bytes) in told.copied.into_iter().filter(|(_, bytes)| *bytes > 0) {
+    for (name, bytes) in sums.copied.into_iter().filter(|(_, bytes)| *bytes > 0) {
         writeln!(out, "    {name:<24}{:>13}", Bytes(bytes))?;
     }
     Ok(())

@@ -35,7 +35,7 @@ pub struct Entry {
     pub site: u64,
 }
 
-// SAFETY: atomic numbers.
+// SAFETY: every field is atomic, as the trait demands.
 unsafe impl Counters for UnderWay {}
 
 impl UnderWay {

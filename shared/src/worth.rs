@@ -4,7 +4,7 @@
 //! Without us each shared call would have taken its bytes times libc's cost, which `samples` holds
 //! by kind and size. The bounds are those of the mean (Student's, of winsorised samples), and a
 //! margin for what samples cannot show: a part of a call may cost less or more than the whole, and
-//! what follows a copy finds other caches. Calls about which samples tell nothing have wide bounds
+//! what follows a copy finds other caches. Calls that no sample covers have wide bounds
 //! of their own, which matter little where such calls are a small part of the run.
 #![forbid(unsafe_code)]
 
@@ -78,7 +78,7 @@ impl Interval {
     }
 
     /// Returns the seconds saved, for a column of numbers without bounds. `None`: nothing was
-    /// shared, or no sample has told anything, so that zero is only the middle between the bounds.
+    /// shared, or there is no sample, so that zero is only the middle between the bounds.
     pub fn estimate(&self) -> Option<f64> {
         (self.seconds != 0.0).then_some(self.seconds)
     }
@@ -112,7 +112,7 @@ pub struct Saved {
     pub interval: core::result::Result<Interval, Unknown>,
     /// Which part of the time of shared calls was compared with libc's.
     pub known: f64,
-    /// Set if an engine has carried anything.
+    /// Set if an engine has carried any bytes.
     pub shared: bool,
     wall: f64,
 }
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn part_of_each_call_tells_more_than_parts_of_a_few() {
+    fn estimate_from_part_of_each_call_is_narrower_than_from_a_few() {
         let width = |calls: u64| {
             let recorder = recorder(&[1_800_000, 2_000_000, 2_200_000], false);
             recorder.samples.row(0, 5).shared.add([calls - 1, 0, 0]);
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_is_told_as_less_time_without() {
+    fn loss_is_reported_as_less_time_without() {
         let text = line(saved(&recorder(&[500_000; 6], true), 1.0, 1.2));
         assert_eq!(text, "took 1.2 s, without adma about 712 ms (591 to 833)");
     }
@@ -468,7 +468,7 @@ mod tests {
         let background = good();
         background.samples.background.store(500_000_000, Relaxed);
         assert_eq!(why(&background), Unknown::Background);
-        // Next to a long run a few calls about which samples tell nothing make no difference.
+        // Next to a long run a few calls that no sample covers make no difference.
         for recorder in [&few, &busy, &overlapped, &background] {
             assert!(saved(recorder, 1.0, 100.0).interval.is_ok());
         }
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_are_told_by_their_bytes_greatest_first() {
+    fn reasons_are_listed_by_their_bytes_greatest_first() {
         let recorder = Recorder::ZERO;
         recorder.record(Path::Engine, 500_000, 1);
         recorder.record(Path::Libc(Fallback::Overlap), 100_000, 1);

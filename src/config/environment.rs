@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_told_by_the_launcher() {
+    fn ranks_come_from_the_launcher() {
         for (variable, ranks) in [
             (&b"OMPI_COMM_WORLD_LOCAL_SIZE=16"[..], 16),
             (b"MPI_LOCALNRANKS=4", 4),

@@ -1,5 +1,5 @@
 //! Calls that install a seccomp filter, which is noted: a filter may kill for the call that asks
-//! whether there is one. (Chromium's does.) prctl and madvise also tell that a program wants small pages.
+//! whether there is one. (Chromium's does.) prctl and madvise also show that a program wants small pages.
 
 use crate::backend::libc::pass_to_kernel;
 use crate::backend::threads::workers::{self, Dismissal};
@@ -28,7 +28,7 @@ fn install(call: impl FnOnce() -> isize) -> isize {
     answer
 }
 
-/// Arguments that the program has not given are anything.
+/// Arguments that the program has not given are undefined.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn prctl(
     option: usize,

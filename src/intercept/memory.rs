@@ -68,7 +68,7 @@ unsafe extern "C" fn madvise(start: usize, len: usize, advice: usize) -> c_int {
     }
 }
 
-/// The last argument is anything where the program has given four.
+/// The last argument is undefined where the program has given four.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mremap(
     start: usize,

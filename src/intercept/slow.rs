@@ -213,7 +213,7 @@ unsafe fn copy_into(
     room: usize,
     site: usize,
 ) -> usize {
-    // SAFETY: the program's promise.
+    // SAFETY: the program's own call: these ranges may be read and written as the function does.
     unsafe {
         let Some(len) = bytes(op, count, room) else {
             return pass_on(op, dst, src, count, room);
@@ -234,7 +234,7 @@ unsafe fn fill_into(
 ) -> usize {
     let byte = value as u8;
     let is_byte = op.unit() == 1 || value as u32 == u32::from_ne_bytes([byte; 4]);
-    // SAFETY: the program's promise.
+    // SAFETY: the program's own call: these ranges may be read and written as the function does.
     unsafe {
         let Some(len) = bytes(op, count, room).filter(|_| is_byte) else {
             return pass_on(op, dst, value, count, room);
@@ -245,7 +245,7 @@ unsafe fn fill_into(
 }
 
 unsafe fn compare(op: Op, [a, b, count, _]: Arguments, site: usize) -> usize {
-    // SAFETY: the program's promise.
+    // SAFETY: the program's own call: these ranges may be read.
     unsafe {
         let Some(len) = bytes(op, count, ANY) else { return pass_on(op, a, b, count, ANY) };
         let task = Task { work: Work::Compare(op), dst: a, src: b, len };

@@ -167,8 +167,8 @@ fn io_priority_of(tid: i32, _: NoFilter) -> u16 {
     u16::try_from(answer).unwrap_or(0)
 }
 
-/// Returns what workers take over from the main thread, as one number: nice value, I/O priority,
-/// and whether it is SCHED_IDLE. 0 if the kernel does not report it.
+/// Returns the attributes that workers take over from the main thread, as one number: nice value, I/O
+/// priority, and whether it is SCHED_IDLE. 0 if the kernel does not report it.
 pub fn worker_class(allowed: NoFilter) -> u64 {
     let main = sys::getpid();
     Class::of(main, allowed).map_or(0, |class| {

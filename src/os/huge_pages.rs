@@ -19,9 +19,9 @@
 //!           the part gets MADV_NOHUGEPAGE: the mapping is whole again
 //! ```
 //!
-//! Parts lie in the memory that is written: whatever other threads map and unmap meanwhile, that stays
-//! what it is. No handler jumps out while a part is marked, and the child of a fork takes the marks off
-//! that the other threads of its parent had (`MARKED`).
+//! Parts lie in memory that a running call writes, which other threads do not unmap. No handler jumps out
+//! while a part is marked, and the child of a fork takes the marks off that the other threads of its
+//! parent had (`MARKED`).
 //!
 //! Where huge pages are made on request, MADV_NOHUGEPAGE is equivalent to no mark, except for
 //! MADV_COLLAPSE (`collapse`). Parts merge again if they share an anon_vma, which the first page
@@ -68,7 +68,7 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 /// Calls of the program's that ask for huge pages.
 static REQUESTS: AtomicU32 = AtomicU32::new(0);
 
-/// Set when a mapping has got a mark: that it had one stays.
+/// Set when any mapping was marked; never cleared.
 static EVER: AtomicBool = AtomicBool::new(false);
 
 /// Requests that may be made, or skipped, before mappings are counted again.
@@ -196,7 +196,7 @@ fn advise(start: usize, end: usize, advice: i32) -> bool {
 /// Memory that one call is about to write, whose parts can be marked.
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
-    /// What lies entirely in huge pages.
+    /// The whole huge pages of the range.
     from: usize,
     to: usize,
     /// Value of `REQUESTS` at that time.
@@ -245,7 +245,7 @@ impl Region {
     pub fn mark<'a>(&self, start: usize, len: usize, held: &'a SignalsHeld) -> Option<Marked<'a>> {
         let from = (start / HUGE * HUGE).max(self.from);
         let to = (start + len).next_multiple_of(HUGE).min(self.to);
-        // What the program has marked meanwhile keeps its mark.
+        // A part that the program has marked meanwhile keeps its mark.
         let is_ours = || REQUESTS.load(Relaxed) == self.requests && !REFUSED.load(Relaxed);
         if from < to && is_ours() { Marked::new(from, to, held) } else { None }
     }

@@ -238,7 +238,7 @@ unsafe extern "C" fn look_into(
 ) -> i32 {
     // SAFETY: the loader's description of an object, and our own `Walk`.
     let (object, walk) = unsafe { (&*object, &mut *walk.cast::<Walk<'_>>()) };
-    // SAFETY: as the loader says.
+    // SAFETY: the loader gives the address and the number of the object's program headers, which stay mapped.
     let segments = unsafe { from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) };
     let whole = extent(object.dlpi_addr as usize, segments);
     // A library that was opened by dlopen comes after libc, which then is all that is left.

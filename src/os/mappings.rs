@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn list_and_query_show_the_same_mappings() {
+    fn list_and_query_show_equal_mappings() {
         process::claim_memory();
         let len = 6 << 20;
         let map = |rights, flags, len| {

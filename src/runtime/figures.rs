@@ -103,7 +103,7 @@ pub(super) fn report(process: &Process, stderr: Option<i32>) {
     let is_collected = matches!(config.live, LiveFiles::In(_));
     formats.text |= config.profile && !formats.any() && !is_collected;
     let recorder: &Recorder = DISPATCHER.recorder.settle();
-    let messages = DISPATCHER.recorder.messages(false).told();
+    let messages = DISPATCHER.recorder.messages(false).sums();
     let has_counted = !recorder.is_empty() || messages.is_some();
     if let Some(not_kept) = DISPATCHER.recorder.not_kept().filter(|_| has_counted) {
         if !formats.any() || config.stats_file.is_some() {
@@ -185,9 +185,9 @@ fn name_of_program(room: &mut [u8]) -> &str {
 /// Returns the figures of `struct adma_stats`, in its order.
 pub(super) fn stats() -> [u64; 8] {
     let recorder = DISPATCHER.recorder.counters();
-    let messages = DISPATCHER.recorder.messages(false).told();
+    let messages = DISPATCHER.recorder.messages(false).sums();
     let [sent, received] = messages
-        .map_or([(0, 0); 2], |told| told.directions.map(|(_, messages, bytes)| (messages, bytes)));
+        .map_or([(0, 0); 2], |sums| sums.directions.map(|(_, messages, bytes)| (messages, bytes)));
     let (engine, libc) = (recorder.engine.sizes.count(), recorder.libc.sizes.count());
     let bytes = [recorder.engine_bytes(), recorder.libc_bytes()];
     [engine, bytes[0], libc, bytes[1], sent.0, sent.1, received.0, received.1]

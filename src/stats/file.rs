@@ -45,7 +45,7 @@ pub struct Place {
     pub exe: Vec<u8>,
     /// Words of its command line, each terminated by a zero.
     pub command: Vec<u8>,
-    /// Stores into the file what is counted elsewhere.
+    /// Stores counts of other modules into the file.
     pub publish: fn(&'static Live),
     /// Applies settings that the user has changed.
     pub obey: fn(&Live),
@@ -65,7 +65,7 @@ pub struct Call {
     /// Row of the samples that it belongs to.
     pub kind: usize,
     pub size: usize,
-    /// Number of its kind, if it is one that is told apart.
+    /// Number of its kind, if reports list that by itself.
     pub apart: Option<usize>,
     pub bytes: usize,
     /// Beginning and end, in ticks.
@@ -134,7 +134,7 @@ impl Statistics {
         process::shares_our_memory().then_some(live)
     }
 
-    /// Returns the folder in which no file could be made for whoever collects them, and why.
+    /// Returns the folder in which the file that `adma program` collects could not be made, and why.
     pub fn not_kept(&self) -> Option<NotKept<'_>> {
         let place = self.place.get().filter(|place| place.is_collected)?;
         let why = Unusable(self.failed.load(Ordering::Relaxed));

@@ -56,8 +56,8 @@ pub fn write(snapshot: &Snapshot<'_>, out: &mut dyn Write) -> Result {
     if let Some(report) = snapshot.engine {
         report(Form::Json, out)?;
     }
-    if let Some(told) = &snapshot.messages {
-        messages(out, told)?;
+    if let Some(sums) = &snapshot.messages {
+        messages(out, sums)?;
     }
     sites(out, snapshot)?;
     timeline(out, snapshot)?;
@@ -154,13 +154,13 @@ fn timeline(out: &mut dyn Write, snapshot: &Snapshot<'_>) -> Result {
     out.write_str("}")
 }
 
-fn messages(out: &mut dyn Write, told: &Messages) -> Result {
+fn messages(out: &mut dyn Write, sums: &Messages) -> Result {
     out.write_str(",\"messages\":{")?;
-    counted(out, "messages", told.directions)?;
+    counted(out, "messages", sums.directions)?;
     out.write_str(",\"regimes\":{")?;
-    counted(out, "messages", told.regimes)?;
+    counted(out, "messages", sums.regimes)?;
     out.write_str("},\"copied_bytes\":{")?;
-    by_name(out, told.copied)?;
+    by_name(out, sums.copied)?;
     out.write_str("}}")
 }
 

@@ -61,7 +61,7 @@ mod tests {
 
     /// A report that only a machine with the kernel helper makes, of a program with odd names.
     #[test]
-    fn helper_and_odd_names_are_told_as_json_and_as_text_of_eighty_columns() {
+    fn helper_and_odd_names_are_reported_as_json_and_as_text_of_eighty_columns() {
         let recorder = Recorder::ZERO;
         (0..100).for_each(|i| recorder.record(Path::Engine, (1 << 20) + i * 1000, 50_000));
         recorder.record(Path::Libc(Fallback::Overlap), 100_000, 9000);

@@ -22,7 +22,7 @@ fn lines(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn bench_of_programs_that_copy_tells_times_memory_output_and_a_verdict() {
+fn bench_of_programs_that_copy_has_times_memory_output_and_a_verdict() {
     let victim = victim("stats_copies");
     let mut programs = vec![vec![victim.to_str().unwrap(), "memcpy", "4000000", "40"]];
     if found("python3") {

@@ -213,7 +213,7 @@ fn libraries_preloaded_already_are_kept_and_come_first() {
 }
 
 #[test]
-fn preload_sh_calls_itself_by_its_name_and_tells_of_every_knob() {
+fn preload_sh_calls_itself_by_its_name_and_lists_every_knob() {
     let checkout = Checkout::new();
     assert!(refused(&mut checkout.shim()).starts_with("usage: preload.sh"));
     let done = finish(checkout.shim().arg("no-such-program"));

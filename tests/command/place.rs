@@ -61,7 +61,7 @@ fn library_that_cannot_be_loaded_does_not_check_for_ever() {
 }
 
 #[test]
-fn check_tells_what_the_machine_offers_in_words_and_json() {
+fn check_lists_engines_in_words_and_json() {
     for spelling in ["check", "--check"] {
         let (out, err) = succeed(adma().arg(spelling));
         assert_eq!(err, "");

@@ -18,7 +18,7 @@ fn reports() -> (PathBuf, Vec<serde_json::Value>) {
 }
 
 #[test]
-fn reports_of_one_file_several_and_standard_input_are_told_and_summed() {
+fn reports_of_one_file_several_and_standard_input_are_printed_and_summed() {
     let (folder, all) = reports();
     let files: Vec<_> = (0..3).map(|n| folder.join(format!("{n}.json"))).collect();
     let report = |files: &[PathBuf], all: &[serde_json::Value], heading: &str| {
@@ -88,7 +88,7 @@ fn report_keeps_the_profile_and_the_letters_of_the_locale() {
 }
 
 #[test]
-fn report_of_a_process_that_shared_nothing_tells_no_time_without() {
+fn report_of_a_process_that_shared_nothing_has_no_time_without() {
     let folder = scratch("libc");
     let mut run = preloaded(victim("stats_copies"));
     run.args(["memcpy", "349520", "1"]).env("ADMA_BACKEND", "libc");

@@ -47,7 +47,7 @@ fn statistics_that_are_off_make_no_file() {
 }
 
 #[test]
-fn collected_file_tells_how_the_process_ended() {
+fn collected_file_holds_how_the_process_ended() {
     let expected = [
         ("exit 3", how_ended::EXIT, 3, Some(3)),
         ("_exit 4", how_ended::AT_ONCE, 4, Some(4)),
@@ -99,7 +99,7 @@ fn each_process_and_program_counts_in_a_file_of_its_own() {
 
 /// Returns messages and bytes in each direction.
 fn messages(live: &Live) -> [(u64, u64); 2] {
-    live.messages.told().unwrap().directions.map(|(_, messages, bytes)| (messages, bytes))
+    live.messages.sums().unwrap().directions.map(|(_, messages, bytes)| (messages, bytes))
 }
 
 #[test]

@@ -7,7 +7,7 @@ fn copies(size: u64, count: u64) -> String {
 }
 
 #[test]
-fn one_report_tells_of_all_processes_also_of_killed_ones() {
+fn one_report_has_all_processes_and_killed_ones() {
     let folder = in_memory();
     let killed = victim("trap_ends");
     let script = format!(
@@ -52,7 +52,7 @@ fn report_of_one_process_is_as_ever_and_silence_stays_silence() {
 }
 
 #[test]
-fn report_of_processes_that_send_messages_tells_of_these() {
+fn report_of_processes_that_send_messages_counts_them() {
     let folder = in_memory();
     let mut sender = Victim::start(adma(&folder).arg(victim("live")).stderr(Stdio::piped()));
     assert_eq!(sender.ask("messages 5"), "sent");
@@ -212,7 +212,7 @@ fn signals_sent_to_the_command_reach_the_program() {
     let mut victim = Victim::start(adma(&folder).args(["sh", "-c", "echo ready; read line"]));
     assert_eq!(victim.answer(), "ready");
     let stdin = victim.child.stdin.take(); // which waiting would close
-    // SAFETY: as above.
+    // SAFETY: a child of ours that was not waited for, so its number is not another's.
     unsafe { libc::kill(victim.child.id() as i32, libc::SIGTERM) };
     assert_eq!(victim.child.wait().unwrap().signal(), Some(15));
     drop(stdin);

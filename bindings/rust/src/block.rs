@@ -63,7 +63,7 @@ impl DerefMut for Block {
     fn deref_mut(&mut self) -> &mut [u8] {
         match &mut self.0 {
             Memory::Vec(bytes) => bytes,
-            // SAFETY: as above.
+            // SAFETY: `len` bytes of `adma_alloc`, which are this block's until it is dropped; borrowed mutably.
             Memory::Shared { start, len } => unsafe {
                 std::slice::from_raw_parts_mut(*start, *len)
             },

@@ -37,9 +37,9 @@ pub fn of(before: &Report, after: &Report) -> Document {
             row(&name, times, |ns| Value::Nanoseconds(ns as u64));
         }
     }
-    let sent = totals.map(|f| f.live.messages.told().map(|told| told.directions));
+    let sent = totals.map(|f| f.live.messages.sums().map(|sums| sums.directions));
     for (at, name) in ["messages sent", "messages received"].into_iter().enumerate() {
-        row(name, sent.map(|told| told.map_or(0.0, |told| told[at].1 as f64)), count);
+        row(name, sent.map(|sums| sums.map_or(0.0, |told| told[at].1 as f64)), count);
     }
     let reasons = recorders.map(|r| r.fallbacks().collect::<Vec<_>>());
     for (a, b) in reasons[0].iter().zip(&reasons[1]) {

@@ -109,7 +109,7 @@ fn span(live: &Live, seconds: impl Fn(u64) -> f64) -> (f64, f64) {
 impl Process {
     /// Returns a process with these figures.
     fn of(figures: Figures) -> Self {
-        let messages = figures.live.messages.told().map_or(0, |told| told.total().1);
+        let messages = figures.live.messages.sums().map_or(0, |sums| sums.total().1);
         let (calls, bytes) = figures.live.recorder.total();
         Self {
             backend: crate::live_files::backend(&figures.live),

@@ -296,7 +296,7 @@ pub fn registered(name: &str, value: u64) -> Value {
 }
 
 fn messages((figures, _): &Shown<'_>) -> Rows {
-    figures.live.messages.told().map_or(Rows::new(), |told| counts(told.directions))
+    figures.live.messages.sums().map_or(Rows::new(), |sums| counts(sums.directions))
 }
 
 fn functions((figures, _): &Shown<'_>) -> Rows {

@@ -90,7 +90,7 @@ fn with_saved(saved: &str) -> String {
 }
 
 #[test]
-fn time_without_is_told_in_one_sentence_with_bounds_or_a_reason() {
+fn time_without_is_one_sentence_with_bounds_or_a_reason() {
     let cases = [
         (r#"{"seconds":1.44,"low":1.0,"high":2.0}"#, "about 9.4 s (9.0 to 10.0)"),
         (r#"{"seconds":-0.25,"low":-0.5,"high":0.1}"#, "about 7.8 s (7.5 to 8.1)"),
@@ -110,7 +110,7 @@ fn time_without_is_told_in_one_sentence_with_bounds_or_a_reason() {
 }
 
 #[test]
-fn saved_time_of_which_no_sample_has_told_is_a_dash_in_the_list() {
+fn saved_time_without_samples_is_a_dash_in_the_list() {
     let both = with_saved(r#"{"seconds":0.0,"low":-0.5,"high":0.5}"#).repeat(2);
     let told = text::of(&read_text(both.as_bytes()).unwrap());
     let listed = told.lines().skip_while(|line| !line.ends_with("  saved")).skip(1).take(2);
@@ -119,7 +119,7 @@ fn saved_time_of_which_no_sample_has_told_is_a_dash_in_the_list() {
 
 /// Command line, call sites, speeds and the time axis of one report.
 #[test]
-fn page_tells_who_copied_when_and_how_fast() {
+fn page_shows_callers_times_and_speeds() {
     let mut whole = first();
     whole["command"] = serde_json::json!(["/usr/bin/python3", "train.py", "--fast"]);
     whole["sites"] = serde_json::json!([
@@ -146,7 +146,7 @@ fn page_tells_who_copied_when_and_how_fast() {
 }
 
 #[test]
-fn registrations_with_a_card_are_told_where_there_is_one() {
+fn registrations_with_a_card_are_reported_where_there_is_one() {
     let of = |text: &str| read_text(text.as_bytes()).unwrap();
     let with_card = SAMPLE.replacen(
         "\"backend\"",

@@ -39,7 +39,7 @@ fn write(report: &Report, out: &mut String) -> std::fmt::Result {
         (caller, shares) = (facts.caller_bytes.load(Relaxed), &channels);
     } else {
         let time = Time((report.seconds() * 1e9) as u64);
-        let messages = total.live.messages.told().is_some();
+        let messages = total.live.messages.sums().is_some();
         let what = match (recorder.total().1 > 0, messages) {
             (false, false) => "made copies, no large ones",
             (true, false) => "made large copies",
@@ -56,7 +56,7 @@ fn write(report: &Report, out: &mut String) -> std::fmt::Result {
     let threshold = facts.threshold.load(Relaxed);
     tables::Report {
         recorder,
-        messages: total.live.messages.told(),
+        messages: total.live.messages.sums(),
         channels: (caller, channel_name(&backend), shares),
         sentence: sentence.as_ref().map(|sentence| sentence as &dyn Display),
         floor: facts.floor.load(Relaxed),

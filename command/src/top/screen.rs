@@ -210,7 +210,7 @@ impl Screen {
             setting.channels = setting.channels.min(MOST_CHANNELS as u32);
         }
         self.message = match set::write(&row.process, setting) {
-            Ok(()) => "told; the next large copy obeys".to_owned(),
+            Ok(()) => "set from the next large copy on".to_owned(),
             Err(error) => format!("process {}: {error}", row.process.pid),
         };
         // The next key starts from the setting that was just written.
@@ -306,8 +306,8 @@ impl Screen {
         }
         let _ = worth::not_helped(recorder, facts.floor.load(Relaxed), &mut text);
         let _ = crate::report::text::sites(&mut text, &row.sites());
-        if let Some(told) = process.messages() {
-            let _ = tables::messages(&told, &mut text);
+        if let Some(sums) = process.messages() {
+            let _ = tables::messages(&sums, &mut text);
         }
         text
     }
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn narrow_terminal_cuts_nothing_in_two_and_tells_equal_names_apart() {
+    fn narrow_terminal_cuts_nothing_in_two_and_equal_names_differ() {
         let mut screen = Screen::default();
         let named = |pid: i32| Row {
             command: format!("python3 /srv/jobs/train.py --shard {pid}"),

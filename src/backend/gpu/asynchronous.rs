@@ -1,4 +1,4 @@
-//! Copies that go on while their caller does something else.
+//! Asynchronous copies.
 
 use super::copy::Waiting;
 use super::slots::SlotState;

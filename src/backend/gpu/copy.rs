@@ -94,7 +94,7 @@ impl Engine {
     /// Waits for the end of a copy for `nanos` at most, or takes it back; `Done` also where another
     /// copy has the slot, because the thread that claimed this one has finished it. Once it is under
     /// way the service thread sees to lost words and lost devices. `seen`: it was seen under way, so
-    /// the moment of its end tells how long it took.
+    /// the moment of its end shows how long it took.
     pub(super) fn wait(&self, copy: &Waiting, nanos: u64, mut seen: bool) -> SlotState {
         let &Waiting { index, number, bytes, since, patience, naps, spins } = copy;
         let (begun, expected) = (sys::ticks(), self.times.expected(bytes));

@@ -82,7 +82,7 @@ mod tests {
         assert!(copies.count() < 60);
     }
 
-    /// Expected is what the card took while it was busy; now it takes an eighth of that.
+    /// The expected time is that of a busy card; now it takes an eighth of that.
     #[test]
     fn estimate_falls_when_every_sleeper_wakes_late() {
         let (times, lead, late, takes) = (zeroed::<CopyTimes>(), Lead::default(), 140_000, 4_000_000);

@@ -158,7 +158,7 @@ impl CardCall {
         // SAFETY: null is `None`; a function of the program's ignores arguments that it does not have.
         let next = unsafe { core::mem::transmute::<*mut c_void, Option<AnyFn>>(found) };
         match next {
-            // SAFETY: the caller's promise.
+            // SAFETY: the program's own call of that function, with its own arguments.
             Some(next) => unsafe { next(a, b, c, d, e, f, g, h) as isize },
             None => super::driver::NOT_INITIALIZED as isize,
         }
@@ -249,7 +249,7 @@ impl<'a> CardCopy<'a> {
         let _mode = CaptureMode::relaxed(self.driver).ok_or(Refused::Busy)?;
         let mut ring = ring::take(self.driver, &self.here).ok_or(Refused::Busy)?;
         let mut seen = Seen::default();
-        // SAFETY: the caller's promise.
+        // SAFETY: the program lets its call read or write this memory until it returns, which is after us.
         let staged = unsafe {
             match self.is_to_card {
                 true => self.send(&mut ring, how, &mut seen),
@@ -264,7 +264,7 @@ impl<'a> CardCopy<'a> {
                 let _ = unsafe { self.driver.stream_synchronize(self.call.stream()) };
                 ring.settle(self.driver);
                 drop(ring);
-                // SAFETY: the caller's promise; every byte may be copied again.
+                // SAFETY: the program's own call, before it has returned; every byte may be copied again.
                 Ok((unsafe { self.call.pass_on() }, seen))
             }
         }
@@ -368,7 +368,7 @@ impl Chunks {
 /// # Safety
 /// As memcpy.
 unsafe fn copy(dst: usize, src: usize, len: usize, how: &ShareOptions, seen: &mut Seen) {
-    // SAFETY: the caller's promise.
+    // SAFETY: memcpy may copy these ranges, as the caller has ensured; after a refusal all is to be done.
     unsafe {
         match threads::share(&Task { work: Work::Copy, dst, src, len }, how) {
             Ok((_, more)) => seen.add(&more),

@@ -139,10 +139,10 @@ impl Watch {
         }
     }
 
-    /// Reads events until the descriptor is gone, and marks registrations stale. `tell` is called
+    /// Reads events until the descriptor is gone, and marks registrations stale. Calls `notify`
     /// when there were any. Allocates nothing and waits for no thread: threads of the program's
     /// wait for this one, with whatever locks they hold.
-    pub fn run(&self, registrations: &Registrations, tell: impl Fn()) {
+    pub fn run(&self, registrations: &Registrations, notify: impl Fn()) {
         let fd = self.fd.load(Relaxed) - 1;
         loop {
             let mut wanted = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -155,7 +155,7 @@ impl Watch {
                 continue;
             }
             if ready < 0 || wanted.revents & libc::POLLIN == 0 {
-                return; // not ours any more: `is_settled` says so too
+                return; // not ours any more, as `is_settled` finds too
             }
             self.turn.fetch_add(1, SeqCst);
             let mut messages = [abi::Message::default(); 8];
@@ -179,7 +179,7 @@ impl Watch {
             }
             self.turn.fetch_add(1, SeqCst);
             if marked {
-                tell();
+                notify();
             }
             if got == 0
                 || (got < 0 && got != -libc::EAGAIN as isize && got != -libc::EINTR as isize)

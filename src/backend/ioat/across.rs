@@ -1,8 +1,8 @@
 //! Copies between this process and what another one exports.
 //!
 //! The engine's law holds here too, but callers are `adma_read` and the like, which must not be
-//! left by a jump, so signals need not be held. Nothing is redone here: the caller copies what the
-//! engine has not.
+//! left by a jump, so signals need not be held. Nothing is redone here: the caller copies the pieces
+//! that the engine has left.
 
 use super::*;
 
@@ -22,7 +22,7 @@ impl Engine {
             && self.src_align.load(Relaxed) == 1
     }
 
-    /// Copies all, or returns an errno. Then a part may have been copied, and nothing is in flight.
+    /// Copies all bytes, or returns an errno: then a part may have been copied, and nothing is in flight.
     /// `push`: into the other process.
     ///
     /// # Safety

@@ -22,8 +22,8 @@ enum WordState {
     Missing,
     /// The request is over, and nothing has failed.
     Come,
-    /// Later requests have used these words, so it is over. A failure may be known only to a thread
-    /// that has not noted it yet.
+    /// Later requests have used these words, so it is over. Another thread may have asked and not yet
+    /// stored which pieces failed.
     Passed,
 }
 
@@ -38,7 +38,7 @@ impl Requests for Engine {
 
     /// Starts a request for the aligned body of a copy; the edges are copied at once. Returns
     /// the body, or `None` when there is none or a page of it is bad. Then, and after a
-    /// refusal, nothing is under way and all is to be copied.
+    /// refusal, nothing is under way and every byte is still to be copied.
     unsafe fn begin(
         &self,
         request: &Request,
@@ -113,7 +113,7 @@ impl Requests for Engine {
             if now.wrapping_sub(since) < patience {
                 return false;
             }
-            // Not asked again at once.
+            // Ask again after `ASK_AGAIN`, not at once.
             let recently = now.wrapping_sub(patience.saturating_sub(ASK_AGAIN));
             request.since.store(recently, Relaxed);
         } else if !silent {
@@ -155,7 +155,7 @@ impl Requests for Engine {
 impl Engine {
     fn look_at_words(&self, request: &Request, id: u64) -> WordState {
         let words = request.words.load(Acquire);
-        // The number is taken away before the words are changed.
+        // `id` is cleared before the words are changed.
         if words == SILENT || request.id.load(Relaxed) != id {
             return WordState::Missing;
         }
@@ -168,8 +168,8 @@ impl Engine {
         }
     }
 
-    /// Asks the kernel, which reports failed pieces only once: so one thread at a time, and its
-    /// answer is noted before the next one asks.
+    /// Asks the kernel, which reports failed pieces only once. So one thread asks at a time, and stores the
+    /// answer before the next one may ask.
     fn ask_once(
         &self,
         request: &Request,

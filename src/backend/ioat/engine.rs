@@ -17,7 +17,7 @@ impl CopyEngine for Engine {
         "ioat"
     }
 
-    /// `ioat`: as before there was DSA.
+    /// `ioat` is the name from the time before DSA.
     fn words(&self) -> &'static [&'static str] {
         &["dma", "ioat"]
     }
@@ -35,7 +35,7 @@ impl CopyEngine for Engine {
         started
     }
 
-    /// Nothing is opened: that is done by the first large copy.
+    /// Opens nothing: the first large copy does.
     fn remedy(&self) -> Option<&'static str> {
         match -sys::may_read(super::helper::PATH) as i32 {
             0 => None,
@@ -71,7 +71,7 @@ impl CopyEngine for Engine {
         self.write_report(form, nanoseconds_per_tick, out)
     }
 
-    /// A missing helper is as common as missing hardware.
+    /// Does not report a missing helper, which is as common as missing hardware.
     fn why_not(&self, say: &dyn Fn(Arguments<'_>)) {
         let errno = self.why_not();
         if errno != 0 && errno != libc::ENOENT {

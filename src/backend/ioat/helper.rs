@@ -175,7 +175,7 @@ fn ioctl(fd: i32, request: usize, argument: usize) -> sys::SysResult {
 
 fn call(fd: i32, request: usize, argument: usize) -> i32 {
     match ioctl(fd, request, argument) {
-        // Not one of our answers: the number stands for another file.
+        // The helper returns no such value: the number stands for another file.
         1.. => libc::EPROTO,
         errno => -errno as i32,
     }

@@ -1,4 +1,4 @@
-//! Lists of pieces of a request, as the kernel reads them: what is copied, and by which channel.
+//! Lists of pieces of a request, as the kernel reads them: ranges, each with its channel.
 
 use super::abi;
 use crate::os::sync::take_bit;
@@ -67,7 +67,7 @@ impl TakenList<'_> {
 
     /// Fills in the pieces, and returns the request for them.
     pub fn fill(&self, cut: Cut, dst: usize, src: usize, turn: Turn) -> abi::Submit {
-        // SAFETY: the list is ours.
+        // SAFETY: its bit is taken, so no other thread uses the list until this is dropped.
         let list = unsafe { &mut *self.list() };
         let count = cut.count().min(list.len());
         for (index, piece) in list.iter_mut().enumerate().take(count) {
@@ -88,7 +88,7 @@ impl TakenList<'_> {
         }
     }
 
-    /// Returns the pieces with what the kernel has written into them.
+    /// Returns the pieces, with the fields that the kernel has written.
     pub fn pieces(&self) -> &[abi::Piece] {
         // SAFETY: the list is ours, and the call that wrote to it has returned.
         unsafe { &*self.list() }

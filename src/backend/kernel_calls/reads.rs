@@ -132,12 +132,12 @@ fn fetch(list: SegmentList, room: &mut ListRoom) -> Option<&[Segment]> {
         }
         NoFilter::look()?;
         FETCHES_LEFT.store(left - 1, Ordering::Relaxed); // a lost update costs nothing
-        // SAFETY: there is room.
+        // SAFETY: `to` is room for the whole list, and the kernel checks the list's address.
         if !unsafe { segments::fetch(Op::process_vm_readv, [list], [to]) } {
             return None;
         }
     }
-    // SAFETY: just filled so far.
+    // SAFETY: the kernel has just filled `count` elements of the room.
     Some(unsafe { core::slice::from_raw_parts(room.as_ptr().cast(), list.count) })
 }
 

@@ -117,7 +117,7 @@ impl<'a> Transfer<'a> {
         {
             return None;
         }
-        // SAFETY: just filled so far.
+        // SAFETY: `fetch` has just filled as many elements of both lists.
         let [local, remote]: [&[Segment]; 2] = unsafe {
             [
                 core::slice::from_raw_parts(lists.local.as_ptr().cast(), call.local.count),

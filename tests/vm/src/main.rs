@@ -34,7 +34,7 @@ fn main() -> ExitCode {
 }
 
 fn guest(boot: &Boot) -> io::Result<ExitCode> {
-    let qemu::Outcome { mut verdicts, timed_out, status } = qemu::boot(boot)?;
+    let qemu::GuestRun { mut verdicts, timed_out, status } = qemu::boot(boot)?;
     if boot.shell {
         return Ok(ExitCode::SUCCESS);
     }

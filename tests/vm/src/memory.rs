@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_map_moves_the_same_file() {
+    fn new_map_moves_the_file() {
         let (memory, file) = (Memory::default(), file(0x4000));
         let piece = |address, offset| {
             let file = file.try_clone().unwrap();

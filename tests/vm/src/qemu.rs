@@ -17,14 +17,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 
-/// Result of a guest, and its output until then.
-pub struct Outcome {
+/// What a guest has printed until its end, and how it ended.
+pub struct GuestRun {
     pub verdicts: Verdicts,
     pub timed_out: bool,
     pub status: ExitStatus,
 }
 
-pub fn boot(options: &Boot) -> io::Result<Outcome> {
+pub fn boot(options: &Boot) -> io::Result<GuestRun> {
     let mut command = Command::new("qemu-system-x86_64");
     command.args(machine(options));
     let mut given = Vec::new();
@@ -60,7 +60,7 @@ pub fn boot(options: &Boot) -> io::Result<Outcome> {
     let status = child.wait()?;
     let _ = listener.join();
     let verdicts = std::mem::take(&mut *verdicts.lock());
-    Ok(Outcome { verdicts, timed_out, status })
+    Ok(GuestRun { verdicts, timed_out, status })
 }
 
 fn machine(options: &Boot) -> Vec<String> {

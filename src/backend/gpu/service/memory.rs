@@ -16,7 +16,7 @@ const IDLE_MS: u64 = 10_000;
 const WORTH_IT: u32 = 3;
 
 impl Service {
-    /// Unregisters what has gone stale, and what no copy has asked for in a while.
+    /// Unregisters stale ranges, and those that no copy has used for a while.
     pub fn evict_unused(&mut self) {
         if self.registered == 0 {
             return;
@@ -90,7 +90,7 @@ impl Service {
         }
     }
 
-    /// Registers what is not yet registered of whole pages. False: some of it was refused.
+    /// Registers the whole pages of a range that are not registered yet. False: some were refused.
     fn register_missing(&mut self, mut at: usize, end: usize) -> bool {
         while at < end {
             if let Some(index) = self.gpu.registrations.find(at) {

@@ -60,7 +60,7 @@ impl Service {
         }
     }
 
-    /// Writes a word on each of these channels, after what they have to do.
+    /// Writes a word on each of these channels, behind their queued work.
     fn write_words(&self, index: usize, number: u32, channels: u32) -> Result<u32, CuResult> {
         for which in (0..CHANNELS).filter(|which| channels >> which & 1 == 1) {
             let word = self.words + (index * 64 + which * 4) as u64;

@@ -1,6 +1,6 @@
 //! The program's own functions behind ours. They are looked up as the loader would for the code that
 //! calls: among the libraries that its object is linked with, because Python modules and their like are
-//! loaded so that nobody else sees what they are linked with; then among those that everybody sees.
+//! loaded so that their own libraries are visible to them alone; then in the scope of the whole program.
 //! Nothing is looked up before the first call, so a program without a card pays nothing.
 //!
 //! The loader's lock is taken once for each call site, by a thread that is calling the driver, which

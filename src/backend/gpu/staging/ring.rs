@@ -1,5 +1,5 @@
 //! Pinned buffers: a ring of slots for each thread that copies at once, in the primary context of a
-//! card. A ring is given back when nobody has used it for some seconds.
+//! card. A ring is given back when it was not used for some seconds.
 
 use super::Here;
 use crate::backend::gpu::driver::{CopyFunctions, CuResult, Event, Stream};
@@ -106,7 +106,7 @@ impl Ring {
         self.memory = memory as usize;
         // SAFETY: memory of ours, which stays until it is unregistered.
         if unsafe { driver.host_register(memory, RING, PORTABLE) }.is_err() {
-            // SAFETY: mapped above, and known to nobody.
+            // SAFETY: mapped above; no other thread and no card has its address.
             unsafe { sys::unmap(memory, RING) };
             self.memory = 0;
             return false;
@@ -173,7 +173,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Notes that a transfer has the slot until the stream has come so far.
+    /// Notes that a transfer uses the slot until the stream has passed this point.
     pub fn record(
         &mut self,
         driver: &CopyFunctions,
@@ -198,7 +198,7 @@ impl Ring {
     }
 }
 
-/// Gives back rings that nobody uses, and ends when there are none.
+/// Gives back unused rings, and ends when there are none.
 fn watch() {
     let Some(driver) = super::FUNCTIONS.get().and_then(Option::as_ref) else { return };
     loop {

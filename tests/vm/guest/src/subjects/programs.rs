@@ -6,7 +6,7 @@
 use super::traps::survive;
 use super::*;
 
-pub fn program_python_gives_the_same() -> Outcome {
+pub fn program_python_prints_as_without() -> Outcome {
     let script = r#"/usr/bin/python3 -IS - <<'END'
 import zlib, os, random
 data = random.Random(1).randbytes(768 << 10)
@@ -31,7 +31,7 @@ END"#;
     shim::compare(script, "python3")
 }
 
-pub fn program_sort_gives_the_same() -> Outcome {
+pub fn program_sort_writes_as_without() -> Outcome {
     if has_checkers() {
         skip!("takes too long on a kernel with checkers");
     }
@@ -74,7 +74,7 @@ pub fn program_with_every_offset_copies_right() -> Outcome {
 
 /// Handlers see the faults they would see without the library, in the same thread, and who
 /// has none dies of the same signal.
-pub fn program_with_bad_pages_sees_the_same_faults() -> Outcome {
+pub fn program_with_bad_pages_faults_as_without() -> Outcome {
     for trouble in [
         "unmapped-source",
         "unmapped-destination",

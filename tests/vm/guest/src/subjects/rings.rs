@@ -233,7 +233,7 @@ pub fn ring_that_stays_full_is_ebusy() -> Outcome {
 }
 
 /// Without a word, ADMA_IOC_WAIT tells the end.
-pub fn ring_without_a_place_for_the_word_tells_the_end_all_the_same() -> Outcome {
+pub fn ring_without_a_place_for_the_word_still_signals_the_end() -> Outcome {
     let Nine { device, halves, before, first, rest, _ring } = Nine::new(NINE_PLACES + 1)?;
     let at = NINE * PAGE;
     let half = Piece::new(&halves.dst, at, &halves.src, at + Halves::OFFSET, PAGE / 2).on(0);

@@ -5,7 +5,7 @@ use crate::kernel::{ALL_STATISTICS, STATISTICS};
 
 /// A user without access to the device sees copies, errors and names of channels, but no bytes,
 /// pages or lines.
-pub fn statistics_for_all_users_tell_nothing_about_sizes() -> Outcome {
+pub fn statistics_for_all_users_reveal_no_sizes() -> Outcome {
     println!("{:?}", Statistics::now()?);
     in_child(|| {
         become_nobody()?;

@@ -79,7 +79,7 @@ pub fn wreck_end_reload_works() -> Outcome {
 }
 
 /// The self-test for owners of the hardware: a line for each channel.
-pub fn wreck_end_selftest_tells_what_follows_an_error() -> Outcome {
+pub fn wreck_end_selftest_shows_behaviour_after_an_error() -> Outcome {
     on_wreck(|_| Ok(()))?;
     kernel::announce("ioat");
     let channels = Device::open()?.info()?.channels as usize;
