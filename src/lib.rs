@@ -20,15 +20,16 @@
 //! ipc         messages between processes in one copy; its own map is in ipc/mod.rs
 //! backend     asynchronous/  copies that their caller does not wait for: begin, end;
 //!                            per_process: the tag of its cookies, and the descriptor to poll
+//!             card/          staging: copies of the program between its memory and a graphics card, by
+//!                            pinned buffers (ring), in place of its own calls (originals); driver:
+//!                            what is common to all that calls the card's driver
 //!             gpu/           a graphics card's copy engines in loopback; slots: from the hook to the
 //!                            thread that calls the driver; service: that thread; registrations:
 //!                            memory the card may reach; wishes: what is worth registering; watch:
 //!                            how we learn that such memory has gone; driver: its calls; submit:
 //!                            one copy to it; lead: when a sleeping caller wakes up; exports: calls
-//!                            of the program that register memory;
-//!                            staging: copies of the program between its memory and a card, by
-//!                            pinned buffers (ring), in place of its own calls (originals);
-//!                            unavailable: why there is none; counts, report, check: its figures
+//!                            of the program that register memory; unavailable: why there is none;
+//!                            counts, report, check: its figures
 //!             ioat/          one copy by the kernel helper; words: how its channels signal the end;
 //!                            helper: its file and calls; piece_lists: a request as the kernel reads
 //!                            it; queues: channels by driver; across: to another process; fake: a

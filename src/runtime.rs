@@ -3,7 +3,7 @@
 mod figures;
 
 use crate::backend::asynchronous;
-use crate::backend::gpu::staging;
+use crate::backend::card::staging;
 use crate::backend::ioat::IOAT;
 use crate::backend::kernel_calls::remote;
 use crate::backend::threads::task::{Task, Work};

@@ -4,6 +4,7 @@
 
 pub mod alone;
 pub mod asynchronous;
+pub mod card;
 pub mod copy_loop;
 pub mod engine;
 pub mod kernel_calls;

@@ -5,7 +5,7 @@ use super::Dispatcher;
 use super::engine::EngineKind;
 use super::operation::{Kind, Operation};
 use crate::backend::Refused;
-use crate::backend::gpu::staging::{self, CARD_FROM, CardCall, CardCopy};
+use crate::backend::card::staging::{self, CARD_FROM, CardCall, CardCopy};
 use crate::backend::threads::{Cost, Seen, ShareOptions};
 use crate::config::Config;
 use crate::functions::CARD;

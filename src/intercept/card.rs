@@ -3,7 +3,7 @@
 
 #![allow(non_snake_case)] // names of CUDA's libraries
 
-use crate::backend::gpu::staging::{CardCall, CardFunction};
+use crate::backend::card::staging::{CardCall, CardFunction};
 use crate::runtime::DISPATCHER;
 use core::arch::naked_asm;
 use core::ffi::c_int;

@@ -14,7 +14,8 @@ use crate::os::sys::NoNewFilter;
 use crate::plan::Piece;
 use core::fmt::{Arguments, Debug, Formatter, Result as Written, Write};
 use core::ops::Deref;
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::SeqCst;
+use core::sync::atomic::{AtomicU32, AtomicU64};
 use request::Request;
 use stretch::Stretch;
 
@@ -180,8 +181,42 @@ pub trait CopyEngine: Requests {
     /// Called by the program's thread, before and after its own call.
     fn memory_changes(&self, _start: usize, _len: usize) {}
 
+    /// Holds its registration of memory that the program's own call to a card uses: the driver takes
+    /// such memory for pinned, and returns before it has read or written it. Of memory that is registered
+    /// in part, which the driver refuses, registrations are dropped. `None`: nothing of it is registered.
+    fn hold(&self, _start: usize, _len: usize) -> Option<Hold<'_>> {
+        None
+    }
+
+    /// Returns whether some of a range is registered.
+    fn touches(&self, _start: usize, _len: usize) -> bool {
+        false
+    }
+
+    /// Returns whether a card reaches a range that the program copies to it or from it, and has it
+    /// registered if that comes again.
+    fn reaches(&self, _start: usize, _len: usize) -> bool {
+        false
+    }
+
     /// Stops where protection keys, which the program uses, bind threads and not the engine.
     fn end_for_keys(&self) {}
+}
+
+/// Registered memory that is not given up while this exists: it is counted among its holders.
+pub struct Hold<'a>(&'a AtomicU32);
+
+impl<'a> Hold<'a> {
+    pub fn new(holders: &'a AtomicU32) -> Self {
+        holders.fetch_add(1, SeqCst);
+        Self(holders)
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
 }
 
 /// An engine of a list, in one word.

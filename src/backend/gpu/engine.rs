@@ -4,7 +4,9 @@ use super::copy::STRETCH;
 use super::{CHANNELS, Engine, Unavailable, service};
 use crate::backend::Refused;
 use crate::backend::engine::stretch::Stretch;
-use crate::backend::engine::{Choice, CopyEngine, CopyOptions, Counts, Form, Settings, Usable};
+use crate::backend::engine::{
+    Choice, CopyEngine, CopyOptions, Counts, Form, Hold, Settings, Usable,
+};
 use crate::os::sys::{NoFilter, NoNewFilter};
 use core::fmt::{Arguments, Result as Written, Write};
 use core::sync::atomic::AtomicU64;
@@ -102,6 +104,18 @@ impl CopyEngine for Engine {
 
     fn memory_changes(&self, start: usize, len: usize) {
         self.memory_changes(start, len);
+    }
+
+    fn hold(&self, start: usize, len: usize) -> Option<Hold<'_>> {
+        self.hold(start, len)
+    }
+
+    fn touches(&self, start: usize, len: usize) -> bool {
+        self.touches(start, len)
+    }
+
+    fn reaches(&self, start: usize, len: usize) -> bool {
+        self.reaches(start, len)
     }
 
     fn end_for_keys(&self) {

@@ -2,7 +2,7 @@
 //! registered the same memory. There is no logic here, as in all exported functions.
 
 use super::GPU;
-use super::driver::{self, passed_on as driver_function};
+use crate::backend::card::driver::{self, passed_on as driver_function};
 use crate::os::lookup::{self, Function};
 use core::ffi::{CStr, c_int};
 

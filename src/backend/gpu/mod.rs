@@ -46,11 +46,11 @@ mod registrations;
 mod report;
 mod service;
 mod slots;
-pub mod staging;
 mod unavailable;
 mod watch;
 mod wishes;
 
+use crate::backend::engine::Hold;
 use crate::backend::engine::tuning::{CallerShare, Clock, CopyTimes};
 use crate::os::mapped::zeroed;
 use crate::os::once::Once;
@@ -62,7 +62,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use counts::Counts;
 use lead::Lead;
-use registrations::{Hold, Registrations};
+use registrations::Registrations;
 use slots::{CopySlot, slot};
 pub use unavailable::Unavailable;
 use watch::Watch;
@@ -206,9 +206,7 @@ impl Engine {
         true
     }
 
-    /// Holds our registration of memory that the program's own call to the card uses: the driver takes it
-    /// for pinned, and returns before it has read or written it. Of memory that is registered in part,
-    /// which the driver refuses, registrations are dropped. `None`: nothing of it is registered by us.
+    /// See `CopyEngine::hold`.
     pub fn hold(&self, start: usize, len: usize) -> Option<Hold<'_>> {
         let end = start.saturating_add(len);
         for _ in 0..4 {
@@ -228,8 +226,7 @@ impl Engine {
         self.is_up() && self.registrations.touches(start, start.saturating_add(len))
     }
 
-    /// Returns whether the card reaches a range that the program copies to it or from it, and has it
-    /// registered if that comes again.
+    /// See `CopyEngine::reaches`.
     pub fn reaches(&self, start: usize, len: usize) -> bool {
         match self.state.load(Acquire) {
             state::READY => {}

@@ -12,6 +12,7 @@
 //! Addresses are numbers here and are never dereferenced.
 #![forbid(unsafe_code)]
 
+use crate::backend::engine::Hold;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use zerocopy::FromZeros;
@@ -69,15 +70,6 @@ impl Registration {
 
     fn overlaps(&self, start: usize, end: usize) -> bool {
         !self.is_empty() && self.start() < end && start < self.end()
-    }
-}
-
-/// A registration that is not dropped while this exists.
-pub struct Hold<'a>(&'a Registration);
-
-impl Drop for Hold<'_> {
-    fn drop(&mut self) {
-        self.0.holders.fetch_sub(1, SeqCst);
     }
 }
 
@@ -156,8 +148,7 @@ impl Registrations {
     /// Holds the registration of a range. `None`: no live one holds the whole of it.
     pub fn hold(&self, start: usize, end: usize) -> Option<Hold<'_>> {
         let registration = &self.registrations[self.find(start)?];
-        registration.holders.fetch_add(1, SeqCst);
-        let hold = Hold(registration);
+        let hold = Hold::new(&registration.holders);
         // The service thread retires a registration first, then looks for holders.
         let is_live = registration.state.load(SeqCst) == state::LIVE;
         (is_live && registration.start() <= start && end <= registration.end()).then_some(hold)

@@ -7,7 +7,8 @@
 mod memory;
 mod submit;
 
-use super::driver::{Address, Card, CuResult, NOT_READY, OUT_OF_MEMORY, Stream};
+use super::driver::Card;
+use crate::backend::card::driver::{Address, CuResult, NOT_READY, OUT_OF_MEMORY, Stream};
 use super::slots::{SlotState, slot};
 use super::{BUFFER, CHANNELS, Engine, FLOOR, GPU, SLOTS, Unavailable, state};
 use crate::backend::engine::Settings;

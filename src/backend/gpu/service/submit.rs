@@ -2,7 +2,8 @@
 //! through buffers on the card.
 
 use super::{Channel, Flight, NEVER, Service};
-use crate::backend::gpu::driver::{BatchParts, CuResult, INVALID_VALUE, NOT_SUPPORTED};
+use crate::backend::card::driver::{CuResult, INVALID_VALUE, NOT_SUPPORTED};
+use crate::backend::gpu::driver::BatchParts;
 use crate::backend::gpu::slots::slot;
 use crate::backend::gpu::watch::Settled;
 use crate::backend::gpu::{BUFFER, CHANNELS, QUICK_CHUNK, Unavailable};

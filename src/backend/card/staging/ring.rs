@@ -2,7 +2,7 @@
 //! card. A ring is given back when it was not used for some seconds.
 
 use super::Here;
-use crate::backend::gpu::driver::{CopyFunctions, CuResult, Event, Stream};
+use crate::backend::card::driver::{CopyFunctions, CuResult, Event, Stream};
 use crate::os::lock::{Held, Lock};
 use crate::os::{process, sys, thread};
 use core::ffi::c_void;

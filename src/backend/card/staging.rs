@@ -21,13 +21,12 @@
 mod originals;
 mod ring;
 
-use super::GPU;
 use super::driver::{Address, Context, CopyFunctions, CuResult, Device, INVALID_VALUE, Stream};
-use crate::backend::Refused;
 use crate::backend::copy_loop::CopyLoop;
 use crate::backend::libc as original;
 use crate::backend::threads::task::{Task, Work};
 use crate::backend::threads::{self, Seen, ShareOptions};
+use crate::backend::{ENGINES, Refused};
 use crate::os::once::Once;
 use crate::os::{process, sys};
 use core::ffi::c_void;
@@ -119,7 +118,8 @@ impl CardCall {
     /// # Safety
     /// The program's own call.
     pub unsafe fn pass_on(&self) -> isize {
-        let hold = [self.src, self.dst].map(|at| GPU.hold(at, self.len));
+        let hold = [self.src, self.dst]
+            .map(|at| ENGINES.iter().find_map(|engine| engine.hold(at, self.len)));
         // SAFETY: the program's own call, and its stream.
         unsafe {
             let answer = self.call_next();
@@ -143,16 +143,8 @@ impl CardCall {
     }
 
     unsafe fn call_next(&self) -> isize {
-        type AnyFn = unsafe extern "C" fn(
-            usize,
-            usize,
-            usize,
-            usize,
-            usize,
-            usize,
-            usize,
-            usize,
-        ) -> i32;
+        type AnyFn =
+            unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> i32;
         let [a, b, c, d, e, f, g, h] = self.arguments;
         let found = originals::find(self.function, self.site);
         // SAFETY: null is `None`; a function of the program's ignores arguments that it does not have.
@@ -226,10 +218,16 @@ impl<'a> CardCopy<'a> {
             _ => return None,
         };
         let (card, host) = if is_to_card { (call.dst, call.src) } else { (call.src, call.dst) };
-        let is_registered = GPU.reaches(host, call.len);
-        // Memory that we have registered in part is for the program what it was before.
-        ((GPU.touches(host, call.len) || is_pageable(host)) && is_card(card))
-            .then_some(Self { call, driver, here, is_to_card, is_registered })
+        let is_registered = ENGINES.iter().any(|engine| engine.reaches(host, call.len));
+        let is_touched = || ENGINES.iter().any(|engine| engine.touches(host, call.len));
+        // To the program, memory that we have registered in part is still pageable.
+        ((is_touched() || is_pageable(host)) && is_card(card)).then_some(Self {
+            call,
+            driver,
+            here,
+            is_to_card,
+            is_registered,
+        })
     }
 
     /// Returns the memory of the program.

@@ -6,7 +6,7 @@
 //! The loader's lock is taken once for each call site, by a thread that is calling the driver, which
 //! takes it as well.
 
-use crate::backend::gpu::driver;
+use crate::backend::card::driver;
 use crate::os::lookup::{self, Function, rare};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::{MaybeUninit, transmute};
@@ -138,7 +138,8 @@ pub fn find(function: CardFunction, site: usize) -> *mut c_void {
             }
             0 => {
                 let found = look_up(function.name(), site);
-                let is_free = SITES[place].compare_exchange(0, key, Ordering::AcqRel, Ordering::Relaxed);
+                let is_free =
+                    SITES[place].compare_exchange(0, key, Ordering::AcqRel, Ordering::Relaxed);
                 if is_free.is_ok() || is_free == Err(key) {
                     FOUND[place].store(found, Ordering::Release);
                 }
