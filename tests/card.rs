@@ -168,7 +168,7 @@ fn copies_are_a_kind_of_their_own_in_reports() {
     }
 }
 
-/// A module that is loaded so that nobody else sees its libraries.
+/// A module whose libraries are visible to it alone.
 #[test]
 fn original_of_a_module_with_libraries_of_its_own_is_found() {
     let folder = format!("-L{}", fake().display());

@@ -57,7 +57,7 @@ fn program_that_has_a_say_in_its_pages_keeps_it() {
     }
 }
 
-/// The file that tells the setting is replaced, and the kernel's own stays: it would make them.
+/// The file with the setting is replaced, and the kernel's own stays: it would make them.
 #[test]
 fn system_that_makes_huge_pages_always_or_never_is_not_asked_for_them() {
     needs!(on_request() && has("unshare"));

@@ -101,7 +101,7 @@ enum Jump {
     HeldIn(&'static [&'static str]),
     /// It does not happen: only threads of ours take it, in which no handler of the program runs.
     OwnThread,
-    /// Callers may not jump; this manual page says so.
+    /// Callers may not jump, by this manual page.
     Forbidden(&'static str),
     /// It does not matter, for this reason.
     Harmless(&'static str),

@@ -170,7 +170,7 @@ fn containers_profile_leaves_copies_shared_and_messages_direct() {
     }
 }
 
-/// What is lost is told once by each process, where it is asked for.
+/// Each process logs the loss once, where that is asked for.
 #[test]
 fn refusal_of_process_vm_is_logged_once_by_each_side() {
     let mut command = refused(false, &[(libc::ENOSYS, &[libc::SYS_process_vm_readv])]);

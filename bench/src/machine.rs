@@ -38,7 +38,7 @@ pub fn cache(level: usize) -> Option<usize> {
     caches().into_iter().find(|cache| cache.0 == format!("L{level}")).map(|cache| cache.1)
 }
 
-/// Returns the largest cache, or 32 MiB when the machine does not tell.
+/// Returns the largest cache, or 32 MiB when the machine does not report it.
 pub fn last_level_cache() -> usize {
     caches().into_iter().map(|cache| cache.1).max().unwrap_or(32 << 20)
 }

@@ -267,6 +267,6 @@ fn progress(what: &str) {
     let mut err = std::io::stderr();
     if err.is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb") {
         let what = if what.is_empty() { String::new() } else { format!("adma: {what}") };
-        let _ = write!(err, "\r\x1b[K{what}"); // a failure cannot be told anywhere
+        let _ = write!(err, "\r\x1b[K{what}"); // there is no place to report a failure
     }
 }

@@ -19,7 +19,7 @@ pub fn name() -> String {
 }
 
 pub fn say(what: impl Display) {
-    // One write, so that lines of several processes do not mix. A failure cannot be told anywhere.
+    // One write, so that lines of several processes do not mix. There is no place to report a failure.
     let _ = std::io::stderr().write_all(format!("{}: {what}\n", name()).as_bytes());
 }
 

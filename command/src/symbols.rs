@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// Largest file that is read.
 const LARGEST: u64 = 1 << 30;
-/// Distance from the end of a function at which its name still tells something.
+/// Distance from the end of a function up to which its name is still useful.
 const NEAR: u64 = 64 << 10;
 
 /// Functions of the files that were read: start, end and name.

@@ -76,7 +76,7 @@ pub fn run(program: &Path, options: &Options) -> String {
     if let Some(why) = report.not_kept() {
         text += &format!("adma: not known in full: {why}; each process reports for itself\n");
     }
-    // One write, so that it does not mix with lines of others. A failure cannot be told anywhere.
+    // One write, so that it does not mix with lines of others. There is no place to report a failure.
     let _ = std::io::stderr().write_all(text.as_bytes());
     signals.end_as(end)
 }

@@ -251,7 +251,7 @@ impl Row {
 
 pub type BarPart = (f64, Shade);
 
-/// How a bar is drawn, which tells what it is without colours.
+/// Pattern of a bar, which identifies it without colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shade {
     /// Solid: by the engine, or with adma.

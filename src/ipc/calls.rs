@@ -263,7 +263,7 @@ unsafe fn transfer_parts(
     const MOST_PARTS: usize = 1024; // IOV_MAX
     let invalid = -libc::EINVAL as isize;
     let Ok(count @ 0..=MOST_PARTS) = usize::try_from(count) else { return invalid };
-    // SAFETY: adma.h: `parts` points to `count` of them, which nobody changes meanwhile.
+    // SAFETY: adma.h: `parts` points to `count` of them, which do not change meanwhile.
     let parts = if count == 0 { &[] } else { unsafe { core::slice::from_raw_parts(parts, count) } };
     let add = |sum: usize, part: &libc::iovec| sum.checked_add(part.iov_len);
     let Some(len) = parts.iter().try_fold(0, add).filter(|len| isize::try_from(*len).is_ok())

@@ -127,8 +127,8 @@ pub fn raise(word: &AtomicU64, generation: u32, flag: u32) {
     });
 }
 
-/// Stores the number of pieces that a side has finished, with 16 bits of the generation, which tell
-/// it from that of the message before in this cell. Also written before the first claim, because a
+/// Stores the number of pieces that a side has finished, with 16 bits of the generation, which
+/// differ from those of the message before in this cell. Also written before the first claim, because a
 /// message 65536 before has the same bits.
 pub fn note_finished(word: &AtomicU32, generation: u32, count: usize) {
     word.store(generation << 16 | count as u32, Ordering::Release);

@@ -161,7 +161,7 @@ pub fn enter(link: Box<Link>) -> os::Result<i32> {
         link.enter(handle);
         return Ok(handle as i32);
     }
-    // SAFETY: made from a box above; no place of the table has it, so nobody else does.
+    // SAFETY: made from a box above; no place of the table has it, so no other thread does.
     drop(unsafe { Box::from_raw(link) });
     Err(libc::EMFILE)
 }

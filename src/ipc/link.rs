@@ -134,8 +134,8 @@ impl Link {
         }
     }
 
-    /// Spares the peer a byte for the service thread, if there is nothing to tell that: a thread waits
-    /// for the only message under way.
+    /// Spares the peer a byte for the service thread, if that has nothing to do: a thread waits for the
+    /// only message under way.
     pub fn take_from_service(&self) {
         let bell = &self.mine().doorbell.0;
         if bell.wants_byte() && !self.needs_service() {
@@ -171,7 +171,7 @@ impl Link {
         &self.region.sides[1 - self.side]
     }
 
-    /// Returns what tells of the peer's end: the socket and its pidfd, or -1.
+    /// Returns the descriptors that report the peer's end: the socket and its pidfd, or -1.
     pub fn descriptors(&self) -> [(i32, i16); 2] {
         let process = self.process.as_ref().map_or(-1, |process| process.raw());
         [(self.socket.raw(), libc::POLLIN | libc::POLLRDHUP), (process, libc::POLLIN)]

@@ -87,8 +87,8 @@ fn is_there(mark: u64) -> bool {
     mark != 0 && mark_of(number_of(mark)) == mark
 }
 
-/// Mark of a socket that tells whether the program has closed all descriptors and opened its own:
-/// then marks that are not unique prove nothing. 0: none.
+/// Mark of a socket that is gone once the program has closed all descriptors and opened its own: then
+/// marks that are not unique prove nothing. 0: none.
 static WITNESS: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the mark of the witness, a new one where that was closed; 0: there is no descriptor for it.

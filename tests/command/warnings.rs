@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Checks for one line that says `why`, and that the program runs all the same.
+/// Checks for one line that says `why`, and that the program still runs.
 fn warns(program: &Path, why: &str, mut run: impl FnMut() -> Command) {
     let name = program.display().to_string();
     let done = finish(run().arg(program));
@@ -147,7 +147,7 @@ fn nothing_is_said_of_programs_that_can_be_helped() {
         let (_, err) = succeed(adma().arg(&program));
         assert_eq!(err, "", "{}", program.display());
     }
-    // The loader is linked with nothing, but preloads all the same.
+    // The loader is linked with nothing, but preloads as well.
     let (out, err) = succeed(adma().args([
         "/lib64/ld-linux-x86-64.so.2",
         "/bin/sh",

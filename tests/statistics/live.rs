@@ -65,7 +65,7 @@ fn collected_file_holds_how_the_process_ended() {
         assert_eq!(live.head.status.load(Relaxed), status, "{order}");
         let channels = live.facts.channel_bytes[0].load(Relaxed);
         let shares = live.facts.caller_bytes.load(Relaxed) + channels;
-        // A busy machine leaves a copy to libc; a killed process has not told of the last one.
+        // A busy machine leaves a copy to libc; a killed process has not counted the last one.
         let carried = live.recorder.engine_bytes();
         let told = shares == carried || (code.is_none() && shares <= carried);
         assert!(told, "{order}: shares of channels too: {shares} of {carried}");

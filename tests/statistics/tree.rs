@@ -110,7 +110,7 @@ fn page_is_made_in_one_step_also_of_killed_programs_and_without_a_large_copy() {
             assert!(made.contains(part), "{program:?}: {part} is missing: {made}");
         }
         assert!(!made.contains("THE OLD PAGE"), "{made}");
-        // A run without a large copy has a time, and no process to tell of.
+        // A run without a large copy has a time, and no process to list.
         assert!(!made.contains("·  ·") && !made.contains("<b>0 s</b>"), "{made}");
     }
     // A page that cannot be written is known before the program has run for hours.
@@ -237,7 +237,7 @@ fn signal_of_the_program_to_its_group_does_not_reach_the_commands_parent() {
     let folder = in_memory();
     let heard = heard_by_the_parent(&folder, "signal 15\\nexit 3\\n");
     assert_eq!(heard, "signalled\nstatus 3\n");
-    // A signal that tells a parent something is passed on.
+    // A signal with a meaning for parents is passed on.
     let heard = heard_by_the_parent(&folder, "tell 10\\nexit 4\\n");
     assert!(heard.contains("HEARD USR1") && heard.contains("status 4"), "{heard}");
 }

@@ -66,7 +66,7 @@ impl Link {
         let fd = self.event_fd()?;
         reactor::register(fd, cx.waker(), false);
         // A look may take a step after which there is another to take. There is none after a 0: it
-        // might make something of which the descriptor does not tell.
+        // might make something that the descriptor does not report.
         for turn in 0..50 {
             if !self.arm().unwrap_or(true) {
                 break;

@@ -1,6 +1,6 @@
 //! What is under way: a cookie, and the memory that it keeps busy.
 //!
-//! Law of this module: a buffer is freed, or handed back, only after the library has told the end of
+//! Law of this module: a buffer is freed, or handed back, only after the library has reported the end of
 //! its cookie, or `adma_cancel` has returned. Fields are dropped in their order, so the cookie of a
 //! struct comes before its buffers; a struct that is leaked leaks its buffers as well.
 
@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 
 const UNDER_WAY: isize = -libc::EINPROGRESS as isize;
 
-/// A cookie until its end was told.
+/// A cookie until its end was reported.
 struct Cookie {
     number: Option<i64>,
     /// The connection of a message, which stays open as long.
@@ -181,7 +181,7 @@ impl Copy {
     pub(crate) fn begin(src: Block, mut dst: Block) -> Self {
         let (from, to, len) = (src.as_ptr(), dst.as_mut_ptr(), src.len());
         let number = match len == dst.len() {
-            // SAFETY: the law of this module. The descriptor tells of copies that begin after it was
+            // SAFETY: the law of this module. The descriptor reports copies that begin after it was
             // first asked for.
             true => library().map(|library| unsafe {
                 (library.adma_poll_fd)();

@@ -284,7 +284,7 @@ impl Json {
             recorder.fallbacks[reason(&name)].add([0, bytes.min(left)]);
             left -= bytes.min(left);
         }
-        recorder.fallbacks[REASONS - 1].add([0, left]); // older versions tell none by reason
+        recorder.fallbacks[REASONS - 1].add([0, left]); // older versions have none by reason
         let apart = [self.reads, self.to_card, self.from_card];
         for (counted, counts) in apart.into_iter().zip(&recorder.apart) {
             for (name, Count { calls, bytes }) in counted.into_iter().flat_map(|all| all.0) {

@@ -89,7 +89,7 @@ pub unsafe fn free(addr: usize, owner: u64) -> os::Result<()> {
         blocks.swap_remove(index)
     };
     let at = addr as *mut c_void;
-    // SAFETY: the block is off the list, so it is freed once; the caller says that nobody uses it.
+    // SAFETY: the block is off the list, so it is freed once; the caller ensures that it is not in use.
     unsafe {
         os::take_pages_away(at, block.size);
         sys::unmap(at, block.size);

@@ -178,7 +178,7 @@ pub mod closed {
     pub const CHANGED: u32 = 4;
 }
 
-/// What one of the two processes tells the other.
+/// Fields that one of the two processes writes and the other reads.
 #[repr(C)]
 pub struct Side {
     pub doorbell: CachePadded<Doorbell>,

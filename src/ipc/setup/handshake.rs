@@ -174,7 +174,7 @@ async fn greet(talk: Talk, settings: Settings, wanted: u32) -> Result<Establishe
     let workers = us.offer_means();
     let process = if peer.pid > 0 { os::watch_process(peer.pid).ok().map(Arc::new) } else { None };
     let folder = claimed.and_then(|_| ProcFolder::new(peer.pid, process.clone()));
-    // A /proc of another pid namespace tells of another process.
+    // In a /proc of another pid namespace the number is another process's.
     let folder = folder.filter(|folder| folder.owner() == Some(peer.uid));
 
     let mut reached = us.reach(claimed, &met).await?;
@@ -227,7 +227,7 @@ struct Greeter {
     across: Option<Across>,
 }
 
-/// What the hellos tell.
+/// Facts from both hellos.
 struct Met {
     peer: Credentials,
     /// The other side's.
@@ -260,7 +260,7 @@ impl Greeter {
     async fn exchange_hellos(&mut self) -> Result<Met> {
         let (wanted, nonce) = (self.mine.side, self.mine.nonce);
         let heard = match self.talk.say(&mut self.mine, HELLO, &[]).await {
-            // The peer may have closed before we spoke; what it has said tells more.
+            // The peer may have closed before we spoke; its last words give the reason.
             Ok(()) | Err(libc::EPIPE) => self.talk.hear(HELLO, 0).await,
             Err(errno) => Err(errno),
         };
@@ -416,7 +416,7 @@ fn helper_works(across: Option<&Across>, pin: u64, reached: &ReachResult) -> boo
     tried.is_some_and(|(across, (reached, _))| across.probe(pin, reached).is_ok())
 }
 
-/// Returns the line that tells how messages will be copied. `calls`: our side and the peer's.
+/// Returns the line for the log on how messages will be copied. `calls`: our side and the peer's.
 fn story(
     helper: bool,
     calls: [bool; 2],

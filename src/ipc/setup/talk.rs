@@ -38,9 +38,9 @@ pub const DONE: u32 = 4;
 pub const NO_ROOM: u32 = 5;
 
 pub mod flag {
-    /// Both proofs are good as far as I can tell.
+    /// Both proofs are good as far as this side knows.
     pub const PROVEN: u32 = 1;
-    /// I copy by calls and use blocks, where the proofs are good.
+    /// This side copies by calls and uses blocks, where the proofs are good.
     pub const CALLS: u32 = 4;
     /// I have workers for large messages.
     pub const WORKERS: u32 = 8;

@@ -31,7 +31,7 @@ impl Link {
         let own = Hint::of(&lane.desc(role, number).finished);
         let (alone, gone, hint) = match step {
             Ok(Step::Idle(hint)) => (gone >= other::CLOSED, gone, hint),
-            // After looking: a side that closes says so before it cancels.
+            // Looked at afterwards: a side that closes shows that before it cancels.
             Ok(Step::Cancelled) => match self.end_of_other() {
                 other::ALIVE if !self.closing.load(Ordering::Acquire) => {
                     if endpoint.abandon(lane, number, true, -libc::ECANCELED as isize) {

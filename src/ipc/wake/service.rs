@@ -319,7 +319,7 @@ pub fn step_aside() {
     ASIDE.store(true, Ordering::SeqCst);
     wake();
     loop {
-        // A thread that was just made tells its number soon.
+        // A thread that was just made stores its number soon.
         let now = SERVICE_TID.load(Ordering::Relaxed);
         tid = if now != 0 { now } else { tid };
         let has_left = !runs() && (tid == 0 || !sys::is_thread(tid as u32));

@@ -179,7 +179,7 @@ impl Child {
         match self.wait() {
             Ended::Exited(0) => Ok(()),
             Ended::Exited(77) => Err(End::Skipped("the child says so".into())),
-            // The child has told its reason, which is the last line then.
+            // The child has printed its reason, which is the last line then.
             Ended::Exited(1) => Err(End::Failed(String::new())),
             ended => fail!("the child: {ended:?}"),
         }

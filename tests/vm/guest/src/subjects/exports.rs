@@ -112,7 +112,7 @@ pub fn export_where_nothing_is_kept_is_reached() -> Outcome {
     for way in WAYS {
         carry(&scene, way, 5, 9, LEN - 9)?;
     }
-    // A change of the mapping is noticed all the same.
+    // A change of the mapping is still noticed.
     scene.partner.must(Order::Unmap(0))?;
     scene.expect_refused(EFAULT, "after munmap")
 }

@@ -430,7 +430,7 @@ pub fn kept_pages_that_the_kernel_does_not_pin_for_long_are_efault() -> Outcome 
     pair.refuse(pair.whole(), EFAULT, "without long-term pins")
 }
 
-/// The words tell the program that its copy is over, but the helper may not know it yet when the
+/// The words show the program that its copy is over, but the helper may not know it yet when the
 /// program forks: here because no interrupt comes.
 pub fn kept_pages_are_gone_for_a_fork_right_after_a_copy() -> Outcome {
     let bench = Bench::new()?;

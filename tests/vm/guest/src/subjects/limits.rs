@@ -414,7 +414,7 @@ pub fn limit_reached_through_a_port_without_a_file_concerns_its_user_only() -> O
 }
 
 /// Two users have as many requests as they may, each of which waits for a page that never comes;
-/// a third one copies all the same, on every channel.
+/// a third one still copies, on every channel.
 pub fn limit_of_users_that_wait_for_pages_leaves_channels_to_a_third() -> Outcome {
     pins_must_wait_for_pages()?;
     const REQUESTS: usize = 128;

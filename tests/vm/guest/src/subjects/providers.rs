@@ -1,7 +1,7 @@
 //! Channels that keep no order, the queues of idxd: `tests/vm/run --provider dsa provider`.
 //!
 //! Every second descriptor is overtaken by others, and nothing completes without an interrupt.
-//! Words must be right all the same. `copy` and `wreck_unbind` run on them as well.
+//! Words must still be right. `copy` and `wreck_unbind` run on them as well.
 
 use super::*;
 

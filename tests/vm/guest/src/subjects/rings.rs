@@ -232,7 +232,7 @@ pub fn ring_that_stays_full_is_ebusy() -> Outcome {
     halves.expect_copied()
 }
 
-/// Without a word, ADMA_IOC_WAIT tells the end.
+/// Without a word, ADMA_IOC_WAIT reports the end.
 pub fn ring_without_a_place_for_the_word_still_signals_the_end() -> Outcome {
     let Nine { device, halves, before, first, rest, _ring } = Nine::new(NINE_PLACES + 1)?;
     let at = NINE * PAGE;

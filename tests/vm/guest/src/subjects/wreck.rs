@@ -323,7 +323,7 @@ pub fn wreck_lost_answer_that_comes_after_all_does_no_harm() -> Outcome {
     })
 }
 
-/// The others are found all the same, even those after it.
+/// The others are still found, even those after it.
 pub fn wreck_channel_that_fails_its_test_is_skipped() -> Outcome {
     kernel::announce("ioat");
     kernel::announce("adma");
