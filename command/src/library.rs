@@ -29,7 +29,7 @@ pub fn find() -> PathBuf {
 /// Returns our own executable, with links resolved.
 pub fn myself() -> PathBuf {
     std::env::current_exe().unwrap_or_else(|error| {
-        fail(FAILED, format_args!("cannot tell where I am, so not where the library is: {error}"))
+        fail(FAILED, format_args!("cannot find my own executable, so not the library: {error}"))
     })
 }
 

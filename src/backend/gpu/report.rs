@@ -15,12 +15,12 @@ impl Engine {
             return out.write_str("}}");
         }
         let [hits, misses, made, most_bytes, evicted, gone, refused] = counts.map(|count| count.1);
-        writeln!(out, "  registered memory {hits} copies found theirs, {misses} did not;")?;
+        writeln!(out, "  registered memory {hits} copies hit, {misses} missed;")?;
         writeln!(
             out,
             "                    {made} ranges, {} at most, {refused} refused;",
             Bytes(most_bytes)
         )?;
-        writeln!(out, "                    {evicted} made room, {gone} changed by the program")
+        writeln!(out, "                    {evicted} evicted, {gone} invalidated by the program")
     }
 }

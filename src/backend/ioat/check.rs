@@ -11,7 +11,7 @@ impl Engine {
     pub(super) fn describe(&self, is_wanted: bool, out: &mut dyn Write) -> Result {
         write!(out, "  DMA         ")?;
         if !is_wanted {
-            return writeln!(out, "not asked: ADMA_BACKEND says so");
+            return writeln!(out, "not tried (ADMA_BACKEND)");
         }
         match self.why_not() {
             0 => {

@@ -66,8 +66,8 @@ impl HelperCounts<'_> {
             return Ok(());
         }
         if let Some([(_, hits), (_, misses), (_, evicted), (_, changed)]) = self.kept {
-            writeln!(out, "  lines of pages    {hits} found pinned, {misses} not;")?;
-            writeln!(out, "                    {evicted} made room, {changed} changed by the program")?;
+            writeln!(out, "  pin cache         {hits} hits, {misses} misses,")?;
+            writeln!(out, "                    {evicted} evicted, {changed} invalidated by the program")?;
         }
         writeln!(out, "  time of a request ({requests} of them, {pinned} pages pinned)")?;
         write!(out, "                   ")?;
