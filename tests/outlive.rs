@@ -118,16 +118,20 @@ const COPIES: Jump =
 const START_UP: Jump = Harmless("at start-up, or in `adma check`, before handlers are there");
 
 /// Files, or folders, in which calls take something, and what a jump leaves of it.
-const AFTER_A_JUMP: [(&str, Jump); 47] = [
+const AFTER_A_JUMP: [(&str, Jump); 48] = [
     ("backend/asynchronous/per_process.rs", Forbidden("adma_copy.3")),
+    ("backend/card/staging.rs", Harmless("the driver's own locks stay behind as well")),
+    ("backend/card/staging/originals.rs", Harmless("an address, whole when it is there")),
+    ("backend/card/staging/ring.rs", Harmless("a ring is lost, as are the driver's own locks")),
+    (
+        "backend/engine/mod.rs",
+        Harmless("memory stays registered; the driver's own locks stay as well"),
+    ),
     ("backend/gpu/check.rs", START_UP),
     ("backend/gpu/mod.rs", Held),
     ("backend/gpu/registrations.rs", OwnThread),
     ("backend/gpu/service.rs", OwnThread),
     ("backend/gpu/slots.rs", HeldIn(&["backend/gpu/copy.rs", "backend/gpu/asynchronous.rs"])),
-    ("backend/card/staging.rs", Harmless("the driver's own locks stay behind as well")),
-    ("backend/card/staging/originals.rs", Harmless("an address, whole when it is there")),
-    ("backend/card/staging/ring.rs", Harmless("a ring is lost, as are the driver's own locks")),
     ("backend/gpu/watch.rs", OwnThread),
     ("backend/gpu/wishes.rs", Harmless("one of 16 wishes, if within three stores: workers copy")),
     ("backend/ioat/asynchronous.rs", Held),
