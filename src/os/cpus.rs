@@ -19,11 +19,9 @@ bitflags! {
         const PROTECTION_KEYS = 1 << 1;
         const AVX512 = 1 << 2;
         const AVX2 = 1 << 3;
-        /// `rep movsb` is fast for large blocks however they are aligned: an Intel CPU with ERMS. AMD's
-        /// since Zen 3 have ERMS and FSRM too, but are slow where source and destination are aligned
-        /// differently; libc decides alike. No bit of cpuid states this property: the choice by the
-        /// maker stays until the loops are measured against each other on such a CPU.
-        const GOOD_MOVSB = 1 << 4;
+        /// The CPU states that `rep movsb` is fast for large blocks; see `copy_loop` for whether it is
+        /// fast however they are aligned.
+        const ERMS = 1 << 4;
     }
 }
 
@@ -31,16 +29,14 @@ bitflags! {
 pub fn features() -> Features {
     static BITS: OnceNonZeroUsize = OnceNonZeroUsize::new();
     let ask = || {
-        let maker = __cpuid_count(0, 0);
-        let intel = [maker.ebx, maker.edx, maker.ecx] == [0x756e_6547, 0x4965_6e69, 0x6c65_746e];
         let mut features = Features::KNOWN;
         // Beyond its highest leaf, an Intel CPU answers with another one.
-        if maker.eax >= 7 {
+        if __cpuid_count(0, 0).eax >= 7 {
             let (leaf, saved) = (__cpuid_count(7, 0), saved_registers());
             features.set(Features::PROTECTION_KEYS, leaf.ecx >> 4 & 1 == 1);
             features.set(Features::AVX512, saved & 0xe6 == 0xe6 && leaf.ebx >> 16 & 1 == 1);
             features.set(Features::AVX2, saved & 6 == 6 && leaf.ebx >> 5 & 1 == 1);
-            features.set(Features::GOOD_MOVSB, intel && leaf.ebx >> 9 & 1 == 1);
+            features.set(Features::ERMS, leaf.ebx >> 9 & 1 == 1);
         }
         NonZeroUsize::new(features.bits()).unwrap_or(NonZeroUsize::MIN)
     };
