@@ -144,7 +144,7 @@ static READS_ARE_LIBCS: AtomicBool = AtomicBool::new(false);
 /// Finds the originals, at start-up.
 pub fn resolve() {
     let libc = lookup::resolve();
-    let is_libcs = |op: Op| libc.contains(&(next(op) as usize));
+    let is_libcs = |op: Op| libc.iter().any(|extent| extent.contains(&(next(op) as usize)));
     let take = |op: Op| set_next(op, lookup::found_at_start(ORIGINALS[op as usize].symbol));
     let is_found = |op: &Op| matches!(ORIGINALS[*op as usize].way, Way::Found);
     let found = || Op::all().filter(is_found); // start-up pays for each

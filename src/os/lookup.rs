@@ -77,18 +77,21 @@ static LIBC: Once<Libc> = Once::new();
 #[derive(Clone)]
 struct Libc {
     extent: Range<usize>,
+    /// Before 2.34 libpthread has reads of its own, which libc's are for programs with threads. Empty: not there.
+    libpthread: Range<usize>,
     /// Table of symbols of libc; `None`: in no format that we read.
     symbols: Option<SymbolTable>,
     /// Set if no other library defines a function that we look for.
     is_alone: bool,
 }
 
-/// Walks over the loaded objects; returns where libc lies.
-pub fn resolve() -> Range<usize> {
+/// Walks over the loaded objects; returns where libc lies, and its libpthread.
+pub fn resolve() -> [Range<usize>; 2] {
     let mut walk = Walk { found: &FOUND, ..Walk::default() };
     walk.over(0);
-    LIBC.set(walk.libc.unwrap_or(Libc { extent: 0..0, symbols: None, is_alone: true }))
-        .map_or(0..0, |libc| libc.extent.clone())
+    let unknown = || Libc { extent: 0..0, libpthread: 0..0, symbols: None, is_alone: true };
+    LIBC.set(walk.libc.unwrap_or_else(unknown))
+        .map_or([0..0, 0..0], |libc| [libc.extent.clone(), libc.libpthread.clone()])
 }
 
 /// Returns whether no library between ours and libc defines a function that we look for.
@@ -218,6 +221,7 @@ struct Walk<'a> {
     behind_us: bool,
     past_libc: bool,
     any: bool,
+    libpthread: Option<Range<usize>>,
     libc: Option<Libc>,
 }
 
@@ -253,10 +257,15 @@ unsafe extern "C" fn look_into(
         dynamic.and_then(|dynamic| unsafe { SymbolTable::of(object.dlpi_addr as usize, dynamic) });
     if is_libc && !walk.past_libc {
         let symbols = table.map(|table| SymbolTable { definitions: null(), ..table });
-        walk.libc = Some(Libc { extent: whole, symbols, is_alone: !walk.any });
+        let libpthread = walk.libpthread.take().unwrap_or_default();
+        walk.libc = Some(Libc { extent: whole, libpthread, symbols, is_alone: !walk.any });
         return 1; // no object behind libc defines its functions
     }
     walk.behind_us = true;
+    // SAFETY: the loader's name of an object.
+    if unsafe { is_libpthread(object.dlpi_name) } {
+        walk.libpthread = Some(whole);
+    }
     if let Some(table) = table {
         for (&(at, hash), found) in walk.names.iter().zip(walk.found) {
             if found.load(Ordering::Relaxed).is_null() {
@@ -313,6 +322,22 @@ unsafe fn is_called(found: *const c_char, name: &[u8]) -> bool {
     });
     // SAFETY: `found` equals `name` up to `i`, so its end is not before that.
     end.is_some_and(|(i, &byte)| byte == 0 && unsafe { found.add(i).read() } == 0)
+}
+
+/// # Safety
+/// A terminated string, the path of an object.
+unsafe fn is_libpthread(path: *const c_char) -> bool {
+    let (mut name, mut at) = (path, path);
+    // SAFETY: up to the end of the string.
+    unsafe {
+        while at.read() != 0 {
+            at = at.add(1);
+            if at.sub(1).read() as u8 == b'/' {
+                name = at;
+            }
+        }
+        is_called(name, b"libpthread.so.0\0")
+    }
 }
 
 /// The symbols that an object defines, by its dynamic section.
@@ -513,7 +538,7 @@ mod tests {
 
     #[test]
     fn walk_finds_what_dlsym_finds() {
-        let libc = resolve();
+        let [libc, _] = resolve();
         assert!(!libc.is_empty());
         for (number, &(at, _)) in NAMES.names.iter().enumerate() {
             let name = CStr::from_bytes_until_nul(&NAMES.text.as_bytes()[at as usize..]).unwrap();
@@ -533,5 +558,20 @@ mod tests {
         assert_eq!(in_libc(Function::memmove), found(Function::memmove));
         // tests/surroundings.rs has a program whose libpthread comes behind libc.
         assert_eq!(behind_libc(Function::pthread_create), found(Function::pthread_create));
+    }
+
+    #[test]
+    fn libpthread_is_known_by_its_name_alone() {
+        for (path, expected) in [
+            (c"/lib/x86_64-linux-gnu/libpthread.so.0", true),
+            (c"libpthread.so.0", true),
+            (c"/usr/lib/libpthread.so.0/libother.so", false),
+            (c"/usr/lib/notlibpthread.so.0", false),
+            (c"/usr/lib/libpthread.so.0.1", false),
+            (c"", false),
+        ] {
+            // SAFETY: terminated.
+            assert_eq!(unsafe { is_libpthread(path.as_ptr()) }, expected, "{path:?}");
+        }
     }
 }
