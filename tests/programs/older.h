@@ -1,5 +1,6 @@
 /* What headers of glibc before 2.36, and of Linux before 5.11, do not declare. */
 #pragma once
+#include <dlfcn.h>
 #include <linux/userfaultfd.h>
 #include <stdbool.h>
 #include <sys/auxv.h>
@@ -20,9 +21,16 @@
 #if !__GLIBC_PREREQ(2, 34)
 #define _Fork() ((pid_t)syscall(SYS_fork))
 #endif
-#if __GLIBC_PREREQ(2, 32)
-#include <sys/single_threaded.h>
-#define knows_of_no_thread() ((bool)__libc_single_threaded)
-#else
-#define knows_of_no_thread() true /* it does not say */
-#endif
+
+/* Whether the C library says how many threads there are, and has one: from glibc 2.32 on. Looked up, for
+ * `adma` is compiled once, on the oldest. */
+static inline const char *one_thread_flag(void)
+{
+    return dlsym(RTLD_DEFAULT, "__libc_single_threaded");
+}
+
+static inline bool knows_of_no_thread(void)
+{
+    const char *flag = one_thread_flag();
+    return !flag || *flag;
+}
