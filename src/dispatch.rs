@@ -39,6 +39,10 @@ const FRESH_FROM: usize = 1 << 20;
 /// them ends the call.
 const FIRST_LOOK: usize = 32 << 10;
 
+/// Bytes from which comparisons are shared, if the user wants them so short. Below, some versions of the C
+/// library return the difference of words, where a shared one returns that of two bytes.
+const LEAST_COMPARED: usize = 16;
+
 /// Decides, performs and learns from every large call of the process. All zeros until `configure`, so
 /// that it takes no room in the library's file.
 #[repr(C)] // what start-up and exit touch comes first, on one page
@@ -284,6 +288,10 @@ impl Dispatcher {
         }
         let mut looked = 0;
         if let Work::Compare(_) = task.work {
+            if task.len < LEAST_COMPARED {
+                // SAFETY: the ranges of `task` are valid for it, as `call` demands.
+                return unsafe { task.call_libc() };
+            }
             looked = (task.len / 16).min(FIRST_LOOK) & !63;
             let begun = if config.counts() { sys::ticks() } else { 0 };
             // SAFETY: the beginning of the caller's ranges.
