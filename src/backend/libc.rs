@@ -137,9 +137,13 @@ type Memmove = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c
 /// Type of reads: as many words as the longest of them takes.
 pub type ReadFn = unsafe extern "C" fn(usize, usize, usize, usize, usize) -> isize;
 
-/// Result of `reads_are_libcs`.
+/// Set if no interposer stands between us and libc's reads.
 #[unsafe(link_section = ".data")] // a page that start-up touches anyhow
 static READS_ARE_LIBCS: AtomicBool = AtomicBool::new(false);
+
+/// Set if __read_chk is no cancellation point, as other reads are.
+#[unsafe(link_section = ".data")]
+static CHECKED_READ_IS_BARE: AtomicBool = AtomicBool::new(false);
 
 /// Finds the originals, at start-up.
 pub fn resolve() {
@@ -151,6 +155,9 @@ pub fn resolve() {
     found().for_each(take);
     let reads_are_libcs = found().filter(|op| op.is_kernel_call()).all(is_libcs);
     READS_ARE_LIBCS.store(reads_are_libcs, Ordering::Release);
+    // That glibc's __read_chk is a bare system call, which ends no cancelled thread.
+    let is_before_2_34 = libc[1].contains(&(next(Op::read) as usize));
+    CHECKED_READ_IS_BARE.store(is_before_2_34, Ordering::Release);
     if lookup::is_alone() && found().filter(|op| !op.is_kernel_call()).all(is_libcs) {
         // memcpy of GLIBC_2.2.5 is memmove, and later versions share its code on nearly every CPU:
         // memmove for both keeps overlapping copies right.
@@ -187,10 +194,11 @@ fn set_next(op: Op, found: *mut c_void) {
     }
 }
 
-/// Returns whether no interposer stands between us and libc's reads. One may know descriptors that
-/// the kernel does not, and shared reads bypass it.
-pub fn reads_are_libcs() -> bool {
-    READS_ARE_LIBCS.load(Ordering::Relaxed)
+/// Returns whether a read can be shared: no interposer stands between us and libc's reads. One may know
+/// descriptors that the kernel does not, and shared reads bypass it.
+pub fn is_libcs_read(op: Op) -> bool {
+    let is_bare = || matches!(op, Op::read_chk) && CHECKED_READ_IS_BARE.load(Ordering::Relaxed);
+    READS_ARE_LIBCS.load(Ordering::Relaxed) && !is_bare()
 }
 
 /// Sets the size in bytes from which `op` comes to our slow path.

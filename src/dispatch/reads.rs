@@ -84,7 +84,7 @@ impl Dispatcher {
         // Looking at the file and its buffer costs some 3 us, a twentieth of a read of 1 MiB.
         let alone = self.engine.load(Ordering::Relaxed) == life::THREADS && self.workers() == 0;
         let in_vain = alone && bytes < ALONE_FROM && !config.counts();
-        (large && !in_vain && !self.closed.load(Ordering::Relaxed) && original::reads_are_libcs())
+        (large && !in_vain && !self.closed.load(Ordering::Relaxed) && original::is_libcs_read(op))
             .then_some(config)
     }
 }
