@@ -1,7 +1,8 @@
 //! Large calls: the way that each takes, and what is learned from it.
 //!
-//! Copies, fills, comparisons, transfers between processes and reads of files (`operation`) take three
-//! steps: `decide` chooses a way, `perform` takes it, and `learn_from` records the result.
+//! Copies, fills, comparisons, transfers between processes, reads of files (`operation`), and copies
+//! to a card and from it (`card`) take three steps in `Dispatcher::dispatch`: `decide` chooses a way,
+//! `perform` takes it, and `learn_from` (`completion`) records the result.
 
 mod background;
 mod callers;

@@ -1,18 +1,21 @@
 //! adma carries the large memory copies of unmodified programs over copy channels.
 //!
-//! CONTRIBUTING.md follows one copy, one message and one report through the files. What each module is
-//! for; imports go down this list and never up:
+//! CONTRIBUTING.md follows copies, a cached read, a message and a report through the files. What each
+//! module is for; imports go down this list and never up:
 //!
 //! ```text
-//! intercept   the C library's names; entry: short copies leave by tail jump; slow: large ones;
-//!             filters, leave, memory: calls that must be noted, before exit or because of memory
+//! intercept   the C library's names; entry: short copies leave by tail jump; slow: large ones; reads:
+//!             of files; remote: between processes; card: CUDA's names; filters, leave, memory,
+//!             signals: calls that must be noted; alone: calls before which workers leave
 //! api         our own names, include/adma.h: validation only; those of messages are in ipc/calls
-//! runtime     the one global: start, fork, exit; figures: the numbers of its report; check: what the
-//!             machine offers
+//! runtime     the one global: start, fork, exit; figures: the numbers of its report
+//! check       what the machine offers, for `adma check`
 //! dispatch    decide: which way a large call takes; perform: takes it; completion: records it;
-//!             operation: what can be shared; engine: its life; background: asynchronous copies;
-//!             callers: how many copy at once; look: where the bytes of a copy are; learn: which way
-//!             costs the program least; cell: for calls of one kind; marks: whether huge pages pay
+//!             operation: what can be shared; reads, card: which reads of files and copies to a card
+//!             are; engine: its life; background: asynchronous copies; callers: how many copy at once;
+//!             look: where the bytes of a copy are
+//! learn       which way costs the program least; cell: for calls of one kind; marks: whether huge
+//!             pages pay
 //! stats       lock-free counters of large calls, in a live file; modules: whose code an address is;
 //!             snapshot: all data of a report; report: writes it, by json and text
 //! config      the settings (their table: shared/); environment: reads them; programs: which are

@@ -1,5 +1,6 @@
 //! Operations that can be shared, as `decide` and `learn_from` see them: memory that is copied,
-//! filled or compared (`Task`), transfers between processes, and reads of files.
+//! filled or compared (`Task`), transfers between processes, and reads of files. A copy to or from a
+//! card is one too, see `card`.
 
 use crate::backend::Refused;
 use crate::backend::kernel_calls::reads::{FileRead, ReadCall};

@@ -1,5 +1,6 @@
-//! The calls that read files. Where a register holds the number of bytes, the entry is that of
-//! memcpy. fread has to multiply first, and only the slow path can sum up a list of buffers.
+//! The calls that read files. Where a register holds the number of bytes, the entry compares it, as
+//! that of memcpy does. fread has to multiply first, and only the slow path can sum up a list of
+//! buffers.
 
 use crate::backend::kernel_calls::reads::{Buffers, ReadCall};
 use crate::backend::kernel_calls::segments::{Segment, SegmentList};
