@@ -66,10 +66,11 @@ fn filter_that_kills_for_a_call_of_shared_copies_leaves_them_to_libc() {
 }
 
 /// Files of src/ with state that the child of a fork keeps, and why.
-const KEPT_BY_A_CHILD: [(&str, &str); 22] = [
+const KEPT_BY_A_CHILD: [(&str, &str); 23] = [
     ("backend/asynchronous/end.rs", "functions, set at start-up"),
     ("backend/asynchronous/per_process.rs", "its page is wiped by the kernel"),
     ("backend/card/staging/originals.rs", "functions"),
+    ("backend/copy_loop.rs", "the choice of a loop, a fact of the machine"),
     ("backend/kernel_calls/reads.rs", "a hint"),
     ("backend/libc.rs", "functions, and thresholds that a child keeps"),
     ("backend/signals/calls.rs", "handlers, which a child inherits"),

@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Size classes of the learner, and one column for memory that was never written.
 pub const SIZES: usize = 8;
 pub const FRESH: usize = SIZES - 1;
-/// Number of kinds in the library's `Kind`; one beyond it would be counted as the last.
+/// Number of kinds in the library's `Kind`.
 pub const KINDS: usize = 8;
 /// Samples that are kept for one kind and size.
 pub const KEPT: usize = 32;

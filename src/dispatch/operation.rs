@@ -11,6 +11,7 @@ use crate::backend::threads::{self, Seen};
 use crate::os::huge_pages::Region;
 use crate::plan::{self, PAGE};
 use crate::stats::Fallback;
+use adma_shared::samples::KINDS;
 
 /// Kind of an operation. Each has a learner of its own, because its bytes have another cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +30,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 8] = [
+    pub const ALL: [Kind; KINDS] = [
         Kind::Copies,
         Kind::Fills,
         Kind::Compares,

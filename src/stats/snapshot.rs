@@ -147,10 +147,10 @@ mod tests {
             "1000317 system calls, 17 to wait",
             "3 pieces done again",
             "ioat-1 10 %",
-            "17 not;",
+            "17 misses,",
             "2 channels of idxd: dma0chan0 to dma0chan1",
             "26 transfers failed or were too late",
-            "11 changed",
+            "11 invalidated",
             "submission 40",
         ] {
             assert!(out.contains(part), "{part} is missing:\n{out}");
