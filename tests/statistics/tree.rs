@@ -309,11 +309,15 @@ fn program_that_is_left_out_starts_no_thread_and_copies_rightly() {
     assert!(victim.end().success());
 }
 
-/// Runs a script in a mount namespace where every place of live files has `room` for them.
+/// Runs a script in a mount namespace where every place of live files has `room` for them. The checkout
+/// stays in its place, which may be below one of them.
 fn with_room(room: &str, script: &str) -> std::process::Output {
+    let checkout = env!("CARGO_MANIFEST_DIR");
     let mounts = format!(
-        "for place in /dev/shm /run /tmp; do mount -t tmpfs -o size={room} none $place || exit 99; \
-         done; {script}"
+        "mount --bind '{checkout}' /mnt || exit 98
+         for place in /dev/shm /run /tmp; do mount -t tmpfs -o size={room} none $place || exit 99; done
+         mkdir -p '{checkout}' && mount --move /mnt '{checkout}' || exit 98
+         {script}"
     );
     let mut command = plain("unshare");
     carrying(&mut command).env("XDG_RUNTIME_DIR", "/run").args(["-m", "sh", "-c", &mounts]);
