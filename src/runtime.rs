@@ -40,7 +40,7 @@ static STACK: Mapped<Stack> = Mapped::new();
 #[derive(FromZeros)]
 struct Stack(UnsafeCell<[u128; 4096]>);
 
-// SAFETY: used by one thread, see `before_leaving`.
+// SAFETY: `may_report` returns true to one thread, which alone uses the stack, see `before_leaving`.
 unsafe impl Sync for Stack {}
 /// State that start-up keeps for exit, if there may be a report.
 struct Process {
@@ -67,8 +67,8 @@ ctor::declarative::ctor! {
     }
 }
 
-/// Starts up. Everything that may allocate happens here, and only if there is something to report:
-/// a program that never allocates should not begin to because of us. `open` comes last.
+/// Initialises the library. Every step that may allocate happens here, and only if a report is wanted: a
+/// program that never allocates should not begin to because of us. `Dispatcher::open` comes last.
 #[inline(never)]
 #[unsafe(link_section = ".text.start")]
 fn start() {
@@ -140,20 +140,21 @@ fn start() {
     }
     if let Some(register) = register_atfork {
         let object = (&raw const __dso_handle).cast_mut().cast();
-        // SAFETY: they wait for workers, some milliseconds at most, make system calls, and store
-        // to atomics.
+        // SAFETY: the three functions can run in any thread that forks: they wait for workers, some
+        // milliseconds at most, make system calls, and store to atomics.
         unsafe { register(Some(before_fork), Some(after_fork_here), Some(after_fork), object) };
     }
     let settings = config.engine_settings();
     for engine in ENGINES.iter().filter(|engine| engine.is_wanted(&settings)) {
         engine.prepare(&settings);
     }
-    // Both at once: until here every copy, our own included, is the bootstrap's.
+    // Configure and open together: until here the bootstrap makes every copy, our own included.
     DISPATCHER.configure(config);
     DISPATCHER.open();
 }
 
-/// Counts what workers and engines have carried. By name, because a test follows what it calls.
+/// Counts the bytes that workers and engines have copied. It is a named function, because a test follows the
+/// calls that it makes.
 fn note_end(bytes: usize, begun: u64) {
     DISPATCHER.note_end(bytes, begun);
 }
@@ -226,7 +227,7 @@ type RegisterAtFork = unsafe extern "C" fn(AtFork, AtFork, AtFork, *mut c_void) 
 /// Returns glibc's __register_atfork; pthread_atfork, which calls it, would lie in a page of its own at
 /// the end of our code. `None`: another C library.
 fn register_atfork() -> Option<RegisterAtFork> {
-    // SAFETY: a function of this kind.
+    // SAFETY: the address is that of glibc's __register_atfork, which has this type.
     lookup::register_atfork().map(|found| unsafe { core::mem::transmute(found) })
 }
 
@@ -286,7 +287,7 @@ pub fn before_leaving(how: u32, status: Option<i32>) {
         return;
     }
     let _held = SignalsHeld::all();
-    // Another thread may be in the middle of a report, which this one would cut off.
+    // Another thread may be in the middle of a report, which leaving now would cut off.
     let is_writing = || REPORT.load(Ordering::Acquire) == report_state::WRITING;
     (0..100).take_while(|_| is_writing()).for_each(|_| sys::sleep(1_000_000));
     if !may_report() {
@@ -302,7 +303,7 @@ pub fn before_leaving(how: u32, status: Option<i32>) {
     HOW.store(how, Ordering::Relaxed);
     STATUS.store(status.map_or(-1, |status| status & 0xff), Ordering::Relaxed);
     if let Some(top) = STACK.get_or_map().map(|stack| stack.0.get() as usize + size_of::<Stack>()) {
-        // SAFETY: used once only, by the thread that may report.
+        // SAFETY: `may_report` returns true once, so the stack is used once only, by this thread.
         unsafe { sys::call_on_stack(top, report_now) };
     }
 }
@@ -313,8 +314,8 @@ fn may_report() -> bool {
     REPORT.compare_exchange(idle, writing, Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
-/// Writes report and log; `how` is one of `ended`. May allocate nothing except at exit: a signal handler
-/// may be leaving, or the child of a process with many threads.
+/// Writes report and log; `how` is one of `ended`. May allocate nothing except at exit: the caller may be a
+/// signal handler, or the child of a process with many threads.
 #[unsafe(link_section = ".text.start")]
 fn report(how: u32, status: Option<i32>) {
     DISPATCHER.close();

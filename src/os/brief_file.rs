@@ -1,8 +1,8 @@
 //! Files that a call opens and closes again.
 //!
-//! A handler that jumped out between the two would leave the file open, so signals are held. A thread
-//! that forks meanwhile takes a copy of the descriptor into the child; so a table knows all that are
-//! open, and the child closes them.
+//! If a signal handler jumped out between open and close, the file would stay open, so signals are held. If
+//! another thread forks meanwhile, the child inherits the descriptor; so a table lists all that are open, and
+//! the child closes them.
 
 use super::signal_mask::SignalsHeld;
 use super::sys::{self, NoNewFilter, syscall};
@@ -21,8 +21,8 @@ struct Entry {
 const FREE: i32 = -1;
 const TAKEN: i32 = -2;
 
-/// More threads than are likely to read a file at the same time; a file that finds no entry is opened
-/// without one, and the child of a fork may inherit it.
+/// Open files: more entries than threads are likely to read a file at the same time. If no entry is free, a
+/// file is opened without one, and the child of a fork may inherit it.
 static OPEN: [Entry; 16] = [const { Entry::new() }; 16];
 
 impl Entry {
@@ -69,7 +69,7 @@ impl<'a> BriefFile<'a> {
     /// Opens a file for reading; not inherited over exec. Not for workers: the number would be taken
     /// from the program.
     pub fn open(path: &CStr, allowed: NoNewFilter, held: &'a SignalsHeld) -> Option<Self> {
-        // A filter may not allow fstat.
+        // An entry needs fstat, which a seccomp filter may forbid.
         let entry = OPEN.iter().find(|entry| !sys::started_filtered() && entry.take());
         let fd = i32::try_from(sys::open(path, allowed)).unwrap_or(FREE);
         if fd < 0 {
@@ -85,7 +85,7 @@ impl<'a> BriefFile<'a> {
     }
 
     fn read(&self, to: *mut u8, len: usize) -> usize {
-        // SAFETY: callers give memory of their own.
+        // SAFETY: each caller passes address and length of a buffer of its own.
         usize::try_from(unsafe { syscall!(SYS_read, self.fd, to, len) }).unwrap_or(0)
     }
 }
@@ -118,7 +118,7 @@ pub fn count_lines(path: &CStr, allowed: NoNewFilter) -> Option<u32> {
     let file = BriefFile::open(path, allowed, &held)?;
     let (mut room, mut lines) = (MaybeUninit::<[u8; 512]>::uninit(), 0); // may be a small stack
     while let got @ 1.. = file.read(room.as_mut_ptr().cast(), size_of_val(&room)) {
-        // SAFETY: the kernel has filled this much.
+        // SAFETY: the kernel has filled the first `got` bytes of `room`.
         let filled: &[u8] = unsafe { core::slice::from_raw_parts(room.as_ptr().cast(), got) };
         lines += filled.iter().filter(|&&byte| byte == b'\n').count() as u32;
     }

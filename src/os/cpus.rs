@@ -14,7 +14,7 @@ use once_cell::race::OnceNonZeroUsize;
 bitflags! {
     /// Features that the CPU has and the kernel has enabled.
     pub struct Features: usize {
-        /// Set once the CPU was asked.
+        /// Always set: a value of zero means that the CPU was not asked yet.
         const KNOWN = 1;
         const PROTECTION_KEYS = 1 << 1;
         const AVX512 = 1 << 2;
@@ -25,12 +25,12 @@ bitflags! {
     }
 }
 
-/// Returns the features. Asked once: cpuid takes microseconds in a virtual machine.
+/// Returns the features. Asks the CPU once: cpuid takes microseconds in a virtual machine.
 pub fn features() -> Features {
     static BITS: OnceNonZeroUsize = OnceNonZeroUsize::new();
     let ask = || {
         let mut features = Features::KNOWN;
-        // Beyond its highest leaf, an Intel CPU answers with another one.
+        // For a leaf beyond its highest, an Intel CPU returns the values of another leaf.
         if __cpuid_count(0, 0).eax >= 7 {
             let (leaf, saved) = (__cpuid_count(7, 0), saved_registers());
             features.set(Features::PROTECTION_KEYS, leaf.ecx >> 4 & 1 == 1);
@@ -43,13 +43,13 @@ pub fn features() -> Features {
     Features::from_bits_truncate(BITS.get_or_init(ask).get())
 }
 
-/// Returns the registers that the kernel saves, as in XCR0.
+/// Returns the low half of XCR0: one bit for each set of registers that the kernel saves.
 fn saved_registers() -> u32 {
     if __cpuid_count(1, 0).ecx >> 27 & 1 == 0 {
         return 0; // no xgetbv
     }
     let saved: u32;
-    // SAFETY: the CPU has the instruction, and the kernel has switched it on.
+    // SAFETY: the bit checked above (OSXSAVE) means that the CPU has xgetbv and the kernel has enabled it.
     unsafe {
         asm!("xgetbv", in("ecx") 0, out("eax") saved, out("edx") _,
             options(nomem, nostack, preserves_flags));
@@ -57,14 +57,14 @@ fn saved_registers() -> u32 {
     saved
 }
 
-/// Returns the CPU of this thread; it may have moved when this returns.
+/// Returns the CPU that this thread runs on; the thread may have moved by the time this returns.
 pub fn current() -> u32 {
-    // SAFETY: no arguments. The C library knows it without a system call, or nearly so.
+    // SAFETY: takes no arguments. The C library usually needs no system call for it.
     unsafe { libc::sched_getcpu() as u32 }
 }
 
-/// Returns the bytes of the last-level cache; 1 if the CPU does not report it. Asked once: in a virtual
-/// machine the host answers.
+/// Returns the bytes of the last-level cache; 1 if the CPU does not report it. Asks the CPU once: in a
+/// virtual machine cpuid traps to the host.
 pub fn last_level_cache() -> usize {
     static BYTES: OnceNonZeroUsize = OnceNonZeroUsize::new();
     let size = |index| {
@@ -77,8 +77,8 @@ pub fn last_level_cache() -> usize {
     BYTES.get_or_init(|| last().unwrap_or(NonZeroUsize::MIN)).get()
 }
 
-/// Room for answers of the kernel. Not on the stack: the first large copy may be made on a signal
-/// stack of two kilobytes. Never waited for, see `Limits::try_now`.
+/// Buffers for masks and files that the kernel returns. Not on the stack: the first large copy may be made on
+/// a signal stack of two kilobytes. No thread waits for them, see `Limits::try_now`.
 static BUFFERS: TryLock<CpuBuffers> =
     TryLock::new(CpuBuffers { mask: NO_CPU, own: NO_CPU, groups: [0; 4096], path: [0; 1024] });
 
@@ -98,12 +98,12 @@ pub struct Limits {
     pub affinity: usize,
     /// Quota of the control groups; `None`: no limit, or unknown.
     pub quota: Option<f64>,
-    /// Set of CPUs, as a number that changes with it.
+    /// Hash of the set of CPUs, by which a change of the set is noticed.
     pub which: u64,
 }
 
 impl Limits {
-    /// Reads the limits. `None` while another thread does: the hook does not wait.
+    /// Reads the limits. `None` while another thread uses the buffers: the hook does not wait.
     pub fn try_now(allowed: NoNewFilter) -> Option<Self> {
         let held = SignalsHeld::all()?;
         let mut buffers = BUFFERS.try_take(&held)?;
@@ -112,7 +112,7 @@ impl Limits {
         Some(Self { affinity, quota: by_quota(groups, path, allowed), which })
     }
 
-    /// Like `try_now`, but returns one CPU where that is not known.
+    /// Like `try_now`, but returns one CPU where the limits are not known.
     pub fn now() -> Self {
         let one = Self { affinity: 1, quota: None, which: 0 };
         NoNewFilter::look().and_then(Self::try_now).unwrap_or(one)
@@ -128,7 +128,8 @@ impl Limits {
 /// value of the main thread. SCHED_BATCH does not preempt the thread that has woken it: where no
 /// CPU is idle, starting a copy would otherwise cost the time of a piece (`bench/run async`).
 pub fn run_anywhere(allowed: NoFilter) {
-    // Not cleared, which would be a call of memset: the kernel returns how much it has filled.
+    // Not cleared, which would be a call of memset: the kernel returns how many bytes it has filled, and no
+    // others are used.
     let mut mask = MaybeUninit::<Mask>::uninit();
     let main = sys::getpid();
     let size = affinity_of(main, mask.as_mut_ptr());
@@ -137,7 +138,8 @@ pub fn run_anywhere(allowed: NoFilter) {
     let is_idle = main_class.is_some_and(|class| class.policy == libc::SCHED_IDLE);
     let policy = if is_idle { libc::SCHED_IDLE } else { libc::SCHED_BATCH };
     let io = io_priority_of(main, allowed);
-    // SAFETY: all are readable; a refusal changes nothing.
+    // SAFETY: the kernel reads `parameters`, and the `size` bytes of `mask` that it has filled itself; a
+    // refused call changes nothing.
     unsafe {
         if size > 0 {
             syscall!(SYS_sched_setaffinity, 0, size, mask.as_ptr());
@@ -158,7 +160,7 @@ const IOPRIO_WHO_PROCESS: usize = 1;
 
 /// Returns the I/O priority of a thread, 0 for this one; 0 where it has none of its own.
 fn io_priority_of(tid: i32, _: NoFilter) -> u16 {
-    // SAFETY: no memory.
+    // SAFETY: the call accesses no memory of ours.
     let answer = unsafe { syscall!(SYS_ioprio_get, IOPRIO_WHO_PROCESS, tid) };
     u16::try_from(answer).unwrap_or(0)
 }
@@ -184,7 +186,7 @@ pub(super) struct Class {
 impl Class {
     /// Reads the class of a thread by its number, 0 for this one.
     fn of(tid: i32, _: NoFilter) -> Option<Self> {
-        // SAFETY: no memory.
+        // SAFETY: the call accesses no memory of ours.
         let (policy, priority) = unsafe {
             let priority = syscall!(SYS_getpriority, libc::PRIO_PROCESS, tid);
             (syscall!(SYS_sched_getscheduler, tid), priority)
@@ -192,13 +194,13 @@ impl Class {
         if policy < 0 || priority < 0 {
             return None;
         }
-        // The kernel answers 40 to 1 for -20 to 19.
+        // The kernel returns 40 to 1 for nice values of -20 to 19.
         let policy = policy as i32 & !libc::SCHED_RESET_ON_FORK;
         Some(Self { policy, nice: 20 - priority as i32 })
     }
 
-    /// Reads it from a file, with calls that the filter of the start allows; `None` while another
-    /// thread does, `Some(None)` if there is no such file.
+    /// Reads the class from a stat file, by calls that a filter in force since the start allows. `None` while
+    /// another thread uses the buffers; `Some(None)` if the file cannot be read.
     pub fn in_file(path: &CStr, allowed: NoNewFilter) -> Option<Option<Self>> {
         let held = SignalsHeld::all()?;
         let mut buffers = BUFFERS.try_take(&held)?;
@@ -221,9 +223,9 @@ impl Class {
     }
 }
 
-/// Returns whether workers that this thread makes are as good as the main thread's. They inherit a
-/// nice value and SCHED_IDLE, which take rights to leave; a SCHED_DEADLINE thread can make none.
-/// Under a filter they keep everything that they inherit.
+/// Returns whether workers made by this thread would be scheduled no worse than those of the main thread.
+/// They inherit its nice value and SCHED_IDLE, and improving either needs privileges; a SCHED_DEADLINE thread
+/// can make none. Under a filter they keep every attribute that they inherit.
 pub fn may_make_workers() -> bool {
     let (no_filter, no_new_filter) = (NoFilter::look(), NoNewFilter::look());
     let filtered = no_filter.is_none();
@@ -235,7 +237,7 @@ pub fn may_make_workers() -> bool {
         }
         (None, None) => return false, // no thread may be made
     };
-    // An unknown class is taken to be the usual one.
+    // A class that cannot be read is assumed to suit.
     let suits = classes.is_none_or(|(own, main)| own.makes_as_good_as(main, filtered));
     suits && (!filtered || has_all_cpus())
 }
@@ -258,8 +260,8 @@ pub fn forget_after_fork() {
     BUFFERS.forget_after_fork();
 }
 
-/// Returns the number of CPUs this process may run on, 1 if the kernel does not report them, and which.
-/// Asks for the main thread: the one that copies first may be pinned.
+/// Returns the number of CPUs this process may run on, 1 if the kernel does not report them, and a hash of
+/// their set. Reads the mask of the main thread: the thread that copies first may be pinned.
 fn by_affinity(mask: &mut Mask) -> (usize, u64) {
     let words = affinity_of(sys::getpid(), mask) / 8;
     let used = mask.iter().take(words);
@@ -271,7 +273,7 @@ fn by_affinity(mask: &mut Mask) -> (usize, u64) {
 /// Reads the affinity mask of a thread, 0 for this one. Returns how many bytes the kernel has
 /// filled, 0 on failure.
 fn affinity_of(tid: i32, mask: *mut Mask) -> usize {
-    // SAFETY: the kernel writes at most this many bytes, if it can, and answers how many.
+    // SAFETY: every caller passes a `Mask` of its own, and the kernel writes at most the size of one.
     let answer = unsafe { syscall!(SYS_sched_getaffinity, tid, size_of::<Mask>(), mask) };
     usize::try_from(answer).unwrap_or(0)
 }
@@ -350,7 +352,7 @@ fn quota_at(
         let parts = [mount.as_bytes(), group, file.as_bytes(), b"\0"];
         for (at, &byte) in parts.into_iter().flatten().enumerate() {
             // Not by memcpy, that is, by us.
-            // SAFETY: a byte of ours.
+            // SAFETY: `get_mut` returned a reference to this byte.
             unsafe { (&raw mut *path.get_mut(at)?).write_volatile(byte) };
         }
         let path = CStr::from_bytes_until_nul(path).ok()?;
@@ -404,7 +406,7 @@ mod tests {
         let Some(allowed) = NoFilter::look() else { return };
         assert!(Class::of(0, allowed).is_some());
         for (path, tid) in [(c"/proc/thread-self/stat", 0), (c"/proc/self/stat", sys::getpid())] {
-            // Another test may just be reading.
+            // `None` while another test uses the buffers.
             let read = || Class::in_file(path, allowed.into());
             let class = std::iter::repeat_with(read).find_map(|class| class);
             assert_eq!(class, Some(Class::of(tid, allowed)));

@@ -17,7 +17,8 @@ pub struct RegularFile {
 pub struct FileId([u64; 2]);
 
 impl RegularFile {
-    /// `None`: it is not one, cannot be read, or is read past the page cache (O_DIRECT).
+    /// Returns the file of a descriptor. `None`: it is not a regular file, is not open for reading, or
+    /// bypasses the page cache (O_DIRECT).
     pub fn of(fd: usize, allowed: NoFilter) -> Option<Self> {
         let flags = i32::try_from(fcntl(fd, libc::F_GETFL)).ok().filter(|&flags| flags >= 0)?;
         let is_write_only = flags & libc::O_ACCMODE == libc::O_WRONLY;
@@ -29,15 +30,15 @@ impl RegularFile {
         Some(Self { id, size, is_memory: fcntl(fd, libc::F_GET_SEALS) >= 0 })
     }
 
-    /// Returns whether `fd` is this file in the calling thread: threads can have tables of
-    /// descriptors of their own.
+    /// Returns whether `fd` refers to this file in the calling thread: threads can have separate tables of
+    /// descriptors.
     pub fn is_here(&self, fd: usize, allowed: NoFilter) -> bool {
         stat(fd, allowed).is_some_and(|(id, _)| id == self.id)
     }
 }
 
 fn fcntl(fd: usize, command: i32) -> SysResult {
-    // SAFETY: no memory.
+    // SAFETY: the call accesses no memory of ours.
     unsafe { syscall!(SYS_fcntl, fd, command) }
 }
 
@@ -46,7 +47,7 @@ fn stat(fd: usize, _: NoFilter) -> Option<(FileId, usize)> {
     let mut stat = MaybeUninit::<libc::statx>::uninit();
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
     let mask = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_SIZE;
-    // SAFETY: an empty path; the kernel fills `stat`, which is read only after it has.
+    // SAFETY: the path is empty and terminated; the kernel fills `stat`, which is read only after success.
     unsafe {
         if syscall!(SYS_statx, fd, c"".as_ptr(), flags, mask, stat.as_mut_ptr()) != 0 {
             return None;
@@ -60,15 +61,17 @@ fn stat(fd: usize, _: NoFilter) -> Option<(FileId, usize)> {
 
 /// Moves the file position by `by`; returns the new one, or the negated errno.
 pub fn seek_by(fd: usize, by: isize) -> SysResult {
-    // SAFETY: no memory.
+    // SAFETY: the call accesses no memory of ours.
     unsafe { syscall!(SYS_lseek, fd, by, libc::SEEK_CUR) }
 }
 
 /// Reads like preadv2; `list` is an array of struct iovec.
 ///
 /// # Safety
-/// The program's own call, or a part of it.
+/// The arguments are those of the program's own read, or of a part of it: the kernel may write to every
+/// buffer of `list`.
 pub unsafe fn read(fd: usize, list: usize, count: usize, at: usize, flags: usize) -> SysResult {
-    // SAFETY: the kernel reads the list, and writes only to buffers that the caller has let it write to.
+    // SAFETY: the kernel reads the list, and writes only to its buffers, which the program has passed for
+    // that.
     unsafe { syscall!(SYS_preadv2, fd, list, count, at, 0, flags) }
 }

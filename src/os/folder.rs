@@ -7,7 +7,7 @@ use super::sys::{self, NoFilter, NoNewFilter, syscall};
 use super::text;
 use core::ffi::{CStr, c_void};
 
-/// Why a folder cannot hold such files: an errno, or one of the constants.
+/// Reason why a folder cannot hold live files: an errno, or one of the constants.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Unusable(pub i32);
 
@@ -15,7 +15,7 @@ impl Unusable {
     pub const NOT_IN_MEMORY: Self = Self(-1);
     pub const NOT_PRIVATE: Self = Self(-2);
 
-    /// Returns the reason of a system call that has failed with `result`.
+    /// Converts the result of a failed system call, a negated errno.
     fn of(result: isize) -> Self {
         Self(-result as i32)
     }
@@ -41,7 +41,8 @@ impl Drop for Folder {
 }
 
 impl Folder {
-    /// Opens a folder that only this user can look into, and that is no link, made if need be.
+    /// Opens a folder that only this user can access and that is not a symbolic link; makes it if it cannot
+    /// be opened.
     pub fn open_or_make(path: &CStr, allowed: NoFilter) -> Result<Self, Unusable> {
         let folder = Self::open(path, allowed.into()).or_else(|_| {
             // SAFETY: `path` is terminated.
@@ -55,7 +56,8 @@ impl Folder {
         }
     }
 
-    /// Opens a folder that a trusted process has made; under a seccomp filter no more can be asked.
+    /// Opens a folder that a trusted process has made; under a seccomp filter its owner and mode are not
+    /// checked.
     pub fn open(path: &CStr, _: NoNewFilter) -> Result<Self, Unusable> {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
         // SAFETY: `path` is terminated.
@@ -118,11 +120,12 @@ impl Folder {
 /// Replaces a mapping with zeros of this process's own.
 ///
 /// # Safety
-/// A mapping of `len` bytes of which only atomics are in use.
+/// `at` is a mapping of `len` bytes that is accessed only through atomics.
 pub unsafe fn map_zeros_over(at: *mut c_void, len: usize) {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-    // SAFETY: a mapping of `len` bytes, of which only atomics are in use: zeros are valid for them.
+    // SAFETY: the caller's mapping has `len` bytes and is accessed only through atomics, for which zeros are
+    // valid.
     unsafe { syscall!(SYS_mmap, at, len, protection, flags, usize::MAX) };
 }
 

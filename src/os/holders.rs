@@ -1,10 +1,10 @@
 //! Threads that hold signals while they copy, and the interruption of one that hangs.
 //!
 //! A thread in a page fault that does not end (NFS, FUSE, swap, userfaultfd) cannot check for
-//! pending signals. Another thread of ours, which touches no memory of the program's, watches over
-//! all that hold signals (`threads::watch`). One that has made no progress for some milliseconds is
-//! sent SIGBUS or SIGSEGV, which are never held, with `INTERRUPT` for its value. The handler
-//! (`signals`) then looks whether a signal is pending, and if so ends the copy loop.
+//! pending signals. Another thread of ours, which touches no memory of the program's, watches all threads
+//! that hold signals (`threads::watch`). A thread that has made no progress for some milliseconds is sent
+//! SIGBUS or SIGSEGV, which are never held, with the address of `INTERRUPT` as the value. The handler
+//! (`signals`) then checks whether a signal is pending, and if so ends the copy loop.
 
 use super::mapped::zeroed;
 use super::signal_set::{pending, signal_set};
@@ -13,8 +13,8 @@ use super::sys::{self, NoFilter, syscall};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use zerocopy::FromZeros;
 
-/// A thread that holds signals. Our signal must not arrive after it has let signals in again, so
-/// the sender takes `state`, and `leave` waits for it.
+/// A thread that holds signals. The interrupt must not arrive after the thread has unblocked its signals, so
+/// the sender sets `state` to `SENDING`, and `leave` waits until it is `HELD` again.
 #[repr(align(64))]
 #[derive(FromZeros)]
 pub struct Holder {
@@ -26,12 +26,12 @@ pub struct Holder {
     before: AtomicU64,
     /// Changes with every piece and every holder.
     progress: AtomicU32,
-    /// Progress that the watching worker saw at its last look, and looks since it changed.
+    /// Value of `progress` at the watching worker's last look, and number of looks since it changed.
     seen: AtomicU32,
     looks: AtomicU32,
     /// Set when the signal was sent at least once.
     sent: AtomicBool,
-    /// Set when it got the signal while another one was pending.
+    /// Set when the thread received the interrupt while another signal was pending.
     interrupted: AtomicBool,
 }
 
@@ -46,7 +46,7 @@ mod state {
 pub const HOLDERS: usize = 64;
 static ALL: [Holder; HOLDERS] = [const { zeroed() }; HOLDERS];
 
-/// Its address is the value that comes with the signal.
+/// Its address is the value that is queued with the interrupt.
 static INTERRUPT: u8 = 0;
 
 /// Enters this thread, which has just blocked signals; `before` is the mask that it had.
@@ -76,9 +76,9 @@ pub fn forget_after_fork() {
     }
 }
 
-/// Returns whether a signal that has come is one of ours.
+/// Returns whether a received signal is an interrupt that we sent.
 pub fn is_interrupt(info: &libc::siginfo_t) -> bool {
-    // SAFETY: the code says that the signal was queued, so it has a value.
+    // SAFETY: SI_QUEUE means that the signal was queued, so its siginfo holds a value.
     info.si_code == libc::SI_QUEUE && unsafe { info.si_value() }.sival_ptr == interrupt_value()
 }
 
@@ -86,8 +86,8 @@ fn interrupt_value() -> *mut libc::c_void {
     (&raw const INTERRUPT).cast_mut().cast()
 }
 
-/// Returns whether the copy is to end because a signal waits; called by the handler of such a
-/// signal, which has interrupted a thread with this mask.
+/// Returns whether the copy is to end because a signal is pending. Called by the handler of an interrupt;
+/// `mask` is the signal mask of the interrupted thread.
 pub fn note_interrupt(mask: u64) -> bool {
     let thread = sys::gettid();
     let is_ours = |holder: &&Holder| {
@@ -111,17 +111,17 @@ pub fn interrupt(thread: i32, signal: i32) {
     info[1] = u64::from(libc::SI_QUEUE as u32);
     info[2] = sys::getpid() as u64;
     info[3] = interrupt_value() as u64;
-    // SAFETY: reads the siginfo.
+    // SAFETY: the kernel only reads `info`, which has the size of a siginfo, 128 bytes.
     unsafe { syscall!(SYS_rt_tgsigqueueinfo, sys::getpid(), thread, signal, &raw const info) };
 }
 
-/// Looks without progress after which a thread is interrupted even if no signal is seen: one that
-/// was sent to the thread itself is not visible to others.
+/// Looks without progress after which a thread is interrupted even if no signal is seen pending: a signal
+/// that was sent to one thread is not visible to others.
 const BLIND_LOOKS: u32 = 4;
 
-/// Interrupts threads that have made no progress since the last look. False: none holds signals.
-/// `may_send` returns whether our handler would get the signal, and whether the call is allowed. Only
-/// the worker that watches calls this.
+/// Interrupts threads that have made no progress since the last look. False: no thread holds signals.
+/// `may_send` returns whether our handler would receive the signal and the call is allowed. Called only by
+/// the watching worker.
 pub fn look(may_send: fn() -> bool) -> bool {
     let (mut any, mut waiting) = (false, None);
     for holder in &ALL {
@@ -170,7 +170,8 @@ impl Holder {
         if !self.change(state::HELD, state::SENDING) {
             return;
         }
-        // Whichever thread has the entry by now, it cannot leave before the signal has been sent.
+        // The entry may belong to another thread by now; that thread cannot leave before the signal has been
+        // sent.
         let signal = self.signal.load(Ordering::Relaxed);
         if signal != 0 {
             self.sent.store(true, Ordering::Relaxed);

@@ -8,7 +8,7 @@
 //! - mremap of a split mapping fails. realloc then copies what it would have moved: a bytearray that
 //!   grows took nine times as long.
 //! - Memory that an allocator gives back (MADV_DONTNEED) and touches again here and there would
-//!   become huge where the mark has stayed.
+//!   get huge pages where the mark has stayed.
 //!
 //! So a call takes these steps:
 //!
@@ -20,12 +20,12 @@
 //! ```
 //!
 //! Parts lie in memory that a running call writes, which other threads do not unmap. No handler jumps out
-//! while a part is marked, and the child of a fork takes the marks off that the other threads of its
-//! parent had (`MARKED`).
+//! while a part is marked, and the child of a fork removes the marks that other threads of its parent had
+//! made (`MARKED`).
 //!
 //! Where huge pages are made on request, MADV_NOHUGEPAGE is equivalent to no mark, except for
-//! MADV_COLLAPSE (`collapse`). Parts merge again if they share an anon_vma, which the first page
-//! fault makes: it comes before the first mark.
+//! MADV_COLLAPSE (`collapse`). Parts merge again if they share an anon_vma, which the first page fault makes;
+//! so one page is made before the first mark.
 
 use super::brief_file;
 use super::lock::TryLock;
@@ -40,7 +40,7 @@ const PAGE: usize = 4096;
 /// Bytes of a huge page.
 const HUGE: usize = 2 << 20;
 
-/// Smallest range: below, the gain is less than system calls that lock all mappings cost.
+/// Smallest range: for a smaller one, the system calls, which lock all mappings, cost more than they gain.
 const FROM: usize = 4 << 20;
 
 /// Smallest range where the kernel has to list all mappings to show one.
@@ -56,7 +56,7 @@ const MOST_MAPPINGS: u32 = 16 << 10;
 /// Requests after which a process with too many mappings is examined again.
 const AGAIN_AFTER: u32 = 4096;
 
-/// State of the system's setting: huge pages on request, rather than always or never.
+/// Whether the system makes huge pages on request, rather than always or never: `UNKNOWN`, `NO` or `YES`.
 static ON_REQUEST: AtomicU32 = AtomicU32::new(UNKNOWN);
 const UNKNOWN: u32 = 0;
 const NO: u32 = 1;
@@ -65,7 +65,7 @@ const YES: u32 = 2;
 /// Set when the program has asked for small pages anywhere: its choice is respected.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Calls of the program's that ask for huge pages.
+/// Number of calls by which the program has asked for huge pages.
 static REQUESTS: AtomicU32 = AtomicU32::new(0);
 
 /// Set when any mapping was marked; never cleared.
@@ -79,7 +79,8 @@ struct Budget {
     allowed: bool,
 }
 
-/// Memory that is marked for huge pages by calls that run now: more than can share at the same time.
+/// Ranges that running calls have marked for huge pages: more entries than copies can be shared at the same
+/// time.
 static MARKED: [Entry; 64] = [const { Entry::new() }; 64];
 
 struct Entry {
@@ -114,7 +115,8 @@ pub fn note_advice(advice: i32) {
     }
 }
 
-/// Takes off the marks of other threads of the parent, in the child of a fork, and releases the budget.
+/// Removes, in the child of a fork, the marks of the parent's other threads, and frees the lock of the
+/// budget.
 pub fn forget_after_fork() {
     if !EVER.load(Relaxed) {
         return;
@@ -122,7 +124,7 @@ pub fn forget_after_fork() {
     BUDGET.forget_after_fork();
     for entry in MARKED.iter().filter(|entry| entry.start.load(Relaxed) != 0) {
         let (start, end) = (entry.start.load(Relaxed), entry.end.load(Relaxed));
-        // The filter of the thread that forks may be younger than the mark.
+        // The thread that forks may have got a filter after the mark was made.
         if end > start && NoNewFilter::look().is_some() {
             advise(start, end, libc::MADV_NOHUGEPAGE);
         }
@@ -147,7 +149,7 @@ impl<'a> Marked<'a> {
         advise(start, end, libc::MADV_HUGEPAGE).then_some(marked)
     }
 
-    /// Leaves the mark where it is.
+    /// Frees the entry and keeps the mark.
     fn leave(self) {
         self.entry.free();
         core::mem::forget(self);
@@ -165,7 +167,7 @@ impl Drop for Marked<'_> {
 /// Makes the program's call of madvise with MADV_COLLAPSE; if it is refused, repeats it without the
 /// mark that our copies leave.
 pub fn collapse(start: usize, len: usize, call: impl Fn() -> i32) -> i32 {
-    // SAFETY: the address of this thread's errno.
+    // SAFETY: the C library returns the address of this thread's errno, which no other thread accesses.
     let errno = unsafe { &mut *libc::__errno_location() };
     let (before, mut answer, end) = (*errno, call(), start.saturating_add(len));
     let is_ours = EVER.load(Relaxed) && !REFUSED.load(Relaxed) && REQUESTS.load(Relaxed) == 0;
@@ -182,14 +184,14 @@ pub fn collapse(start: usize, len: usize, call: impl Fn() -> i32) -> i32 {
     answer
 }
 
-/// Gives a range the mark that our copies leave, so that what it has split becomes one mapping again.
-/// False: we have marked nothing, or the program has marks of its own.
+/// Gives a range the mark that our copies leave, so that mappings split by that mark merge again. False: we
+/// have marked nothing, or the program has marks of its own.
 pub fn mark_alike(start: usize, end: usize) -> bool {
     EVER.load(Relaxed) && REQUESTS.load(Relaxed) == 0 && advise(start, end, libc::MADV_NOHUGEPAGE)
 }
 
 fn advise(start: usize, end: usize, advice: i32) -> bool {
-    // SAFETY: changes no byte.
+    // SAFETY: callers pass advice about huge pages or about making pages, neither of which changes a byte.
     unsafe { syscall!(SYS_madvise, start, end - start, advice) == 0 }
 }
 
@@ -199,12 +201,13 @@ pub struct Region {
     /// The whole huge pages of the range.
     from: usize,
     to: usize,
-    /// Value of `REQUESTS` at that time.
+    /// Value of `REQUESTS` when the region was made.
     requests: u32,
 }
 
 impl Region {
-    /// `None`: page sizes remain the program's choice.
+    /// Prepares the mapping of a range for marks. `None`: the range is not marked, and its page sizes remain
+    /// the program's choice.
     pub fn new(start: usize, len: usize, allowed: NoFilter) -> Option<Self> {
         let (from, to) = (start.next_multiple_of(HUGE), (start + len) / HUGE * HUGE);
         let least = if mappings::takes_list() { FROM_WITH_LIST } else { FROM };
@@ -221,7 +224,7 @@ impl Region {
         }
         let requests = REQUESTS.load(Relaxed);
         let before = Around::look(from, &held).filter(|around| to <= around.this.1)?;
-        // A page that lies in no huge page, if there is one.
+        // A page of the range outside its whole huge pages, if there is one.
         let first = if start < from { start } else { start + len - 1 } & !(PAGE - 1);
         if !advise(first, first + PAGE, libc::MADV_POPULATE_WRITE) {
             return None;
@@ -264,8 +267,8 @@ impl Region {
     }
 }
 
-/// Repairs what other threads have mapped across an end of the mapping between the look at it and its
-/// mark, which has split that: the other part gets the mark as well.
+/// Repairs a mapping that our mark has split: another thread may have mapped memory across an end of the
+/// mapping between the look at it and the mark. The part outside the marked range gets the mark as well.
 fn mend(before: &Around, held: &SignalsHeld) {
     let (start, end) = before.this;
     let below =
@@ -288,12 +291,13 @@ fn is_wanted(_: NoFilter) -> bool {
     {
         ON_REQUEST.store(if on_request { YES } else { NO }, Relaxed);
     }
-    // SAFETY: no memory.
+    // SAFETY: the call accesses no memory of ours.
     let disabled = || unsafe { syscall!(SYS_prctl, libc::PR_GET_THP_DISABLE) != 0 };
     ON_REQUEST.load(Relaxed) == YES && !disabled()
 }
 
-/// `None`: the file is there, but cannot be opened now; the program may have no free descriptor.
+/// Reads whether the system makes huge pages on request. `None`: the file exists, but cannot be opened now;
+/// the program may have no free descriptor.
 fn is_on_request() -> Option<bool> {
     let (path, mut text) = (c"/sys/kernel/mm/transparent_hugepage/enabled", [0; 64]);
     match brief_file::read(path, &mut text, NoNewFilter::look()?) {

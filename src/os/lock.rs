@@ -16,7 +16,8 @@ const WANTED: u32 = 2;
 /// The state word of a lock, on which threads sleep.
 pub struct Futex(AtomicU32);
 
-// SAFETY: the word goes from `FREE` to another value by one thread, which then holds the lock.
+// SAFETY: one thread at a time changes the word from `FREE` to another value, by an atomic step, and holds
+// the lock until it stores `FREE`.
 unsafe impl RawMutex for Futex {
     #[allow(clippy::declare_interior_mutable_const)] // how `lock_api` makes one
     const INIT: Self = Self(AtomicU32::new(FREE));
@@ -56,8 +57,8 @@ impl Futex {
         }
     }
 
-    /// Frees it in the child of a fork, where a thread of the parent may have held it. Writes only
-    /// if needed: a page that is written is copied for the child.
+    /// Frees the lock in the child of a fork, as a thread of the parent may have held it. Writes only if
+    /// needed: a page that is written is copied for the child.
     fn free_after_fork(&self) {
         if self.0.load(Ordering::Relaxed) != FREE {
             self.0.store(FREE, Ordering::Release);
@@ -98,8 +99,8 @@ impl<T> Lock<T> {
     }
 }
 
-/// Proof that a lock was unlocked. That was a locked instruction: it orders earlier stores before
-/// later loads (store-load barrier).
+/// Proof that a lock was unlocked. Unlocking is a locked instruction: it orders earlier stores before later
+/// loads (store-load barrier).
 pub struct Released(());
 
 pub trait Release {
@@ -126,18 +127,19 @@ impl<T> TryLock<T> {
         Self(Mutex::new(value))
     }
 
-    /// Signals are held while it is taken: a handler that jumped out would leave it so.
+    /// Takes the lock if it is free. Signals are held until it is released: a handler that jumped out would
+    /// leave it locked.
     pub fn try_take<'a>(&'a self, _: &'a SignalsHeld) -> Option<Held<'a, T>> {
         self.0.try_lock()
     }
 
-    /// Takes it for the rest of the process.
+    /// Takes the lock, if it is free, for the rest of the process.
     pub fn try_take_at_exit(&self) -> Option<Held<'_, T>> {
         self.0.try_lock()
     }
 
     pub fn forget_after_fork(&self) {
-        // SAFETY: as in `Lock::renew`.
+        // SAFETY: the thread that held the lock is not in this process, and no other uses it yet.
         unsafe { self.0.raw().free_after_fork() };
     }
 }

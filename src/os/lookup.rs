@@ -5,8 +5,9 @@
 //! libc, and where libc's table of symbols lies. A name that none of them defines is looked up in
 //! that table when it is first needed, because most names never are, and each costs a tenth of a
 //! microsecond. dlsym and dl_iterate_phdr are not called later, for they wait for locks of the loader.
-//! A thread may hold one for long (a constructor that waits for another thread), and the child of a
-//! fork inherits that of dl_iterate_phdr held. The table needs no lock: libc is never unloaded.
+//! A thread may hold such a lock for long (a constructor that waits for another thread), and the child of a
+//! fork inherits the lock of dl_iterate_phdr as it was, perhaps locked. The table needs no lock: libc is
+//! never unloaded.
 
 use crate::os::once::Once;
 use core::arch::asm;
@@ -69,7 +70,7 @@ adma_shared::intercepted_functions! { functions [
     _dl_find_object program_invocation_name __libc_single_threaded
 ] }
 
-/// Results so far.
+/// Addresses found so far; null: not found yet.
 static FOUND: [AtomicPtr<c_void>; COUNT] = [const { AtomicPtr::new(null_mut()) }; COUNT];
 #[unsafe(link_section = ".data")] // a page that start-up touches anyhow
 static LIBC: Once<Libc> = Once::new();
@@ -77,9 +78,10 @@ static LIBC: Once<Libc> = Once::new();
 #[derive(Clone)]
 struct Libc {
     extent: Range<usize>,
-    /// Before 2.34 libpthread has reads of its own, which libc's are for programs with threads. Empty: not there.
+    /// Extent of libpthread, which before 2.34 has read functions of its own, in place of libc's for programs
+    /// with threads. Empty: not loaded.
     libpthread: Range<usize>,
-    /// Table of symbols of libc; `None`: in no format that we read.
+    /// Table of symbols of libc; `None`: its format is not one that we read.
     symbols: Option<SymbolTable>,
     /// Set if no other library defines a function that we look for.
     is_alone: bool,
@@ -99,7 +101,7 @@ pub fn is_alone() -> bool {
     LIBC.get().is_none_or(|libc| libc.is_alone)
 }
 
-/// Finds a function in libc, whatever other objects define it; null: it has none.
+/// Finds a function in libc, even if other objects define it too; null: libc does not define it.
 #[inline(never)]
 #[unsafe(link_section = ".text.start")] // see `intercept::entry`
 pub fn in_libc(function: Function) -> *mut c_void {
@@ -107,7 +109,7 @@ pub fn in_libc(function: Function) -> *mut c_void {
         return null_mut();
     };
     let (at, hash) = NAMES.names[function as usize];
-    // SAFETY: libc's table.
+    // SAFETY: the table is that of libc, which is loaded, relocated and never unloaded.
     unsafe { symbols.look_up(&NAMES.text.as_bytes()[at as usize..], hash) }
 }
 
@@ -136,7 +138,7 @@ pub fn found(function: Function) -> *mut c_void {
 }
 
 /// Returns whether the C library knows of no second thread, which could install a signal handler at
-/// any moment. False where it does not say: before glibc 2.32, and before 2.35 in a program that has
+/// any moment. False where it does not report it: before glibc 2.32, and before 2.35 in a program that has
 /// its own copy of the flag. Looked up, because a library that is linked with a symbol of 2.32 does not
 /// load on 2.31, even if the symbol is weak.
 pub fn has_one_thread() -> bool {
@@ -155,8 +157,8 @@ pub fn note(function: Function, found: *mut c_void) {
     FOUND[function as usize].store(found, Ordering::Relaxed);
 }
 
-/// Returns the function after ours, or null. A constructor of another library may call before our
-/// start-up: that is still the moment to look.
+/// Returns the function after ours, or null. A constructor of another library may call this before our
+/// start-up; then the walk is made here.
 pub fn original(function: Function) -> *mut c_void {
     if LIBC.get().is_none() {
         resolve();
@@ -164,9 +166,9 @@ pub fn original(function: Function) -> *mut c_void {
     found(function)
 }
 
-/// Finds a function in any object after ours, libc's neighbours behind it included, also if they were
-/// loaded since. Before 2.34 glibc has threads in libpthread and dlopen in libdl, and a program that
-/// names libc first, or opens a library that needs them, has them behind libc.
+/// Finds a function in any object after ours, including objects behind libc and objects loaded since. Before
+/// 2.34 glibc has threads in libpthread and dlopen in libdl; in a program that names libc first, or opens a
+/// library that needs these two, they lie behind libc.
 ///
 /// Not for the hook: waits for a lock of the loader. For functions that the program calls, or a thread
 /// of ours that may wait.
@@ -181,20 +183,22 @@ pub fn behind_libc(function: Function) -> *mut c_void {
 /// Calls a function that was found, with up to five words. `None`: there is none.
 ///
 /// # Safety
-/// The program's own call of the function, which returns a number.
+/// The function takes `arguments`, as the program passed them in its own call, and returns a number.
 pub unsafe fn call<const N: usize>(found: *mut c_void, arguments: [usize; N]) -> Option<isize> {
     type AnyFn = unsafe extern "C" fn(usize, usize, usize, usize, usize) -> isize;
     const { assert!(N <= 5) };
     let [first, second, third, fourth, fifth] =
         [0, 1, 2, 3, 4].map(|i| arguments.get(i).copied().unwrap_or(0));
-    // SAFETY: null is `None`; no argument is wider than a word.
+    // SAFETY: null becomes `None`; any other address is that of a function whose arguments are words, by the
+    // caller's promise.
     let function = unsafe { core::mem::transmute::<*mut c_void, Option<AnyFn>>(found) }?;
-    // SAFETY: a function of these arguments, of which it ignores the last ones: the program's own call.
+    // SAFETY: the caller passes the arguments of the program's own call; the function ignores the words
+    // behind its last argument.
     Some(unsafe { function(first, second, third, fourth, fifth) })
 }
 
-/// Functions of the C library that we rarely call, with their types. A symbol that the loader
-/// resolves would cost every program more than one on the walk.
+/// Functions of the C library that we rarely call, with their types. If the loader resolved such a symbol,
+/// that would cost every program more than finding it here.
 macro_rules! rare {
     ($(fn $name:ident($($argument:ty),*) -> $answer:ty;)*) => { $(
         /// # Safety
@@ -205,7 +209,8 @@ macro_rules! rare {
             if found.is_null() {
                 found = $crate::os::lookup::behind_libc(function);
             }
-            // SAFETY: null, which is `None`, or a function of this kind.
+            // SAFETY: `found` is null, which is `None`, or the C library's function of this name, which has
+            // this type.
             unsafe { core::mem::transmute(found) }
         }
     )* };
@@ -226,7 +231,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Walks over the objects for functions from number `first` on that were not found yet.
+    /// Walks over the objects and looks for those functions from number `first` on that were not found yet.
     fn over(&mut self, first: usize) {
         self.names = &NAMES.names[first..][..self.found.len()];
         // SAFETY: the callback gets `self` and uses it before this returns.
@@ -240,19 +245,20 @@ unsafe extern "C" fn look_into(
     _size: usize,
     walk: *mut c_void,
 ) -> i32 {
-    // SAFETY: the loader's description of an object, and our own `Walk`.
+    // SAFETY: the loader passes its description of an object, and the `Walk` that `over` gave it, which
+    // nothing else uses meanwhile.
     let (object, walk) = unsafe { (&*object, &mut *walk.cast::<Walk<'_>>()) };
     // SAFETY: the loader gives the address and the number of the object's program headers, which stay mapped.
     let segments = unsafe { from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) };
     let whole = extent(object.dlpi_addr as usize, segments);
-    // A library that was opened by dlopen comes after libc, which then is all that is left.
+    // If our library was opened by dlopen, it comes after libc; then libc is the only object to search.
     let is_libc = whole.contains(&address_in_libc());
     if !walk.behind_us && !is_libc {
         walk.behind_us = whole.contains(&(look_into as *const () as usize));
         return 0;
     }
     let dynamic = segments.iter().find(|segment| segment.p_type == libc::PT_DYNAMIC);
-    // SAFETY: a loaded object, and where its dynamic section is.
+    // SAFETY: the object is loaded at this address, and `dynamic` is its PT_DYNAMIC.
     let table =
         dynamic.and_then(|dynamic| unsafe { SymbolTable::of(object.dlpi_addr as usize, dynamic) });
     if is_libc && !walk.past_libc {
@@ -262,7 +268,7 @@ unsafe extern "C" fn look_into(
         return 1; // no object behind libc defines its functions
     }
     walk.behind_us = true;
-    // SAFETY: the loader's name of an object.
+    // SAFETY: the loader's name of an object is a terminated string.
     if unsafe { is_libpthread(object.dlpi_name) } {
         walk.libpthread = Some(whole);
     }
@@ -270,7 +276,7 @@ unsafe extern "C" fn look_into(
         for (&(at, hash), found) in walk.names.iter().zip(walk.found) {
             if found.load(Ordering::Relaxed).is_null() {
                 let name = &NAMES.text.as_bytes()[at as usize..];
-                // SAFETY: the table of a loaded object.
+                // SAFETY: the table is that of an object that is loaded and relocated.
                 let address = unsafe { table.look_up(name, hash) };
                 if !address.is_null() {
                     found.store(address, Ordering::Relaxed);
@@ -282,11 +288,12 @@ unsafe extern "C" fn look_into(
     0
 }
 
-/// Returns the address of glibc's __register_atfork; `None`: another C library, for which a symbol that
-/// is not weak would be missing.
+/// Returns the address of glibc's __register_atfork; `None`: another C library. The symbol is weak, because
+/// such a library does not define it and would not load us.
 pub fn register_atfork() -> Option<usize> {
     let address: usize;
-    // SAFETY: reads what the loader has put there: an address, or null, for the symbol is weak.
+    // SAFETY: reads the symbol's entry in the global offset table: an address, or null, because the symbol is
+    // weak.
     unsafe {
         asm!(".weak __register_atfork",
             "mov {}, qword ptr [rip + __register_atfork@GOTPCREL]",
@@ -295,8 +302,9 @@ pub fn register_atfork() -> Option<usize> {
     (address != 0).then_some(address)
 }
 
-/// The address of a function lies in the program itself where that is not position independent and
-/// takes the address too. With __errno_location some do, with __register_atfork none.
+/// Returns an address inside libc. A program that is not position independent and takes the address of a
+/// function moves that address into itself. Some programs take that of __errno_location, none that of
+/// __register_atfork.
 fn address_in_libc() -> usize {
     register_atfork().unwrap_or(libc::__errno_location as *const () as usize)
 }
@@ -314,7 +322,7 @@ fn extent(base: usize, segments: &[libc::Elf64_Phdr]) -> Range<usize> {
 /// Compares byte by byte, because comparing strings calls memcmp, that is, us.
 ///
 /// # Safety
-/// A terminated string; `name` ends with its first zero.
+/// `found` is a terminated string; `name` ends with its first zero.
 unsafe fn is_called(found: *const c_char, name: &[u8]) -> bool {
     let end = name.iter().enumerate().find(|&(i, &byte)| {
         // SAFETY: `found` is terminated; nothing behind the first difference, or its end, is read.
@@ -325,10 +333,10 @@ unsafe fn is_called(found: *const c_char, name: &[u8]) -> bool {
 }
 
 /// # Safety
-/// A terminated string, the path of an object.
+/// `path` is a terminated string, the path of an object.
 unsafe fn is_libpthread(path: *const c_char) -> bool {
     let (mut name, mut at) = (path, path);
-    // SAFETY: up to the end of the string.
+    // SAFETY: `path` is terminated, and nothing behind its end is read.
     unsafe {
         while at.read() != 0 {
             at = at.add(1);
@@ -344,7 +352,7 @@ unsafe fn is_libpthread(path: *const c_char) -> bool {
 #[derive(Clone)]
 struct SymbolTable {
     base: usize,
-    /// DT_GNU_HASH, and DT_HASH, which is read where there is no other; null: there is none.
+    /// DT_GNU_HASH, and DT_HASH, which is read where the first is missing; null: missing.
     hash: *const u32,
     old_hash: *const u32,
     symbols: *const libc::Elf64_Sym,
@@ -354,16 +362,18 @@ struct SymbolTable {
     definitions: *const u8,
 }
 
-// SAFETY: only ever read, and where it lies it stays.
+// SAFETY: the pointers are only read through, and the one table that is kept is libc's, which is never
+// unloaded.
 unsafe impl Send for SymbolTable {}
-// SAFETY: only ever read, and where it lies it stays.
+// SAFETY: the pointers are only read through, and the one table that is kept is libc's, which is never
+// unloaded.
 unsafe impl Sync for SymbolTable {}
 
 impl SymbolTable {
-    /// `None`: it has no table.
+    /// Finds the tables of an object. `None`: it has no table of symbols.
     ///
     /// # Safety
-    /// A loaded object, and its PT_DYNAMIC.
+    /// `base` is the address of a loaded object, and `dynamic` its PT_DYNAMIC.
     unsafe fn of(base: usize, dynamic: &libc::Elf64_Phdr) -> Option<Self> {
         const NULL: u64 = 0;
         const HASH: u64 = 4;
@@ -376,7 +386,7 @@ impl SymbolTable {
         let (mut versions, mut definitions) = (0, 0);
         let mut entry = (base + dynamic.p_vaddr as usize) as *const [u64; 2];
         loop {
-            // SAFETY: entries up to the one that ends them.
+            // SAFETY: `entry` is not behind the entry `NULL`, which ends the section.
             let [tag, value] = unsafe { entry.read() };
             match tag {
                 NULL => break,
@@ -388,10 +398,10 @@ impl SymbolTable {
                 VERDEF => definitions = value as usize,
                 _ => {}
             }
-            // SAFETY: not behind the entry that ends them, which was not this one.
+            // SAFETY: this entry is not `NULL`, so another one follows.
             entry = unsafe { entry.add(1) };
         }
-        // The loader makes addresses of them where it can write.
+        // The loader replaces these offsets by addresses where the section is writable.
         let address = |value: usize| if value != 0 && value < base { base + value } else { value };
         (hash | old_hash != 0 && symbols != 0 && names != 0).then(|| Self {
             base,
@@ -442,7 +452,7 @@ impl SymbolTable {
         }
     }
 
-    /// Libraries of old linkers, or of --hash-style=sysv.
+    /// Looks a symbol up in DT_HASH, for libraries of old linkers or linked with --hash-style=sysv.
     #[cold]
     unsafe fn look_up_by_old_hash(&self, name: &[u8]) -> *mut c_void {
         let hash = name.iter().take_while(|&&byte| byte != 0).fold(0u32, |hash, &byte| {
@@ -466,10 +476,10 @@ impl SymbolTable {
         }
     }
 
-    /// Whether the symbol of this number is the definition of a name.
+    /// Returns whether the symbol of this number is the definition of `name`.
     unsafe fn defines(&self, index: u32, name: &[u8]) -> bool {
         const HIDDEN: u16 = 0x8000;
-        // SAFETY: a symbol of this object.
+        // SAFETY: `index` comes from the object's hash table, so it is the number of one of its symbols.
         unsafe {
             let symbol = self.symbols.add(index as usize);
             let is_default = || {
@@ -482,15 +492,15 @@ impl SymbolTable {
         }
     }
 
-    /// Whether the loader would bind a call of libc's function to it: not if it has a version of another
-    /// name, as functions have that a library calls by such a name for itself.
+    /// Returns whether the loader would bind a call of libc's function to this symbol: not if the symbol has
+    /// a version whose name does not begin with GLIBC_, as a library gives to functions that it calls itself.
     unsafe fn is_for_callers_of_libc(&self, index: u32) -> bool {
         const OF_NONE: u16 = 1; // the number of symbols without a version
         if self.definitions.is_null() || self.versions.is_null() {
             return true;
         }
-        // SAFETY: the layout of DT_VERDEF: in each entry its number, and how far from it lie its names
-        // and the next entry; a name begins with its place in the table of names.
+        // SAFETY: the layout of DT_VERDEF: each entry holds its number, and the distances from it to its
+        // names and to the next entry; a name begins with its offset in the table of names.
         unsafe {
             let (number, mut entry) = (self.versions.add(index as usize).read(), self.definitions);
             if number <= OF_NONE {
@@ -518,7 +528,8 @@ impl SymbolTable {
         const OBJECT: u8 = 1;
         const FUNCTION: u8 = 2;
         const IFUNC: u8 = 10;
-        // SAFETY: a symbol of this object, which is relocated.
+        // SAFETY: `index` is the number of a symbol of this object, which is relocated, so that a resolver
+        // (IFUNC) can run.
         unsafe {
             let symbol = self.symbols.add(index as usize);
             let value = self.base + (*symbol).st_value as usize;
@@ -547,7 +558,7 @@ mod tests {
             // SAFETY: the number of a function.
             let found = found(unsafe { core::mem::transmute::<u8, Function>(number as u8) });
             if name == c"_dl_find_object" {
-                // The loader's, which may come behind libc.
+                // The loader defines it, and may come behind libc.
                 assert_eq!(resolve_anywhere(Function::_dl_find_object), expected);
                 continue;
             }

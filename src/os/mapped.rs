@@ -22,7 +22,7 @@ pub const fn zeroed<T: Zeroed>() -> T {
     unsafe { core::mem::zeroed() }
 }
 
-/// A value of zeros in a mapping of its own, which stays for good.
+/// A value that begins as zeros in a mapping of its own, which is never unmapped.
 #[derive(FromZeros)]
 pub struct Mapped<T>(AtomicPtr<T>);
 
@@ -31,10 +31,11 @@ impl<T: Zeroed> Mapped<T> {
         Self(AtomicPtr::new(null_mut()))
     }
 
-    /// Returns the value. `None`: it was not needed yet.
+    /// Returns the value. `None`: it is not mapped yet.
     #[inline]
     pub fn get(&self) -> Option<&'static T> {
-        // SAFETY: null, or what `map` has put there, which is never unmapped.
+        // SAFETY: the pointer is null, or a mapping of a whole `T` that `map` has made and that is never
+        // unmapped.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
@@ -50,7 +51,7 @@ impl<T: Zeroed> Mapped<T> {
         let fresh: *mut T = sys::map(size_of::<T>())?.cast();
         let made = self.0.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire);
         if made.is_err() {
-            // SAFETY: made above, and seen by no other thread.
+            // SAFETY: `fresh` was mapped above, and no other thread has seen it.
             unsafe { sys::unmap(fresh.cast(), size_of::<T>()) };
         }
         self.get()

@@ -20,20 +20,22 @@ pub const LIST: &CStr = c"/proc/self/maps";
 /// Set if the kernel shows a mapping only in a list of all.
 static SHOWS_LIST: AtomicBool = AtomicBool::new(false);
 
-/// The list of our mappings, and which file that is, in a program of several threads. A number that each
-/// copy takes and gives back may be one that another thread has just closed and counts on; and when that
-/// closes all numbers and opens a file, giving ours back would close it. So this one stays open.
+/// Descriptor of the list of mappings, and identity of that file, for a program of several threads. If each
+/// copy opened and closed a descriptor, it could take a number that another thread has just closed and
+/// expects to get again; and if another thread closed all descriptors and opened a file, our close could
+/// close that file. So this descriptor stays open.
 static KEPT: Kept = Kept {
     fd: AtomicI32::new(0),
     file: [const { AtomicU64::new(0) }; 2],
     opening: TryLock::new(()),
 };
 
-/// Set where the limit of descriptors is lower: it is not opened with every copy.
+/// Value of `Kept::fd` where the limit of descriptors is below `sys::LEAST_KEPT`, so that not every copy
+/// tries to open the list.
 const NEVER: i32 = -1;
 
 struct Kept {
-    /// 0: not open. `NEVER`: no number is free so far up.
+    /// 0: not open. `NEVER`: no number is free from `sys::LEAST_KEPT` up.
     fd: AtomicI32,
     /// Device and inode.
     file: [AtomicU64; 2],
@@ -48,7 +50,8 @@ impl Kept {
         (sys::file_of(fd) == Some((device, inode))).then_some(fd)
     }
 
-    /// `None`: it cannot be opened, or another thread is just at it.
+    /// Returns the descriptor, opened if need be. `None`: it cannot be opened, or another thread is opening
+    /// it.
     fn get(&self, held: &SignalsHeld) -> Option<i32> {
         if self.fd.load(Relaxed) == NEVER || !process::is_ours() {
             return None;
@@ -70,7 +73,7 @@ impl Kept {
     }
 }
 
-/// Closes the list in the child of a fork, where it is the parent's.
+/// Closes the list in the child of a fork, where the descriptor shows the mappings of the parent.
 pub fn forget_after_fork() {
     KEPT.opening.forget_after_fork();
     if KEPT.fd.load(Relaxed) != 0 {
@@ -79,12 +82,13 @@ pub fn forget_after_fork() {
     }
 }
 
-/// Returns whether it takes a list of all mappings to show one, as far as that is known: 0.1 ms.
+/// Returns whether the kernel has to list all mappings to show one, which takes 0.1 ms; false while that is
+/// not known.
 pub fn takes_list() -> bool {
     SHOWS_LIST.load(Relaxed)
 }
 
-/// A private anonymous mapping, and those of that kind that begin and end where it ends and begins.
+/// A private anonymous mapping, and the mappings of that kind that adjoin it below and above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Around {
     pub below: Option<Range>,
@@ -107,7 +111,7 @@ impl Around {
     fn in_file(fd: i32, address: usize) -> Option<Self> {
         if !takes_list() {
             match query(fd, address) {
-                // Not known to this kernel, or refused by a seccomp filter.
+                // This kernel does not have the query, or a seccomp filter refuses it.
                 Err(libc::ENOTTY | libc::ENOSYS | libc::EPERM) => SHOWS_LIST.store(true, Relaxed),
                 found => {
                     let (this, is_plain) = found.ok()??;
@@ -142,10 +146,10 @@ fn query(fd: i32, address: usize) -> Result<Option<(Range, bool)>, i32> {
         inode: u64,
         rest: [u64; 4],
     }
-    // SAFETY: numbers.
+    // SAFETY: every field of `Query` is a number, for which zero is valid.
     let mut asked = unsafe { Query { size: 104, address: address as u64, ..zeroed() } };
     const _: () = assert!(size_of::<Query>() == 104);
-    // SAFETY: the kernel fills `asked`.
+    // SAFETY: the kernel reads and fills `asked`, whose first field is its size.
     match unsafe { syscall!(SYS_ioctl, fd, PROCMAP_QUERY, &raw mut asked) } {
         0 => {
             let suits = asked.inode == 0 && asked.flags & SHARED == 0;
@@ -159,15 +163,15 @@ fn query(fd: i32, address: usize) -> Result<Option<(Range, bool)>, i32> {
 
 /// Searches the list in small parts: callers may have a stack of 8 KiB.
 fn in_list(fd: i32, address: usize) -> Option<Around> {
-    // Long enough for what comes before the path.
+    // Long enough for the fields before the path.
     let (mut line, mut filled, mut at) = ([0; 96], 0, 0);
     let mut room = MaybeUninit::<[u8; 512]>::uninit();
     let (to, size) = (room.as_mut_ptr(), size_of_val(&room));
     let (mut last, mut found): (Option<Range>, Option<Around>) = (None, None);
-    // SAFETY: the kernel writes inside `room`, and what it has filled is looked at.
+    // SAFETY: the kernel writes at most `size` bytes, the size of `room`.
     while let got @ 1.. = unsafe { syscall!(SYS_pread64, fd, to, size, at) } {
         at += got;
-        // SAFETY: the kernel has filled this much of `room`.
+        // SAFETY: the kernel has filled the first `got` bytes of `room`.
         let text = unsafe { core::slice::from_raw_parts(room.as_ptr().cast(), got as usize) };
         for &byte in text {
             if byte != b'\n' {

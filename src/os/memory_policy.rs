@@ -1,20 +1,20 @@
 //! The memory policy of a caller (numactl, set_mempolicy), for workers that touch its pages first.
 //!
-//! A new page comes from the node that the policy of its mapping names (mbind), which holds for all
-//! threads, or else from the one that the policy of the thread names which touches the page first;
-//! by default that is the node which this thread runs on. So a worker takes on the policy of the
-//! caller before it copies for it, and where that is the default, prefers the caller's node.
+//! A new page comes from the node that the policy of its mapping names (mbind), for all threads. Without such
+//! a policy, it comes from the node that the policy of the thread names that touches the page first; by
+//! default that is the node on which this thread runs. So a worker adopts the policy of the caller before it
+//! copies for it, and prefers the caller's node where that policy is the default.
 //!
-//! Where the policy is kept, pieces still go to any worker, whichever node their pages are on: not built,
+//! Pieces still go to any worker, whichever node their pages are on. Choosing workers by node is not built,
 //! because no machine with two nodes was there to measure it on. The smallest design: with several nodes
 //! the caller asks move_pages(2) once per chunk for the node of each piece's first destination page, which
 //! faults nothing in, and posts one mask of pieces per node beside the ticket. A worker, whose node its
 //! rseq area shows (node_id, Linux 6.3), claims among the unclaimed pieces of that mask first, then among
 //! all, with the same compare-and-swap. One node: no call, and no mask is read.
 //!
-//! Policies are kept in a table and known by their place in it, because a copy in the queue has few
-//! bits to spare. On a machine with one node nothing is asked, and neither is it under a seccomp
-//! filter, which may kill for it.
+//! Policies are kept in a table and identified by their index, because a copy in the queue has few bits to
+//! spare. The kernel is not asked on a machine with one node, nor under a seccomp filter, which may kill for
+//! these calls.
 
 use super::mapped::zeroed;
 use super::sys::{NoFilter, syscall};
@@ -36,7 +36,7 @@ const LOCAL: u32 = 4;
 /// Flags of set_mempolicy, above the mode.
 const FLAGS: u32 = !0 << 13;
 const ONLY_ALLOWED_NODES: usize = 1 << 2; // MPOL_F_MEMS_ALLOWED
-/// Most nodes of a kernel, and most that we can name.
+/// Most nodes of a kernel, and most that an entry of the table can name.
 const MOST_NODES: usize = 1024;
 const NAMED_NODES: usize = 64;
 
@@ -56,7 +56,7 @@ impl PolicySlot {
     const FREE: u32 = 0;
     const TAKEN: u32 = u32::MAX;
 
-    /// Returns whether it holds this policy, which it may take on now.
+    /// Returns whether the entry holds this policy; a free entry is set to it.
     fn holds(&self, (mode, nodes): (u32, u64)) -> bool {
         let (set, other) = (Ordering::Acquire, Ordering::Acquire);
         match self.state.compare_exchange(Self::FREE, Self::TAKEN, set, other) {
@@ -93,7 +93,7 @@ pub fn of_caller() -> PolicyId {
     found.map_or(UNKNOWN, |at| at as PolicyId + 1)
 }
 
-/// Adopts a policy, in a worker that has the one in `own`.
+/// Adopts a policy in a worker, whose current policy is `own`.
 pub fn take_on(policy: PolicyId, own: &AtomicU32) {
     if policy == ANY || policy == own.load(Ordering::Relaxed) || NoFilter::look().is_none() {
         return;
@@ -101,7 +101,7 @@ pub fn take_on(policy: PolicyId, own: &AtomicU32) {
     let Some(entry) = TABLE.get(policy as usize - 1) else { return };
     let mode = entry.state.load(Ordering::Acquire).wrapping_sub(1) as usize;
     let nodes = entry.nodes.load(Ordering::Relaxed);
-    // SAFETY: reads one word. A refusal leaves the policy as it was.
+    // SAFETY: the kernel reads one word, `nodes`. A refused call leaves the policy as it was.
     unsafe { syscall!(SYS_set_mempolicy, mode, &raw const nodes, NAMED_NODES + 1) };
     own.store(policy, Ordering::Relaxed);
 }
@@ -112,7 +112,8 @@ fn ask(flags: usize, _: NoFilter) -> Option<(u32, u64)> {
     // Not cleared, which would be a call of memset: the kernel fills all of it.
     let mut nodes = MaybeUninit::<[u64; MOST_NODES / 64]>::uninit();
     let place = nodes.as_mut_ptr();
-    // SAFETY: the kernel writes the mode, and as many bits as we say.
+    // SAFETY: the kernel writes `mode`, and the `MOST_NODES` bits of `nodes`, which are read only after
+    // success.
     let nodes = unsafe {
         if syscall!(SYS_get_mempolicy, &raw mut mode, place, MOST_NODES, 0, flags) != 0 {
             return None;
@@ -125,7 +126,7 @@ fn ask(flags: usize, _: NoFilter) -> Option<(u32, u64)> {
 /// Returns the default policy of this thread, expressed as a preferred node.
 fn prefer_this_node(_: NoFilter) -> Option<(u32, u64)> {
     let mut node = 0u32;
-    // SAFETY: writes one number.
+    // SAFETY: the kernel writes one number, `node`.
     let answer = unsafe { syscall!(SYS_getcpu, 0, &raw mut node) };
     (answer == 0 && (node as usize) < NAMED_NODES).then_some((PREFERRED, 1 << node))
 }

@@ -8,17 +8,17 @@ use super::sys::{self, NoFilter, NoNewFilter};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
-/// The process all of this belongs to: a vfork child shares our memory and must not make
-/// workers, for they would die with it, perhaps in the middle of a piece.
+/// Process that owns our memory. A child of vfork shares that memory and must not make workers, which would
+/// die with it, perhaps in the middle of a piece.
 #[unsafe(link_section = ".data")] // a page that start-up touches anyhow, as for the next ones
 static PID: AtomicI32 = AtomicI32::new(0);
-/// State of this process only; null until there is some.
+/// State of this process only; null until it is made.
 #[unsafe(link_section = ".data")]
 static OWN: AtomicPtr<Own> = AtomicPtr::new(core::ptr::null_mut());
 /// Set when `Own::mark` was set: a page made for cookies only does not show ownership.
 #[unsafe(link_section = ".data")]
 static MARKED: AtomicBool = AtomicBool::new(false);
-/// Replacement where the kernel cannot wipe a page.
+/// Takes the place of the page where the kernel cannot wipe one.
 static PLAIN: Own =
     Own { mark: AtomicU32::new(0), cookies: AtomicU32::new(0), poll: AtomicI32::new(0) };
 /// Set if this process is the child of a fork and has not called exec.
@@ -38,7 +38,7 @@ pub struct Own {
 
 impl Own {
     pub fn get() -> Option<&'static Self> {
-        // SAFETY: null, or what `make` has put there, which stays.
+        // SAFETY: the pointer is null, or one that `make` has stored, to a value that is never freed.
         unsafe { OWN.load(Ordering::Acquire).as_ref() }
     }
 
@@ -100,7 +100,7 @@ pub fn threads() -> Option<i64> {
 pub fn status_of_main() -> usize {
     let mut room = MaybeUninit::<[u8; 1024]>::uninit();
     // Not by memset, that is, by us.
-    // SAFETY: bytes of our own, all of which are written before one is read.
+    // SAFETY: the loop writes all 1024 bytes of `room` before any is read.
     let room = unsafe {
         (0..1024).for_each(|at| room.as_mut_ptr().cast::<u8>().add(at).write_volatile(0));
         room.assume_init_mut()
@@ -111,7 +111,7 @@ pub fn status_of_main() -> usize {
     code.map_or(0, |code| code as usize >> 8 & 0xff)
 }
 
-/// Returns whether this is the process whose memory it is: no child of vfork, nor of a fork that
+/// Returns whether this process owns our memory: it is neither a child of vfork nor the child of a fork that
 /// ran no handler.
 pub fn is_ours() -> bool {
     mark() != Some(false) && sys::getpid() == PID.load(Ordering::Relaxed)
@@ -133,7 +133,7 @@ pub fn shares_our_memory() -> bool {
     mark().unwrap_or_else(is_ours)
 }
 
-/// Prefetches what `shares_our_memory` will look at.
+/// Prefetches the mark that `shares_our_memory` will read.
 pub fn prefetch() {
     fetch_to_change(OWN.load(Ordering::Relaxed) as usize);
 }

@@ -1,8 +1,8 @@
 //! Finds out whether the calling thread has real-time scheduling (FIFO, RR or DEADLINE).
 //!
-//! Such a thread must not wait for what ordinary threads are doing: for a worker, or for a lock in
-//! the kernel that one of them may hold. So this is checked before anything that can wait. Two
-//! system calls are too much for every large copy of all other threads, so an answer is cached for
+//! Such a thread must not wait for ordinary threads: neither for a worker, nor for a lock in the kernel that
+//! one of them may hold. So this is checked before every step that can wait. Two system calls are too much
+//! for every large copy of all other threads, so an answer is cached for
 //! some milliseconds. Under a seccomp filter it is read from a file, which takes longer than some
 //! copies, and is cached for seconds.
 
@@ -18,24 +18,27 @@ static ANSWERS_OF_FILES: Answers<{ 1 << 32 }> = Answers::new();
 pub fn is_real_time() -> bool {
     let now = sys::ticks();
     if sys::started_filtered() {
-        // Not by a register: another thread may get its value, and this is cached for seconds.
+        // The key is not `thread_register`: another thread may get its value, and this answer is cached for
+        // seconds.
         return ANSWERS_OF_FILES.recent_or(sys::gettid() as u64, now, by_file);
     }
-    // A thread that has got the register of another counts as that while an answer is cached.
+    // A thread whose register has the value of an earlier thread gets that thread's answer while it is
+    // cached.
     let thread = sys::thread_register().unwrap_or_else(|| sys::gettid() as u64);
-    // A filter that came since start-up may kill for this call.
+    // A filter that was installed since start-up may kill for this call.
     ANSWERS.recent_or(thread, now, || Some(NoFilter::look().is_some_and(by_call)))
 }
 
 fn by_call(_: NoFilter) -> bool {
-    // SAFETY: no memory.
+    // SAFETY: the call accesses no memory of ours.
     let policy = unsafe { syscall!(SYS_sched_getscheduler, 0) };
     policy >= 0 && is_real_time_policy(policy as i32 & !libc::SCHED_RESET_ON_FORK)
 }
 
-/// Reads a file, with calls that the filter of the start allows; `None`: another thread does.
+/// Reads the class from a file, by calls that a filter in force since the start allows. `None`: another
+/// thread uses the buffers.
 fn by_file() -> Option<bool> {
-    // Under another filter, or without /proc, it is taken to be ordinary.
+    // Under a newer filter, or without /proc, the thread is assumed to be ordinary.
     let Some(allowed) = NoNewFilter::look() else { return Some(false) };
     let class = Class::in_file(c"/proc/thread-self/stat", allowed)?;
     Some(class.is_some_and(|class| is_real_time_policy(class.policy)))
@@ -100,7 +103,7 @@ mod tests {
 
     #[test]
     fn ordinary_thread_is_recognised_by_file_and_by_system_call() {
-        // Another test may just be reading.
+        // `None` while another test uses the buffers.
         let by_file = std::iter::repeat_with(by_file).find_map(|answer| answer);
         let by_call = NoFilter::look().map(by_call);
         assert_eq!(by_file, by_call);

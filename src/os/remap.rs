@@ -1,9 +1,9 @@
-//! The program's mremap, of memory of which our marks (`huge_pages`) have made several mappings.
+//! The program's mremap of memory that our marks (`huge_pages`) have split into several mappings.
 //!
-//! The kernel makes one mapping longer and answers EFAULT for several. Two neighbours that differ in
-//! their mark become one when they get the same mark, unless each was touched before that. This
-//! happens to memory that is mapped beside what has the mark, and to memory that another thread maps
-//! just while the mark is made. Then the steps of the kernel are made here:
+//! The kernel extends one mapping, but returns EFAULT for several. Two neighbours with different marks merge
+//! when they get equal marks, unless both were touched before that. Such neighbours arise when memory is
+//! mapped beside marked memory, or by another thread while the mark is made. If they do not merge, the steps
+//! of the kernel are made here:
 //!
 //! ```text
 //! in place   new memory is mapped behind it, if there is room
@@ -26,7 +26,7 @@ const MOST_MAPPINGS: u32 = 32 << 10;
 /// Most parts: each copy that meets a neighbour makes one.
 const MOST_PARTS: usize = 64;
 
-/// Arguments of the program, lengths as it has given them.
+/// Arguments of the program's call; the lengths are not rounded up to pages.
 #[derive(Clone, Copy, Debug)]
 pub struct RemapCall {
     pub start: usize,
@@ -35,10 +35,10 @@ pub struct RemapCall {
     pub flags: usize,
 }
 
-/// Makes the program's call by `pass_on`, which answers like mremap. If it is refused because of our
-/// marks, it is made again with one mark for all, and then by parts.
+/// Makes the program's call by `pass_on`, which returns like mremap. If the kernel refuses because of our
+/// marks, gives the whole range one mark and repeats the call; if that is refused too, works by parts.
 pub fn remap(call: &RemapCall, pass_on: impl Fn() -> isize) -> isize {
-    // SAFETY: the address of this thread's errno.
+    // SAFETY: the C library returns the address of this thread's errno, which no other thread accesses.
     let errno = unsafe { &mut *libc::__errno_location() };
     let (before, mut answer, end) = (*errno, pass_on(), call.start.saturating_add(call.len));
     let is_refused = |answer: isize, errno: i32| answer == -1 && errno == libc::EFAULT;
@@ -70,7 +70,7 @@ fn by_parts(call: &RemapCall) -> Result<usize, i32> {
         return Err(libc::EFAULT);
     }
     let (start, end) = (call.start, call.start.checked_add(len).ok_or(libc::EFAULT)?);
-    // A handler that jumped out would leave one half here and one there.
+    // A handler that jumped out would leave the memory half moved.
     let held = SignalsHeld::all().ok_or(libc::EFAULT)?;
     let count =
         NoNewFilter::look().and_then(|allowed| brief_file::count_lines(mappings::LIST, allowed));
@@ -91,7 +91,8 @@ fn by_parts(call: &RemapCall) -> Result<usize, i32> {
     let mut at = start;
     while at < end {
         let part_end = Around::look(at, &held).map_or(end, |around| around.this.1.min(end));
-        // SAFETY: parts of the program's memory that it has asked to move, and of the room for it.
+        // SAFETY: the part is memory that the program has asked to move, and its place in `to` was just
+        // mapped for it.
         unsafe { move_part(at, part_end - at, to + (at - start)) };
         at = part_end;
     }
@@ -116,7 +117,8 @@ fn are_alike(start: usize, end: usize, held: &SignalsHeld) -> bool {
 fn map(at: usize, len: usize, flags: i32) -> SysResult {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a fresh mapping; with `MAP_FIXED`, over what `move_part` has there.
+    // SAFETY: a fresh mapping touches no other; with `MAP_FIXED` it replaces unused memory that `move_part`
+    // passes.
     unsafe { syscall!(SYS_mmap, at, len, protection, flags, usize::MAX) }
 }
 
@@ -126,7 +128,7 @@ fn map(at: usize, len: usize, flags: i32) -> SysResult {
 /// `to` is unused memory of ours, and the program gives `from` up.
 unsafe fn move_part(from: usize, len: usize, to: usize) {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // SAFETY: the caller's ranges, which do not overlap.
+    // SAFETY: the program gives `from` up, and `to` is unused memory of ours, so the two do not overlap.
     unsafe {
         if syscall!(SYS_mremap, from, len, len, flags, to) == to as isize {
             return;

@@ -1,4 +1,4 @@
-//! Holding signals while a copy is in flight, and letting those of bad pages through.
+//! Holds signals while a copy is in flight, except those that bad pages raise.
 
 use super::deferred;
 use super::holders::{self, Holder};
@@ -12,9 +12,9 @@ const EVERY_SIGNAL: u64 = !0;
 /// Signals that a bad page raises.
 const FAULTS: u64 = signal_set(libc::SIGSEGV) | signal_set(libc::SIGBUS);
 
-/// Signals that the program has a handler for; all of them before the first look. These are held,
-/// because a handler could jump out of a copy that workers still carry on; a default action cannot,
-/// and a process that hangs on a page dies of it.
+/// Signals that the program has a handler for; all signals before the first look. They are held, because a
+/// handler could jump out of a copy on which workers still run. A default action cannot, and it has to be
+/// able to end a process that hangs on a page.
 static HANDLED: AtomicU64 = AtomicU64::new(!0);
 static LOOKED: AtomicBool = AtomicBool::new(false);
 
@@ -50,7 +50,7 @@ pub fn look_at_handlers() {
     LOOKED.store(true, Ordering::Relaxed);
 }
 
-/// Returns the signals that are held while others work on a copy.
+/// Returns the signals that are held while workers share a copy.
 pub fn handled() -> u64 {
     if !LOOKED.load(Ordering::Relaxed) {
         look_at_handlers();
@@ -61,29 +61,29 @@ pub fn handled() -> u64 {
 /// Guard that holds some signals of this thread.
 pub struct SignalsHeld {
     before: u64,
-    /// Set if SIGSEGV and SIGBUS still come.
+    /// Set if SIGSEGV and SIGBUS are not held and may have been deferred.
     but_faults: bool,
     holder: Option<&'static Holder>,
     since: u64,
 }
 
-/// Ticks (some milliseconds) after which a shared copy ends early if a signal waits.
+/// Ticks (some milliseconds) after which a shared copy ends early if a signal is pending.
 const HOLD_TICKS: u64 = 10_000_000;
 
 impl SignalsHeld {
-    /// Holds all of them, for moments in which no handler may run.
+    /// Holds all signals, for moments in which no handler may run.
     pub fn all() -> Option<Self> {
         Self::these(EVERY_SIGNAL, false)
     }
 
-    /// Holds those with a handler during system calls that workers share.
+    /// Holds signals with a handler, and SIGSEGV and SIGBUS, during system calls that workers share.
     pub fn handled() -> Option<Self> {
         Self::these(handled() | FAULTS, false)
     }
 
-    /// Holds those with a handler while a copy is shared. Our own handler must get bad pages, as
-    /// far as the program itself would. A thread that hangs on a page is interrupted when a signal
-    /// waits for it, see `holders`.
+    /// Holds signals with a handler while a copy is shared, but not SIGSEGV and SIGBUS: our own handler must
+    /// receive those of bad pages, unless the program blocks them. A thread that hangs on a page is
+    /// interrupted when a signal is pending for it, see `holders`.
     pub fn while_copying() -> Option<Self> {
         let signals = handled() & !FAULTS;
         let mut held = Self::these(signals, true)?;
@@ -106,13 +106,13 @@ impl SignalsHeld {
         self.holder.is_some()
     }
 
-    /// Notes that this thread does not hang. Returns whether a signal has waited so long that the
-    /// copy is to end.
+    /// Notes that this thread does not hang. Returns whether the copy is to end because a signal has been
+    /// held for too long.
     pub fn must_end(&self) -> bool {
         let Some(holder) = self.holder else { return false };
         holder.progress();
         let is_long = sys::ticks().wrapping_sub(self.since) > HOLD_TICKS;
-        // Under a filter pending signals cannot be read.
+        // Under a filter pending signals cannot be read, so one is assumed.
         let waits = || NoFilter::look().is_none_or(|allowed| pending(allowed) & !self.before != 0);
         holder.is_interrupted() || is_long && waits()
     }
@@ -121,7 +121,7 @@ impl SignalsHeld {
         signal_mask(libc::SIG_SETMASK, &self.before, core::ptr::null_mut());
     }
 
-    /// Sends deferred signals, to come together with held ones.
+    /// Sends deferred signals again, blocked, so that they arrive together with held ones.
     #[cold]
     fn send_deferred() {
         signal_mask(libc::SIG_BLOCK, &FAULTS, core::ptr::null_mut());
@@ -131,7 +131,7 @@ impl SignalsHeld {
 
 impl Drop for SignalsHeld {
     fn drop(&mut self) {
-        // Before the first handler runs, which may never return here.
+        // Leave before signals are unblocked: a handler that runs then may never return here.
         if let Some(holder) = self.holder {
             holder.leave();
         }
@@ -139,7 +139,7 @@ impl Drop for SignalsHeld {
             Self::send_deferred();
         }
         self.release();
-        // One may have come in between.
+        // A signal may have been deferred between the check and the release.
         if self.but_faults && deferred::is_any() {
             Self::send_deferred();
             self.release();
@@ -147,8 +147,8 @@ impl Drop for SignalsHeld {
     }
 }
 
-/// Guard that lets a worker get SIGSEGV and SIGBUS. At other times it blocks them like all others,
-/// so that one sent to the process is left to the program's threads.
+/// Guard that lets a worker receive SIGSEGV and SIGBUS. At other times the worker blocks all signals, so that
+/// those sent to the process reach the program's threads.
 pub struct FaultsHeard {
     before: u64,
 }

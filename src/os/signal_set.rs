@@ -2,8 +2,8 @@
 
 use super::sys::{NoFilter, SysResult, syscall};
 
-/// glibc's own two, for cancellation and setuid. No program can block them, so a mask with both is
-/// ours.
+/// The two signals that glibc uses itself, for cancellation and setuid. No program can block them, so a mask
+/// with both is ours.
 pub const OF_THE_C_LIBRARY: u64 = signal_set(32) | signal_set(33);
 
 /// Returns the set of one signal, in the kernel's layout.
@@ -14,7 +14,7 @@ pub const fn signal_set(signal: i32) -> u64 {
 /// Returns the pending signals of this thread and of the process, of those that this thread blocks.
 pub fn pending(_: NoFilter) -> u64 {
     let mut signals = 0u64;
-    // SAFETY: the kernel writes 8 bytes.
+    // SAFETY: the kernel writes 8 bytes, the size of `signals`.
     unsafe { syscall!(SYS_rt_sigpending, &raw mut signals, 8) };
     signals & !OF_THE_C_LIBRARY
 }

@@ -1,5 +1,5 @@
-//! The standard error the program started with. It may have closed it since, as coreutils do at
-//! exit, or opened a file of its own in its place, to which we must not write.
+//! The standard error that the program started with. The program may have closed it since, as coreutils do at
+//! exit, or opened another file under its number, to which we must not write.
 
 use super::sys;
 use core::sync::atomic::{AtomicI32, Ordering};
@@ -24,7 +24,7 @@ impl StandardError {
         Self { identity: Some(identity), duplicate: AtomicI32::new(duplicate as i32) }
     }
 
-    /// Remembers it without a duplicate: it is not found again if the program closes it.
+    /// Notes the standard error without a duplicate: if the program closes it, `still_open` returns `None`.
     pub fn identified() -> Self {
         Self { identity: sys::file_of(libc::STDERR_FILENO), ..Self::none() }
     }
@@ -39,7 +39,7 @@ impl StandardError {
     /// Closes the duplicate in a child, so that a daemon does not keep its parent's pipe open.
     pub fn forget_after_fork(&self) {
         let duplicate = self.duplicate.swap(Self::NONE, Ordering::Relaxed);
-        // If the number still stands for our duplicate, as far as can be known.
+        // Close it only if the number still refers to our duplicate, as far as device and inode show.
         if duplicate != Self::NONE && sys::file_of(duplicate) == self.identity {
             sys::close(duplicate);
         }

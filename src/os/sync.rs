@@ -39,7 +39,7 @@ pub struct Sleepable {
 /// Reason why a sleep ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// The word changed, or a wake came, or spuriously: look again.
+    /// The word changed, a wake arrived, or the sleep ended spuriously: look again.
     LookAgain,
     TimedOut,
     /// The system call itself was refused: sleeping is impossible.
@@ -131,10 +131,9 @@ pub fn full_fence() {
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// Prefetches a line that will be changed, and its address translation. Only a hint: any address
-/// will do.
+/// Prefetches a line that will be changed, and its address translation. Only a hint: any address is allowed.
 pub fn fetch_to_change(_address: usize) {
-    // SAFETY: reads and changes nothing.
+    // SAFETY: a prefetch changes no memory, and faults at no address.
     #[cfg(not(loom))]
     unsafe {
         core::arch::asm!("prefetchw [{}]", in(reg) _address, options(nostack, preserves_flags));

@@ -1,7 +1,7 @@
 //! System calls made directly.
 //!
-//! libc's wrappers write errno, which lives in thread-local storage; a hook must not change
-//! it and our workers have none. Everything here returns the kernel's answer as a value.
+//! libc's wrappers write errno, which lives in thread-local storage. A hook must not change errno, and our
+//! workers have no such storage. The functions here return the kernel's result as a value.
 
 use core::arch::asm;
 use core::ffi::{CStr, c_void};
@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 pub type SysResult = isize;
 
 /// # Safety
-/// As the system call `number` demands of its up to six arguments.
+/// The arguments, six at most, are as the system call `number` demands.
 #[inline(always)]
 pub unsafe fn syscall<const N: usize>(number: i64, args: [usize; N]) -> SysResult {
     let argument = |at: usize| if at < N { args[at] } else { 0 };
@@ -39,14 +39,14 @@ macro_rules! syscall_by_name {
 }
 pub(crate) use syscall_by_name as syscall;
 
-/// Proof that this thread is under no seccomp filter, to be used at once. Calls that hardly any
-/// program makes take it, so that none is made without a look: a filter may kill for them.
+/// Proof that this thread is under no seccomp filter, to be used at once. Functions that make rare system
+/// calls take it, so that none is made without a check: a filter may kill for such a call.
 #[derive(Clone, Copy, Debug)]
 pub struct NoFilter(());
 
-/// Proof that no seccomp filter has come since the process started, to be used at once. Taken by
-/// calls that every program makes at its start and that adma(7) lists, because the filter in force
-/// at that time allows them.
+/// Proof that no seccomp filter was installed since the process started, to be used at once. Taken by
+/// functions whose system calls every program makes at its start and adma(7) lists, because the filter in
+/// force at that time allows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoNewFilter(());
 
@@ -88,7 +88,7 @@ impl From<NoFilter> for NoNewFilter {
     }
 }
 
-/// Filters that threads of this process have installed, or are installing.
+/// Number of filters that threads of this process have installed, or are installing.
 #[unsafe(link_section = ".data")] // a page that start-up touches anyhow
 static INSTALLED_FILTERS: AtomicU32 = AtomicU32::new(0);
 
@@ -101,7 +101,7 @@ impl InstallingFilter {
         Self(())
     }
 
-    /// Notes that it is there for good.
+    /// Notes that the filter is installed, which cannot be undone.
     pub fn keep(self) {
         core::mem::forget(self);
     }
@@ -120,7 +120,7 @@ pub fn started_filtered() -> bool {
 
 /// Returns the seccomp mode of this thread: 0 none, 2 filter; negative where unknown.
 fn seccomp_mode() -> i32 {
-    // SAFETY: no memory.
+    // SAFETY: the call accesses no memory of ours.
     unsafe { syscall!(SYS_prctl, libc::PR_GET_SECCOMP) as i32 }
 }
 
@@ -135,15 +135,15 @@ pub fn look_at_thread_register() {
     CAN_READ_FS.store(can, Ordering::Relaxed);
 }
 
-/// Returns the register with every thread's own address (FS base); `None`: it cannot be read. A thread
-/// made by a bare clone may share its maker's, and a new one may get that of one that has just ended.
-/// The memory is not read, because there may be none.
+/// Returns the FS base, an address that differs between threads, without its lowest 6 bits; `None`: it cannot
+/// be read. A thread made by a bare clone may have the value of its maker, and a new thread may get that of a
+/// thread that has just ended. The address is not read from, because nothing may be mapped there.
 pub fn thread_register() -> Option<u64> {
     if !CAN_READ_FS.load(Ordering::Relaxed) {
         return None;
     }
     let base: u64;
-    // SAFETY: the kernel has said that programs may read it.
+    // SAFETY: `CAN_READ_FS` is set: the kernel lets programs read this register.
     unsafe { asm!("rdfsbase {}", out(reg) base, options(nomem, nostack, preserves_flags)) };
     Some(base >> 6) // it is aligned to a cache line
 }
@@ -207,8 +207,8 @@ pub fn futex_wake_shared(word: *const u32) {
     unsafe { syscall!(SYS_futex, word, libc::FUTEX_WAKE, i32::MAX) };
 }
 
-/// Sleeps for a while, or shorter when a signal comes. By a futex that is never woken: a filter
-/// that allows anything allows that, and glibc has not called nanosleep for years.
+/// Sleeps for `nanos`, or less if a signal arrives. Waits on a futex that is never woken: every filter allows
+/// futexes, but perhaps not nanosleep, which glibc has not called for years.
 pub fn sleep(nanos: u64) {
     let word = 0u32;
     futex_wait(&word, word, nanos.max(1));
@@ -219,7 +219,7 @@ pub fn sleep(nanos: u64) {
 pub fn has_ended(tid: i32) -> bool {
     let mut lock = tid as u32; // as if that thread held it
     let operation = libc::FUTEX_TRYLOCK_PI | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: a word of our own, of which no other thread knows.
+    // SAFETY: the kernel accesses `lock` only, a local word that no other thread knows.
     unsafe { syscall!(SYS_futex, &raw mut lock, operation) == -libc::ESRCH as isize }
 }
 
@@ -252,7 +252,7 @@ pub fn geteuid() -> i32 {
 
 /// Returns an entry of the auxiliary vector, which the kernel has set at the start of the process.
 pub fn auxiliary(which: u64) -> Option<u64> {
-    // SAFETY: reads what the kernel has left there; errno is this thread's.
+    // SAFETY: the C library reads the vector, which lives as long as the process; errno is this thread's own.
     unsafe {
         let errno = libc::__errno_location();
         let before = core::mem::replace(&mut *errno, 0);
@@ -275,7 +275,7 @@ pub fn is_resident(page: usize) -> Option<bool> {
 /// Returns how often this thread has lost its CPU to others; `None`: the kernel does not report it.
 pub fn preemptions(_: NoFilter) -> Option<u64> {
     let mut usage = MaybeUninit::<libc::rusage>::uninit();
-    // SAFETY: the kernel fills `usage`, which is read only then.
+    // SAFETY: the kernel fills `usage`, which is read only after success.
     unsafe {
         let done = syscall!(SYS_getrusage, libc::RUSAGE_THREAD, usage.as_mut_ptr());
         (done == 0).then(|| usage.assume_init_ref().ru_nivcsw as u64)
@@ -285,7 +285,7 @@ pub fn preemptions(_: NoFilter) -> Option<u64> {
 /// Populates pages for writing without changing their contents (Linux 5.14). If it fails, the copy
 /// takes the page faults one by one.
 pub fn make_pages(start: usize, len: usize, _: NoFilter) {
-    // SAFETY: changes no byte.
+    // SAFETY: populating pages changes no byte.
     unsafe { syscall!(SYS_madvise, start, len, libc::MADV_POPULATE_WRITE) };
 }
 
@@ -295,20 +295,20 @@ pub fn register_rseq(area: usize, size: usize, signature: u32, _: NoFilter) -> b
     unsafe { syscall!(SYS_rseq, area, size, 0, signature) == 0 }
 }
 
-/// Registers this process for `interrupt_workers`. Takes milliseconds in a
-/// process of several threads. False: it refuses.
+/// Registers this process for `interrupt_workers`. Takes milliseconds in a process of several threads. False:
+/// the kernel refuses.
 pub fn expect_interruptions(_: NoFilter) -> bool {
     const REGISTER_PRIVATE_EXPEDITED_RSEQ: usize = 1 << 8;
-    // SAFETY: no memory.
+    // SAFETY: the call accesses no memory of ours.
     unsafe { syscall!(SYS_membarrier, REGISTER_PRIVATE_EXPEDITED_RSEQ) == 0 }
 }
 
-/// Aborts the restartable sequence of every thread of this process that is inside one. False: not
-/// possible.
+/// Aborts the restartable sequence of every thread of this process that is inside one. False: the kernel
+/// refuses.
 pub fn interrupt_workers(_: NoFilter) -> bool {
     const PRIVATE_EXPEDITED_RSEQ: usize = 1 << 7;
     loop {
-        // SAFETY: no memory.
+        // SAFETY: the call accesses no memory of ours.
         match -unsafe { syscall!(SYS_membarrier, PRIVATE_EXPEDITED_RSEQ) } as i32 {
             0 => return true,
             libc::ENOMEM => yield_now(), // for a moment
@@ -328,9 +328,9 @@ pub fn map(len: usize) -> Option<*mut c_void> {
 }
 
 /// # Safety
-/// A mapping of `len` bytes that is not used any more.
+/// `at` is a mapping of `len` bytes that is not used any more.
 pub unsafe fn unmap(at: *mut c_void, len: usize) {
-    // SAFETY: a mapping of `len` bytes that is not used any more.
+    // SAFETY: the caller passes a mapping of `len` bytes that is not used any more.
     unsafe { syscall!(SYS_munmap, at, len) };
 }
 
@@ -348,7 +348,7 @@ pub fn map_stack(len: usize) -> Option<usize> {
 pub fn page_wiped_on_fork(_: NoFilter) -> *mut c_void {
     const SIZE: usize = 4096;
     let Some(page) = map(SIZE) else { return core::ptr::null_mut() };
-    // SAFETY: advice about a fresh mapping, and perhaps its end.
+    // SAFETY: `page` was just mapped, and no other thread uses it: it is advised, and unmapped if that fails.
     unsafe {
         if syscall!(SYS_madvise, page, SIZE, libc::MADV_WIPEONFORK) == 0 {
             return page;
@@ -367,7 +367,7 @@ pub fn map_page(fd: i32, offset: usize) -> SysResult {
 /// Ends the process with all its threads, and runs no handler.
 pub fn exit_group(status: i32) -> ! {
     loop {
-        // SAFETY: no memory.
+        // SAFETY: the call accesses no memory of ours.
         unsafe { syscall!(SYS_exit_group, status) };
     }
 }
@@ -375,9 +375,9 @@ pub fn exit_group(status: i32) -> ! {
 /// Calls a function on another stack, whose upper end is given.
 ///
 /// # Safety
-/// A stack that is large enough and not in use.
+/// `top` is the upper end of a stack that is large enough for `function` and not in use.
 pub unsafe fn call_on_stack(top: usize, function: extern "C" fn()) {
-    // SAFETY: the stack pointer is kept in a register that the function keeps, and taken back.
+    // SAFETY: the stack pointer is saved in r12, which `function` preserves, and restored from it afterwards.
     unsafe {
         asm!(
             "mov r12, rsp",
@@ -418,18 +418,18 @@ pub fn open(path: &CStr, _: NoNewFilter) -> SysResult {
 
 /// Closes a descriptor. Returns 0, or the negated errno of a write that failed late.
 pub fn close(fd: i32) -> SysResult {
-    // SAFETY: no memory; whose the number is is the caller's business.
+    // SAFETY: the call accesses no memory of ours; the caller passes a descriptor that it may close.
     unsafe { syscall!(SYS_close, fd) }
 }
 
 /// Duplicates a descriptor to the lowest free number from `lowest` up; not inherited over exec.
 pub fn duplicate(fd: i32, lowest: i32) -> SysResult {
-    // SAFETY: no memory.
+    // SAFETY: the call accesses no memory of ours.
     unsafe { syscall!(SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, lowest) }
 }
 
-/// Least number of descriptors that we keep, out of the way of programs that expect the lowest free
-/// one.
+/// Lowest number of descriptors that we keep open, out of the way of programs that expect to get the lowest
+/// free number.
 pub const LEAST_KEPT: i32 = 500;
 
 /// Moves a descriptor that was just opened to `LEAST_KEPT` or above.
@@ -460,7 +460,7 @@ pub fn file_of(fd: i32) -> Option<(u64, u64)> {
 /// memcpy, that is, by us.
 pub fn stat<R>(fd: i32, look: impl FnOnce(&libc::stat) -> R) -> Option<R> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the kernel fills it, and it is read only after it has.
+    // SAFETY: the kernel fills the structure, which is read only after success.
     unsafe {
         let answer = syscall!(SYS_fstat, fd, stat.as_mut_ptr());
         (answer == 0).then(|| look(stat.assume_init_ref()))
@@ -471,17 +471,16 @@ pub fn stat<R>(fd: i32, look: impl FnOnce(&libc::stat) -> R) -> Option<R> {
 /// `None`: the system does not report it.
 pub fn is_in_memory(fd: i32) -> Option<bool> {
     let mut system = MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: the kernel fills it, and it is read only after it has.
+    // SAFETY: the kernel fills the structure, which is read only after success.
     unsafe {
         let answer = syscall!(SYS_fstatfs, fd, system.as_mut_ptr());
         (answer == 0).then(|| system.assume_init_ref().f_type == libc::TMPFS_MAGIC)
     }
 }
 
-/// Makes a descriptor that becomes readable by `raise_event`; neither blocks nor is inherited over
-/// exec.
+/// Makes a descriptor that `raise_event` makes readable. It neither blocks nor is inherited over exec.
 pub fn new_event() -> SysResult {
-    // SAFETY: no memory.
+    // SAFETY: the call accesses no memory of ours.
     unsafe { syscall!(SYS_eventfd2, 0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) }
 }
 
@@ -500,8 +499,8 @@ pub fn read_link<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
     buffer.get(..usize::try_from(answer).ok()?)
 }
 
-/// Returns word `number`, from 1, of /proc/PID/stat. The second is a name in parentheses that may
-/// hold anything.
+/// Returns word `number`, from 1, of /proc/PID/stat. The second is a name in parentheses that may contain
+/// spaces and parentheses.
 pub fn word_of_stat(stat: &[u8], number: usize) -> Option<i64> {
     let rest = stat.get(stat.iter().rposition(|&byte| byte == b')')? + 1..)?;
     let word = rest.split(|&byte| byte == b' ').nth(number - 2)?;

@@ -6,8 +6,8 @@ use super::signal_set::signal_set;
 use super::sys::syscall;
 use core::fmt::{self, Write};
 
-/// Text in a given buffer, because the program may exit inside its own allocator. What does not fit
-/// is dropped.
+/// Text in a given buffer, because the program may exit inside its own allocator. Text beyond the end of the
+/// buffer is dropped.
 pub struct Text<'a> {
     bytes: &'a mut [u8],
     used: usize,
@@ -42,7 +42,7 @@ impl fmt::Write for Text<'_> {
     }
 }
 
-/// Converts bytes to text; invalid ones become question marks, in place.
+/// Converts bytes to text; invalid bytes become question marks, in place.
 pub fn as_text(bytes: &mut [u8]) -> &str {
     while let Err(error) = core::str::from_utf8(bytes) {
         bytes[error.valid_up_to()] = b'?';
@@ -102,7 +102,7 @@ pub fn meaning(errno: i32) -> &'static str {
     }
 }
 
-/// Writes one line to standard error; cut off where it is far too long.
+/// Writes one line to standard error; a line that does not fit into 512 bytes is cut off.
 pub fn say(line: fmt::Arguments<'_>) {
     say_to(libc::STDERR_FILENO, line);
 }
@@ -122,11 +122,11 @@ pub fn say_to(fd: i32, line: fmt::Arguments<'_>) {
 /// processes do not mix. No stdio, whose locks the program may hold. Returns the errno of
 /// the write that failed, or 0.
 pub fn write_all(fd: i32, bytes: &[u8]) -> i32 {
-    // A pipe without reader, or RLIMIT_FSIZE, must not kill the program: the signal that a write
-    // raises is held, and removed before signals come again.
+    // A pipe without reader, or RLIMIT_FSIZE, must not kill the program: the signal that a write raises is
+    // held, and removed before signals are unblocked.
     let held = SignalsHeld::these(signal_set(libc::SIGPIPE) | signal_set(libc::SIGXFSZ), false);
     let mut pending_before = 0u64;
-    // SAFETY: the kernel writes its 8 bytes.
+    // SAFETY: the kernel writes 8 bytes, the size of `pending_before`.
     unsafe { syscall!(SYS_rt_sigpending, &raw mut pending_before, 8) };
     let (mut sent, mut failed) = (0, 0);
     while sent < bytes.len() && failed == 0 {
@@ -147,7 +147,7 @@ pub fn write_all(fd: i32, bytes: &[u8]) -> i32 {
     // A signal that was pending before is the program's.
     if held.is_some() && raised & !pending_before != 0 {
         let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: both live through the call.
+        // SAFETY: the kernel only reads `raised` and `now`, which live through the call.
         unsafe { syscall!(SYS_rt_sigtimedwait, &raw const raised, 0, &raw const now, 8) };
     }
     failed

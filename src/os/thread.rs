@@ -28,25 +28,26 @@ pub fn spawn(stack: usize, job: impl FnOnce() + Send + 'static) -> Result<(), i3
     let _held = SignalsHeld::all();
     let job: ThreadBody = Box::new(job);
     let job = Box::into_raw(Box::new(job));
-    // SAFETY: `run` is never unloaded, and gets what it expects.
+    // SAFETY: `job` is a boxed `ThreadBody` from `Box::into_raw`.
     let create = |stack| unsafe { create(stack, job.cast()) }.unwrap_or(libc::ENOSYS);
     let errno = match create(Some(stack)) {
-        // The program's thread-local storage lies there too, and may be larger than that.
+        // The program's thread-local storage lies on the stack too, and may be larger than `stack`.
         libc::EINVAL => create(None),
         errno => errno,
     };
     if errno == 0 {
         return Ok(());
     }
-    // SAFETY: from `Box::into_raw`, and no thread was made that could have it.
+    // SAFETY: `job` comes from `Box::into_raw`, and no thread was made that could own it.
     drop(unsafe { Box::from_raw(job) });
     Err(errno)
 }
 
 /// # Safety
-/// `job` is `run`'s.
+/// `job` is a boxed `ThreadBody` from `Box::into_raw`; if a thread is made, `run` owns it.
 unsafe fn create(stack: Option<usize>, job: *mut c_void) -> Option<i32> {
-    // SAFETY: the attributes are made, used and ended here.
+    // SAFETY: the attributes are initialised before their use and destroyed after it; `run`, which is never
+    // unloaded, gets the `job` that it expects.
     unsafe {
         let (mut attributes, mut thread) = (core::mem::zeroed(), 0);
         pthread_attr_init()?(&mut attributes);
@@ -61,7 +62,7 @@ unsafe fn create(stack: Option<usize>, job: *mut c_void) -> Option<i32> {
 }
 
 extern "C" fn run(job: *mut c_void) -> *mut c_void {
-    // A thread can be cancelled, and setuid waits for it.
+    // glibc's own signals are unblocked: a thread can be cancelled, and setuid waits for every thread.
     change_signal_mask(libc::SIG_UNBLOCK, OF_THE_C_LIBRARY);
     // SAFETY: made by `spawn`, for this call.
     unsafe { Box::from_raw(job.cast::<ThreadBody>())() };

@@ -1,6 +1,6 @@
 //! Figures of the process: the live file while it runs, the report and the log at its end.
 //!
-//! The figures are counted where things happen, in every module below; here they come together.
+//! Other modules count events as they happen; this one collects the figures.
 
 use super::{DISPATCHER, Process};
 use crate::backend::engine::{Counts, Form, Handle};
@@ -27,7 +27,7 @@ use core::ffi::{CStr, c_void};
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Lets the first large copy make a file with what is counted, for others to read.
+/// Prepares the live file, which the first large copy makes and other processes read.
 #[cold]
 pub(super) fn keep_live_file(config: &Config, command: Vec<u8>) {
     modules::resolve();
@@ -53,7 +53,7 @@ pub(super) fn keep_live_file(config: &Config, command: Vec<u8>) {
     DISPATCHER.recorder.configure(place);
 }
 
-/// Stores into the live file what is counted elsewhere.
+/// Stores the figures of the dispatcher and the engines into the live file.
 fn publish(live: &'static Live) {
     let (facts, relaxed) = (&live.facts, Ordering::Relaxed);
     let (backend, channels) = DISPATCHER.backend();
@@ -72,7 +72,7 @@ fn publish(live: &'static Live) {
     }
 }
 
-/// Applies what the user asks of the running process, where that makes sense.
+/// Applies the user's settings for the running process; values out of range count as unset.
 fn obey(live: &Live) {
     let Control { off, min_bytes, channels, .. } = &live.control;
     let min = min_bytes.load(Ordering::Relaxed);
@@ -84,7 +84,7 @@ fn obey(live: &Live) {
     );
 }
 
-/// Notes the status of exit. Runs after all destructors, which do not get it.
+/// Notes the status of exit. Runs after all destructors, which do not get the status.
 extern "C" fn note_status(status: i32, _: *mut c_void) {
     if DISPATCHER.recorder.live().is_some() && process::is_ours() {
         DISPATCHER.recorder.note_status(status);
@@ -117,12 +117,12 @@ pub(super) fn report(process: &Process, stderr: Option<i32>) {
     let passed = sys::nanoseconds().saturating_sub(process.nanoseconds);
     let ticks = sys::ticks().wrapping_sub(process.ticks).max(1);
     let nanoseconds_per_tick = passed as f64 / ticks as f64;
-    // Taken only while another thread reports: then there is nothing left to report.
+    // The buffers are taken only while another thread reports: then there is nothing left to report.
     let Some(mut buffers) = BUFFERS.get_or_map().and_then(TryLock::try_take_at_exit) else {
         return;
     };
     let (exe, space) = buffers.parts();
-    // By this thread's link: the main thread may have exited, and with it /proc/self/exe.
+    // Read by this thread's link: /proc/self/exe is of no use once the main thread has exited.
     let exe = name_of_program(exe);
     let (started, seconds) = DISPATCHER.recorder.started();
     let (backend, channels) = DISPATCHER.backend();
@@ -175,7 +175,7 @@ fn complain_about_folder(config: &Config, not_kept: &NotKept<'_>, stderr: Option
     }
 }
 
-/// Returns the program's file. Where that was replaced meanwhile, the kernel says so in its name.
+/// Returns the program's file, without the suffix that the kernel appends if the file was replaced meanwhile.
 fn name_of_program(room: &mut [u8]) -> &str {
     let len = sys::read_link(c"/proc/thread-self/exe", room).map_or(0, <[u8]>::len);
     let name = as_text(&mut room[..len]);
@@ -220,7 +220,7 @@ fn bytes_of_channel(backend: &str, number: usize) -> u64 {
     bytes.map_or(0, |count| count.load(Ordering::Relaxed))
 }
 
-/// Logs what the hook must not log.
+/// Logs the state of the engines at exit: the hook itself must not log.
 #[cold]
 pub(super) fn log(process: &Process, stderr: i32) {
     let say = |line: core::fmt::Arguments<'_>| say_to(stderr, line);
