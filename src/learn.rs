@@ -24,7 +24,7 @@
 //!
 //! trial, when the cell has FIRST samples, when its costs have moved, or when PERIOD times as much time
 //! was spent as the last trial has cost:
-//!     ways = those that there are now, without
+//!     ways = those available now, without
 //!         libc, if by the look its copy alone takes longer than the program's whole period now,
 //!         streaming by the caller, if five eighths of that do
 //!     two rounds: each way has BLOCK calls in a row, the first of which is not counted,
@@ -34,7 +34,7 @@
 //! ```
 //!
 //! The time after a call counts up to `AFTERWARDS` times what libc would have taken: a longer pause
-//! shows nothing about the caches. Calls of the kernel count without it.
+//! shows nothing about the caches. It does not count for system calls.
 //!
 //! Nothing is timed or copied in this file. All threads share the numbers without locks: a lost
 //! update costs a sample, not a copy.
@@ -71,19 +71,19 @@ pub const LARGE: usize = 8 << 20;
 /// Ticks that caches need to settle when the way changes.
 pub const SETTLING_TICKS: u64 = 1_000_000;
 
-/// Unit of distances: bytes in the L1 cache are one such away, by the time it takes to copy them.
+/// Unit of distances, which are measured by the time of a copy: bytes in the L1 cache are one unit away.
 pub const CACHE: u32 = 64;
 /// Distances up to which bytes are near, and from which on they are far. On the CPUs that were measured the
 /// L2 cache is 2 to 5 away, caches further away 6 to 12, memory 11 to 18.
 const NEAR: u32 = 6;
 const FAR: u32 = 12;
-/// Distance that counts at most: the thread was preempted.
+/// Upper bound of a distance: beyond it the thread was preempted.
 const MOST_DISTANT: u32 = 24 * CACHE;
 /// Size from which the average distance counts: a part of such a copy may be near and others not.
 const AVERAGE_FROM: usize = 2 << 20;
 
-/// Part of libc's time for a call below which the time between two calls does not count: nothing uses the
-/// bytes then.
+/// Divisor of libc's time for a call. A shorter time between two calls means that nothing uses the
+/// bytes.
 const UNUSED: u64 = 8;
 
 /// Cells of a learner, and how many of them a key may be in.
@@ -93,7 +93,7 @@ const PROBES: usize = 4;
 /// Unit of ratios: it stands for 1.
 const ONE: u32 = 1024;
 
-/// Bounds of a ratio: a larger one makes no difference.
+/// Bounds of a ratio: beyond them it makes no difference.
 const MOST: u32 = 4 * ONE;
 const LEAST: u32 = ONE / 4;
 
@@ -104,7 +104,7 @@ const PAIRS_FIRST: u32 = 3;
 const PAIRS_THEN: u32 = 8;
 /// First bytes that are timed for reports: libc copies large ranges differently from small ones.
 const SAMPLE: usize = 4 << 20;
-/// Share of later calls whose first `SAMPLE` bytes are timed. The first 32 calls of a cell all may be.
+/// One later call in this many has its first `SAMPLE` bytes timed. The first 32 calls of a cell all may have.
 const SAMPLES_THEN: u32 = 32;
 /// Copies into fresh memory are timed from this size up, because their first bytes are whole page
 /// tables: one in each `FRESH_PAIR_EVERY` bytes of the first 32 calls, then one in eight times as many.
@@ -293,8 +293,8 @@ impl Learner {
         self.cell(site, len, Context::empty())
     }
 
-    /// Returns where the bytes of a call are, a few of which were at this distance. An average stays in
-    /// its place until it is a sixteenth outside.
+    /// Returns the place of a call's bytes, given the distance of a few of them. An average changes its
+    /// place only once it is a sixteenth outside.
     pub fn place(&self, site: usize, len: usize, distance: u32) -> Place {
         let base = self.base(site, len);
         let average = base.note_distance(distance.min(MOST_DISTANT));
@@ -355,7 +355,7 @@ impl Learner {
         self.base(site, len).was_near()
     }
 
-    /// Counts a call whose bytes were near; returns how many of them its time stands for.
+    /// Counts a call whose bytes were near. Returns for how many such calls its time is noted; `None`: it is not.
     pub fn note_near(&self, len: usize) -> Option<u64> {
         let near = add(&self.recent(thread()).near);
         if near.is_multiple_of(NEAR_NOTED) {
@@ -407,7 +407,7 @@ impl Learner {
         (0..SIZES).find(is_clear).map(|size| FLOOR << size)
     }
 
-    /// Iterates, for the log, over cells that calls have come to, with the size from which.
+    /// Iterates, for the log, over the cells that have had calls, each with the least size of its class.
     pub fn known(&self) -> impl Iterator<Item = (usize, &Cell)> {
         let known = |cell: &&Cell| cell.calls() > 0;
         self.cells.iter().filter(known).filter_map(|cell| Some((FLOOR << cell.size()?, cell)))

@@ -43,13 +43,13 @@ mod tests {
             for (to, from) in [(0, 0), (1, 0), (0, 7), (63, 64), (100, 4097)] {
                 let mut dst = vec![0u8; len + 200];
                 let (at, source) = (dst.as_mut_ptr() as usize + to, src.as_ptr() as usize + from);
-                // SAFETY: both ranges are ours, and apart.
+                // SAFETY: both ranges lie in vectors of this test, and do not overlap.
                 unsafe { copy(at, source, len) };
                 assert_eq!(dst[to..to + len], src[from..from + len], "{len} {to} {from}");
                 assert!(dst[..to].iter().chain(&dst[to + len..]).all(|&byte| byte == 0));
                 // The loop of older CPUs.
                 dst[to..to + len].fill(0);
-                // SAFETY: both ranges are the test's own, and apart.
+                // SAFETY: both ranges lie in vectors of this test, and do not overlap.
                 unsafe { adma_alone_stream_sse2(at, source, len) };
                 assert_eq!(dst[to..to + len], src[from..from + len], "{len} {to} {from}");
             }

@@ -34,8 +34,8 @@ pub enum CopyLoop {
 }
 
 /// State by which a worker's piece can be taken back: as long as `generation` holds `expected`, the
-/// piece is the worker's. After a change of it and a call of `sys::interrupt_workers` the worker
-/// writes nothing more.
+/// piece is the worker's. After `generation` has changed and `sys::interrupt_workers` has returned,
+/// the worker writes nothing more.
 #[repr(C)]
 pub struct TakeBack {
     sequence: *const Sequence,
@@ -64,10 +64,10 @@ impl Sequence {
         Self(UnsafeCell::new([0; 4]))
     }
 
-    /// Registers it with the kernel, for this thread. False: not supported, or refused.
+    /// Registers the sequence with the kernel, for this thread. False: not supported, or refused.
     pub fn register(&self, allowed: sys::NoFilter) -> bool {
         // The kernel expects all zeros except for the CPU number, which is reset to "not yet".
-        // SAFETY: no other thread uses it.
+        // SAFETY: no other thread uses this sequence, and the kernel does not before it is registered.
         unsafe { *self.0.get() = [0; 4] };
         sys::register_rseq(self.0.get() as usize, size_of::<Self>(), SIGNATURE, allowed)
     }
@@ -83,14 +83,14 @@ impl CopyLoop {
     /// # Safety
     /// As `copy_until_taken_back`.
     pub unsafe fn copy(self, dst: usize, src: usize, len: usize) -> PieceEnd {
-        // SAFETY: the caller's ranges are apart, and no reference covers `dst`.
+        // SAFETY: the caller promises that the ranges are apart, and that no reference covers `dst`.
         unsafe { self.copy_until_taken_back(dst, src, len, None) }
     }
 
     /// Copies one piece; with `take_back` in a worker whose piece can be taken back.
     ///
     /// # Safety
-    /// Ranges do not overlap, no Rust reference covers `dst`, as long as the piece is not taken back.
+    /// Until the piece is done or taken back, the ranges do not overlap and no Rust reference covers `dst`.
     /// A bad page ends the copy with `Failed` if our handler stands in front of the program's;
     /// otherwise it ends as the program has decided.
     pub unsafe fn copy_until_taken_back(
@@ -127,16 +127,18 @@ impl CopyLoop {
             CopyLoop::Stream => &raw const adma_fill_stream,
             _ => &raw const adma_fill_stosb,
         };
-        // SAFETY: no reference covers `dst`; these loops take the value for the source, and read nothing.
+        // SAFETY: the caller promises that no reference covers `dst`; fill loops take the value for
+        // the source, and read nothing.
         unsafe { run(dst, value, 0, len, which, take_back) }.0
     }
 }
 
 /// Returns the loop with ordinary stores.
 ///
-/// With AVX2, `rep movsb` must be stated to be fast (ERMS), and be measured to be: CPUs that state it can take
-/// 28 times as long as with vectors where the destination is not aligned (Zen 3), and no bit of cpuid tells.
-/// Measured by the first piece, in a few microseconds.
+/// With AVX2, `rep movsb` is chosen only if the CPU states that it is fast (ERMS) and a measurement
+/// shows it: CPUs that state it can take 28 times as long as with vectors where the destination is
+/// not aligned (Zen 3), and no bit of cpuid shows that. The first piece measures, in a few
+/// microseconds.
 fn ordinary_loop() -> *const u8 {
     static CHOSEN: OnceNonZeroUsize = OnceNonZeroUsize::new();
     let choose = || {
@@ -161,7 +163,7 @@ fn ticks_of(loops: [*const u8; 2]) -> [u64; 2] {
     const LEN: usize = 1984;
     #[repr(align(4096))]
     struct Page(UnsafeCell<[u8; 4096]>);
-    // SAFETY: the loops alone touch it, threads at once write zeros over zeros.
+    // SAFETY: only the loops touch the page; threads that measure at once write zeros over zeros.
     unsafe impl Sync for Page {}
     static PAGE: Page = Page(UnsafeCell::new([0; 4096]));
     let page = PAGE.0.get() as usize;
@@ -169,7 +171,8 @@ fn ticks_of(loops: [*const u8; 2]) -> [u64; 2] {
     for _ in 0..5 {
         for (which, best) in loops.into_iter().zip(&mut best) {
             let begin = sys::ticks();
-            // SAFETY: two ranges of the page; the caller's loops are such that the CPU has.
+            // SAFETY: two ranges of the page that do not overlap; the caller passes loops whose
+            // instructions the CPU has.
             unsafe { run(page + 2048 + 15, page, 1, LEN, which, None) };
             *best = (*best).min(sys::ticks().wrapping_sub(begin));
         }
@@ -177,8 +180,8 @@ fn ticks_of(loops: [*const u8; 2]) -> [u64; 2] {
     best
 }
 
-/// Compares two ranges. Also returns how many bytes are equal; what has stopped it comes right
-/// after them.
+/// Compares two ranges. Also returns how many bytes are equal; a difference or a bad page that has
+/// stopped it lies right after them.
 ///
 /// # Safety
 /// As `CopyLoop::copy_until_taken_back`, except that nothing is written: ranges may overlap.
@@ -192,21 +195,21 @@ pub unsafe fn compare_until_taken_back(
         true => &raw const adma_compare_avx2,
         false => &raw const adma_compare_sse2,
     };
-    // SAFETY: loops that only read, with instructions that the CPU has.
+    // SAFETY: these loops only read the caller's ranges, with instructions that the CPU has.
     unsafe { run(a, b, 1, len, which, take_back) }
 }
 
 /// Writes the end of a worker's piece to `place`, unless it was taken back.
 pub fn commit(place: *const AtomicU8, end: PieceEnd, take_back: &TakeBack) {
-    // SAFETY: a byte of the queue, which is always there.
+    // SAFETY: `place` is a byte of the queue, which is never freed.
     while unsafe { adma_commit(place, end as u8, take_back) } == INTERRUPTED {}
 }
 
-/// Runs one of the loops below to its end, however often it is interrupted; returns which end,
-/// after how many bytes. The source argument advances by `pace` with each byte.
+/// Runs one of the loops below to its end, however often it is interrupted; returns how it has
+/// ended, and after how many bytes. The source argument advances by `pace` with each byte.
 ///
 /// # Safety
-/// As the loop wants it, for a CPU that has its instructions.
+/// The ranges are as the loop at `which` demands, and the CPU has its instructions.
 unsafe fn run(
     dst: usize,
     src: usize,
@@ -219,7 +222,7 @@ unsafe fn run(
     let mut at = 0;
     loop {
         let src = src + pace * at;
-        // SAFETY: the rest of the caller's ranges.
+        // SAFETY: the rest of the caller's ranges, which are as this loop demands.
         let end = unsafe { adma_copy_loop(dst + at, src, len - at, which, take_back) };
         at += end.copied;
         if let Some(end) = PieceEnd::of(end.why) {
@@ -233,7 +236,7 @@ pub fn recover(ip: usize) -> Option<usize> {
     let [begin, end, interrupted, bad_page] = [
         &raw const adma_loops_begin,
         &raw const adma_loops_end,
-        // A worker's sequence is interrupted before the handler gets to see it.
+        // The kernel aborts a worker's sequence before the handler runs, which then finds this address.
         &raw const adma_loop_interrupted,
         &raw const adma_loop_bad_page,
     ]
@@ -241,7 +244,7 @@ pub fn recover(ip: usize) -> Option<usize> {
     ((begin..end).contains(&ip) || ip == interrupted).then_some(bad_page)
 }
 
-/// Number that the loops return where the kernel has interrupted their sequence: no end.
+/// Number that the loops return where the kernel has interrupted their sequence; it is no `PieceEnd`.
 const INTERRUPTED: usize = 5;
 const _: () = assert!(PieceEnd::of(INTERRUPTED).is_none());
 
@@ -261,7 +264,8 @@ unsafe extern "C" {
         which: *const u8,
         take_back: *const TakeBack,
     ) -> LoopEnd;
-    /// Writes a byte, if the piece was not taken back; returns 0 then, or a number as `LoopEnd::why`.
+    /// Writes a byte and returns 0, if the piece was not taken back; otherwise returns a number as
+    /// in `LoopEnd::why`.
     fn adma_commit(place: *const AtomicU8, end: u8, take_back: *const TakeBack) -> usize;
     static adma_loop_movsb: u8;
     static adma_loop_avx2: u8;

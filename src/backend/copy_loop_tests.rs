@@ -44,19 +44,19 @@ fn loops_that_copy_and_fill_agree_with_naive_for_every_length_and_alignment() {
         };
         for which in loops()[0].iter() {
             copied(&|dst, src| {
-                // SAFETY: inside both.
+                // SAFETY: both ranges of `len` bytes lie inside the test's own buffers.
                 let end = unsafe { adma_copy_loop(dst, src, len, *which, core::ptr::null()) };
                 assert_eq!((end.copied, end.why), (len, PieceEnd::Done as usize));
             });
         }
         for copy_loop in [CopyLoop::Ordinary, CopyLoop::Stream] {
             copied(&|dst, src| {
-                // SAFETY: inside both.
+                // SAFETY: both ranges of `len` bytes lie inside the test's own buffers.
                 assert_eq!(unsafe { copy_loop.copy(dst, src, len) }, PieceEnd::Done);
             });
             let (mut target, value) = ([0xeeu8; 1100], len as u8 ^ 0x5a);
             let (dst, eight) = (target.as_mut_ptr() as usize + to, [value; 8]);
-            // SAFETY: inside the target.
+            // SAFETY: the `len` bytes lie inside the test's own target.
             let filled = unsafe {
                 copy_loop.fill_until_taken_back(dst, usize::from_ne_bytes(eight), len, None)
             };
@@ -101,7 +101,7 @@ fn comparisons_of_every_length_find_the_first_difference() {
                 }
                 let differs = (0..len).find(|&i| a[i] != b[shift + i]);
                 let (x, y) = (a.as_ptr() as usize, b.as_ptr() as usize + shift);
-                // SAFETY: inside both.
+                // SAFETY: both ranges of `len` bytes lie inside the test's own buffers.
                 let end = unsafe { adma_copy_loop(x, y, len, *which, core::ptr::null()) };
                 let why = if differs.is_some() {
                     PieceEnd::Differs as usize
@@ -126,7 +126,7 @@ fn recover_knows_the_loops_and_nothing_else() {
 }
 
 /// Runs a loop, or jumps to one of their ends, with all bits of a wide register set; returns how it
-/// ended, and what has become of the register's upper half.
+/// ended, and the upper half of the register afterwards.
 ///
 /// # Safety
 /// As `adma_copy_loop`; the CPU has AVX2.
@@ -154,7 +154,7 @@ unsafe fn upper_half_after(
     (why, upper)
 }
 
-/// The program's own code comes next, and is slow with such halves where it has no AVX.
+/// The program's own code runs next; where it has no AVX, dirty upper halves make it slow.
 #[test]
 fn loop_that_ends_at_a_bad_page_leaves_no_upper_halves_of_registers() {
     use crate::backend::signals;
@@ -212,7 +212,7 @@ fn piece_of_another_generation_is_not_written() {
     for copy_loop in [CopyLoop::Ordinary, CopyLoop::Stream] {
         let late = TakeBack::new(&sequence, &generation, 7);
         let (dst, src) = (target.as_mut_ptr() as usize, source.as_ptr() as usize);
-        // SAFETY: inside both.
+        // SAFETY: both ranges are the test's own vectors of 256 bytes.
         let copied = unsafe { copy_loop.copy_until_taken_back(dst, src, 256, Some(&late)) };
         assert_eq!(copied, PieceEnd::TakenBack);
         assert!(target.iter().all(|&byte| byte == 0));

@@ -24,7 +24,7 @@ macro_rules! originals {
         static ORIGINALS: [Original; Op::ALL.len()] =
             [$(Original { symbol: Function::$symbol, way: way!($($original)*) }),*];
 
-        /// What serves as original until start-up, and afterwards where nothing is looked up.
+        /// Functions that serve as originals until start-up, and afterwards where none is looked up.
         mod at_first {
             use super::{ENTRIES, Op, naked_asm, next_offset};
             $( at_first! { $name $($original)* } )*
@@ -123,18 +123,18 @@ const fn pointer_to(function: *const ()) -> AtomicPtr<c_void> {
     AtomicPtr::new(function.cast_mut().cast())
 }
 
-/// libc's own memmove, for all copies of ours. A further interposer between us and libc may
-/// use thread-local storage, which workers do not have, or call memcpy, that is, us. Until it
-/// is known, `rep movsb`.
+/// libc's own memmove, for all copies of ours. A further interposer between us and libc may use
+/// thread-local storage, which workers do not have, or call memcpy, that is, us. Until libc's is
+/// known, this is `rep movsb`.
 static LIBC_MEMMOVE: AtomicPtr<c_void> = pointer_to(bootstrap_memmove as *const ());
 
 /// libc's own memset, for the reasons of `LIBC_MEMMOVE`. With another interposer in front of it,
-/// `rep stosb`.
+/// this is `rep stosb`.
 static LIBC_MEMSET: AtomicPtr<c_void> = pointer_to(bootstrap_memset as *const ());
 
 type Memmove = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
 
-/// Type of reads: as many words as the longest of them takes.
+/// Type of reads, with as many arguments as the longest of them takes.
 pub type ReadFn = unsafe extern "C" fn(usize, usize, usize, usize, usize) -> isize;
 
 /// Set if no interposer stands between us and libc's reads.
@@ -155,7 +155,7 @@ pub fn resolve() {
     found().for_each(take);
     let reads_are_libcs = found().filter(|op| op.is_kernel_call()).all(is_libcs);
     READS_ARE_LIBCS.store(reads_are_libcs, Ordering::Release);
-    // That glibc's __read_chk is a bare system call, which ends no cancelled thread.
+    // Before glibc 2.34, __read_chk is a bare system call, which ends no cancelled thread.
     let is_before_2_34 = libc[1].contains(&(next(Op::read) as usize));
     CHECKED_READ_IS_BARE.store(is_before_2_34, Ordering::Release);
     if lookup::is_alone() && found().filter(|op| !op.is_kernel_call()).all(is_libcs) {
@@ -194,14 +194,14 @@ fn set_next(op: Op, found: *mut c_void) {
     }
 }
 
-/// Returns whether a read can be shared: no interposer stands between us and libc's reads. One may know
-/// descriptors that the kernel does not, and shared reads bypass it.
+/// Returns whether a read can be shared: no interposer stands between us and libc's reads. An
+/// interposer may know descriptors that the kernel does not, and shared reads would bypass it.
 pub fn is_libcs_read(op: Op) -> bool {
     let is_bare = || matches!(op, Op::read_chk) && CHECKED_READ_IS_BARE.load(Ordering::Relaxed);
     READS_ARE_LIBCS.load(Ordering::Relaxed) && !is_bare()
 }
 
-/// Sets the size in bytes from which `op` comes to our slow path.
+/// Sets the size in bytes from which `op` takes our slow path.
 pub fn set_min(op: Op, bytes: usize) {
     ENTRIES[op as usize].min.store(bytes.div_ceil(op.unit()), Ordering::Release);
 }
@@ -232,7 +232,8 @@ pub unsafe fn copy(dst: usize, src: usize, len: usize) {
 #[inline(always)]
 pub unsafe fn fill(dst: usize, value: usize, len: usize) {
     type Memset = unsafe extern "C" fn(usize, usize, usize) -> usize;
-    // SAFETY: the pointer is only ever a memset, which looks at one byte of the value.
+    // SAFETY: the pointer is only ever a memset, which looks at one byte of the value; the caller
+    // promises that memset may fill `dst`.
     unsafe {
         let function: Memset = core::mem::transmute(LIBC_MEMSET.load(Ordering::Relaxed));
         function(dst, value & 0xff, len);
@@ -245,7 +246,8 @@ pub unsafe fn fill(dst: usize, value: usize, len: usize) {
 /// As that function; the length is in bytes.
 pub unsafe fn compare(op: Op, a: usize, b: usize, len: usize) -> isize {
     type Memcmp = unsafe extern "C" fn(usize, usize, usize) -> i32;
-    // SAFETY: the pointer is only ever a function of this kind.
+    // SAFETY: the pointer is only ever a comparison with these arguments, of which the caller
+    // promises what it demands.
     unsafe {
         let function: Memcmp = core::mem::transmute(next(op));
         function(a, b, len / op.unit()) as isize
@@ -278,7 +280,7 @@ pub unsafe fn compare_before_start(op: Op, a: usize, b: usize, len: usize) -> is
 /// Counts the equal bytes before the first difference, and reads nothing behind it.
 ///
 /// # Safety
-/// Both sides can be read so far.
+/// Both sides can be read up to the first difference.
 pub unsafe fn count_same(a: usize, b: usize, len: usize) -> usize {
     let end: usize;
     // SAFETY: both sides can be read up to the first difference.
@@ -307,7 +309,7 @@ pub unsafe fn fill_before_start(dst: usize, value: usize, len: usize) {
 /// # Safety
 /// As memmove.
 pub unsafe fn copy_before_start(dst: usize, src: usize, len: usize) {
-    // SAFETY: memmove may copy these ranges; a memmove by construction.
+    // SAFETY: the caller promises that memmove may copy these ranges, and `bootstrap_memmove` is a memmove.
     unsafe {
         asm!("call {copy}", copy = sym bootstrap_memmove,
             inout("rdi") dst => _, inout("rsi") src => _, in("rdx") len,
@@ -332,7 +334,7 @@ macro_rules! bootstrap {
 }
 
 bootstrap! {
-    // rdi, rsi, rdx as memmove; rax is kept. From the end where the destination is inside the source.
+    // rdi, rsi, rdx as memmove; rax is kept. Copies from the end where the destination is inside the source.
     move_bytes: "mov rcx, rdx", "mov r8, rdi", "sub r8, rsi", "cmp r8, rdx", "jb 2f",
         "rep movsb", "ret",
         "2:", "lea rdi, [rdi + rdx - 1]", "lea rsi, [rsi + rdx - 1]",
@@ -349,19 +351,19 @@ bootstrap! {
 }
 
 unsafe extern "C" fn bootstrap_memcmp(a: usize, b: usize, len: usize) -> i32 {
-    // SAFETY: the program's own call.
+    // SAFETY: the program has called memcmp with these arguments.
     unsafe { compare_before_start(Op::memcmp, a, b, len) as i32 }
 }
 
 unsafe extern "C" fn bootstrap_wmemcmp(a: usize, b: usize, count: usize) -> i32 {
-    // SAFETY: the program's own call.
+    // SAFETY: the program has called wmemcmp with these arguments.
     unsafe { compare_before_start(Op::wmemcmp, a, b, count * Op::wmemcmp.unit()) as i32 }
 }
 
-/// Passes a call of the program on to the kernel, as libc does: answers -1 and sets errno.
+/// Passes a call of the program on to the kernel. On an error it returns -1 and sets errno, as libc does.
 ///
 /// # Safety
-/// The program's own call.
+/// The program has made this call, with these arguments.
 pub unsafe fn pass_to_kernel(number: i64, arguments: [usize; 6]) -> isize {
     // SAFETY: the program's own arguments, and the address of this thread's errno.
     unsafe {
@@ -379,7 +381,7 @@ macro_rules! system_call {
         unsafe extern "C" fn $name(
             a: usize, b: usize, c: usize, d: usize, e: usize, f: usize,
         ) -> isize {
-            // SAFETY: the program's own call.
+            // SAFETY: the program has made this call, with these arguments.
             unsafe { pass_to_kernel(libc::$number, [a, b, c, d, e, f]) }
         }
     )* };
@@ -400,7 +402,7 @@ macro_rules! found_at_once {
         /// Serves constructors of other libraries, which may read before our start-up.
         unsafe extern "C" fn $name(to: usize, size: usize, count: usize, stream: usize) -> isize {
             let found = lookup::original(Function::$function);
-            // SAFETY: a function of these arguments.
+            // SAFETY: the original of a function that the program has called with these arguments.
             unsafe { lookup::call(found, [to, size, count, stream]) }.unwrap_or(0)
         }
     )* };

@@ -72,7 +72,7 @@ impl Mode {
         if mode.policy() == memory_policy::UNKNOWN { Err(Refused::Busy) } else { Ok(mode) }
     }
 
-    /// Adopts what belongs to the caller, in a worker that has the memory policy in `policy`.
+    /// Adopts the caller's memory policy and rights, in a worker whose own policy is in `policy`.
     pub fn adopt(self, policy: &core::sync::atomic::AtomicU32) {
         memory_policy::take_on(self.policy(), policy);
         let rights = (self.bits() >> 32) as u32;
@@ -91,7 +91,7 @@ impl Mode {
 #[cfg(not(loom))]
 fn read_rights() -> u32 {
     let rights;
-    // SAFETY: callers have checked the CPU; reads one register.
+    // SAFETY: callers have checked that the CPU has protection keys; the instruction touches no memory.
     unsafe {
         core::arch::asm!("rdpkru", out("eax") rights, in("ecx") 0, out("edx") _,
             options(nomem, nostack, preserves_flags));

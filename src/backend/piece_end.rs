@@ -9,13 +9,13 @@ pub enum PieceEnd {
     Failed = 2,
     /// Compared: two bytes differ.
     Differs = 3,
-    /// The caller has taken the piece: back from the worker that had begun it, or off the queue to let
-    /// signals in first.
+    /// The caller has taken the piece: back from the worker that had begun it, or off the queue so
+    /// that signals are delivered first.
     TakenBack = 4,
 }
 
 impl PieceEnd {
-    /// Returns the end with this number; `None`: the number of none.
+    /// Returns the end with this number; `None`: no end has it.
     pub const fn of(number: usize) -> Option<Self> {
         Some(match number {
             1 => Self::Done,

@@ -1,5 +1,5 @@
-//! Asynchronous copies. They are not measured and learned from as calls are: what calls of that
-//! size have shown is applied to them.
+//! Asynchronous copies. They are not measured: what the learner has found for calls of their size
+//! is applied to them.
 
 use super::Dispatcher;
 use super::engine::EngineKind;

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
     use crate::os::mapped::zeroed;
 
-    /// Has `threads` make calls of `took` ticks for `ticks`, one after the other each, with `rest`
+    /// Simulates `threads` threads for `ticks` ticks: each makes calls of `took` ticks, with `rest`
     /// ticks between them.
     fn run(callers: &Callers, from: &mut u64, threads: u64, took: u64, rest: u64, ticks: u64) {
         let end = *from + ticks;

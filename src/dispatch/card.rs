@@ -1,5 +1,5 @@
-//! Copies between memory of the program and a graphics card, decided about like other large calls. "libc"
-//! stands for the program's own function there.
+//! Copies between memory of the program and a graphics card, decided about like other large calls.
+//! Here "libc" stands for the driver's function that the program has called.
 
 use super::Dispatcher;
 use super::engine::EngineKind;
@@ -18,11 +18,11 @@ impl Dispatcher {
     /// Performs a copy of cudaMemcpy or one of its relatives; the answer is its error code.
     ///
     /// # Safety
-    /// The program's own call.
+    /// The program has made this call, with these arguments.
     pub unsafe fn card(&self, call: &CardCall) -> isize {
         let large = self.config().filter(|config| self.is_large_for_card(config, call.len));
         let copy = large.and_then(|config| Some((config, CardCopy::of(call)?)));
-        // SAFETY: the program's own call, made once, by one of these ways.
+        // SAFETY: the program has made this call; one of these arms makes it, once.
         unsafe {
             match copy {
                 Some((config, copy)) if !self.learns(config) || staging::pays(call.len) => {
@@ -45,7 +45,7 @@ impl Dispatcher {
     /// better, that way is not tried again.
     unsafe fn time_next(&self, copy: &CardCopy) -> isize {
         let begun = sys::ticks();
-        // SAFETY: the program's own call.
+        // SAFETY: the program has made this call, with these arguments.
         let answer = unsafe { copy.call.pass_on() };
         if copy.is_whole(answer) {
             let (bytes, ticks) = (copy.len(), sys::ticks().wrapping_sub(begun));
@@ -79,7 +79,7 @@ impl Operation for CardCopy<'_> {
     }
 
     unsafe fn share(&self, _: usize, how: &ShareOptions) -> Result<(isize, Seen), Refused> {
-        // SAFETY: the program's own call.
+        // SAFETY: the program has made this call, with these arguments.
         unsafe { self.stage(how) }
     }
 
@@ -87,7 +87,7 @@ impl Operation for CardCopy<'_> {
         if let Some((region, to)) = huge.zip(self.written()) {
             region.make_pages(to, self.len());
         }
-        // SAFETY: the program's own call.
+        // SAFETY: the program has made this call, with these arguments.
         unsafe { self.call.pass_on() }
     }
 

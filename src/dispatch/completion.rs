@@ -16,7 +16,7 @@ use crate::stats::{Fallback, Path, Recorder};
 use core::sync::atomic::Ordering;
 
 /// Size from which copies, back to back, show how many workers add speed: long enough for all of
-/// them to come.
+/// them to arrive.
 const GAIN_FROM: usize = 16 << 20;
 
 /// Least bytes whose time shows libc's speed.
@@ -74,8 +74,8 @@ impl Dispatcher {
         }
         let mut tells = is_whole;
         if operation.kind() == Kind::Compares {
-            // The place of a difference that libc has found is not known, so such comparisons are
-            // compared only with each other, whole call with whole call.
+            // libc's comparison does not report where the difference is, so such calls are compared
+            // only with each other, whole call with whole call.
             tells = self.differed.swap(!is_whole, Ordering::Relaxed) != is_whole;
         }
         let as_decided = was_shared == decision.by.is_ok();
@@ -99,7 +99,7 @@ impl Dispatcher {
             Err(Fallback::Learned | Fallback::OneCpu | Fallback::Ranks | Fallback::Busy)
         );
         let is_short = whole.bytes < operation.kind().passes_below();
-        // A copy that was looked at may be near now and far next.
+        // A copy that was looked at may find its bytes in a cache now and not the next time.
         if is_left && is_short && decision.look.is_none() && !config.counts() {
             self.callers.expect(cell.let_pass(whole.ticks));
         }
@@ -194,9 +194,9 @@ impl Dispatcher {
         }
         let counters = self.recorder.counters();
         counters.verified.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: both ranges have just been copied from and to.
+        // SAFETY: the program's copy has just read `src` and written `dst`, each of `len` bytes.
         if unsafe { original::compare(Op::memcmp, dst, src, len) } != 0 {
-            // SAFETY: both ranges have just been copied from and to.
+            // SAFETY: the program's copy has just read `src` and written `dst`, each of `len` bytes.
             unsafe { original::copy(dst, src, len) };
             counters.mismatched.fetch_add(1, Ordering::Relaxed);
             self.switch_off(Fallback::Off);

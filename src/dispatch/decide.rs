@@ -1,5 +1,5 @@
-//! Decides the way of a large call: answers about it, each based on those before. Moves nothing but the
-//! bytes of a look.
+//! Decides how a large call is performed, in steps that each use the results of the steps before.
+//! Moves no bytes but those of a look.
 
 use super::engine::EngineKind;
 use super::look::{Look, look};
@@ -41,7 +41,7 @@ pub(super) struct Decision<'a> {
     pub way: Option<Way>,
     /// Bytes that the caller does alone first, by libc; 0: none.
     pub first: usize,
-    /// The last of them, whose time stands for libc's in reports.
+    /// How many of these bytes, the last ones, are timed: their time stands for libc's in reports.
     pub timed: usize,
     pub copy_loop: CopyLoop,
     /// CPU use of the thread before the call; `None`: no sample is taken.
@@ -123,8 +123,9 @@ impl Dispatcher {
                 Err(Fallback::Unaligned)
             }
             (engine, _) if self.learns(config) && self.is_overloaded(engine) => Err(Fallback::Busy),
-            // All ranks of a job transfer, or read, at the same time, and poll while they wait. A rank that
-            // took another's CPU would end sooner and make the job slower: each uses its part.
+            // All ranks of a job transfer, or read, at the same time, and poll while they wait. A
+            // rank that took another's CPU would end sooner and make the job slower: each rank uses
+            // its part of the CPUs.
             (EngineKind::Threads(workers), _) if operation.kind().is_by_kernel() => {
                 match (workers + 1) / if config.channels.is_none() { config.ranks } else { 1 } {
                     0 | 1 => Err(Fallback::Ranks),
@@ -137,7 +138,7 @@ impl Dispatcher {
 }
 
 impl Dispatcher {
-    /// Returns the engine beside the others that takes a copy.
+    /// Returns the engine, of those beside the others, that takes this copy.
     #[cold]
     fn engine_beside(&self, dst: usize, src: usize, len: usize) -> Option<Handle> {
         self.engines().find(|engine| engine.is_beside() && engine.takes(dst, src, len))
@@ -173,7 +174,7 @@ impl Decision<'_> {
         }
     }
 
-    /// Returns the ways that the call could take; none: it is not the learner's to choose.
+    /// Returns the ways that the call could take; empty: the learner does not choose.
     fn ways(&self, operation: &impl Operation, learns: bool, several_callers: bool) -> Ways {
         let (len, kind, stores) = (operation.len(), operation.kind(), self.config.copy_loop);
         let may_stream = stores != Some(CopyLoop::Ordinary)
@@ -212,7 +213,7 @@ impl Decision<'_> {
             && ways != Ways::LIBC
             && let Some(task) = operation.as_task()
         {
-            // SAFETY: the caller of `decide` will copy all of it.
+            // SAFETY: the caller of `decide` performs this call, so the ranges of `task` may be copied.
             self.look = unsafe { look(task, self.begun) };
         }
         if let Some(look) = self.look {

@@ -2,8 +2,8 @@
 //! switched off for good where it cannot be had.
 //!
 //! Starting costs about 100 µs, and so does ending a process that has workers. A process that makes
-//! few copies below 2 MiB and ends, as the child of a server that forks for each request does, would
-//! lose by it. So these stay with libc until they have taken `START_TICKS` together.
+//! few copies below 2 MiB and ends, as the child of a server that forks for each request does,
+//! would lose by it. So such copies stay with libc until they have taken `START_TICKS` together.
 
 use super::{Dispatcher, look};
 use crate::backend::engine::{CopyOptions, Handle};
@@ -47,7 +47,7 @@ pub enum EngineKind {
     Threads(usize),
     /// An engine that copies by itself.
     Other(Handle),
-    /// Beside one of the other two, for copies that it takes.
+    /// An engine beside one of the other two kinds, for the copies that this engine takes.
     Beside(Handle),
 }
 
@@ -92,8 +92,8 @@ impl Dispatcher {
         self.overload.note();
     }
 
-    /// Returns how many CPUs the two processes of a message have, or would need for as many workers as
-    /// the user asks for; `None`: there is to be no engine. Nothing is started.
+    /// Returns how many CPUs the two processes of a message have, or would need for as many workers
+    /// as the user asks for; `None`: no engine is wanted. Starts nothing.
     pub fn cpus_for_messages(&self) -> Option<usize> {
         let config = self.config().filter(|config| self.offloads(config))?;
         Some(self.channels(config).map_or_else(|| cpus::Limits::now().cpus(), |each| 2 * each + 2))
@@ -240,7 +240,7 @@ impl Dispatcher {
         let limits = || sys::NoNewFilter::look().and_then(cpus::Limits::try_now);
         match self.channels(config) {
             Some(channels) => workers::start(channels),
-            // Known from the parent process.
+            // The CPUs are known from the parent process.
             None if workers::knows_cpus() => workers::prepare(),
             None => match limits() {
                 Some(limits) => workers::start_on(&limits),
@@ -281,8 +281,8 @@ impl Dispatcher {
         Fallback::ALL.get(why).copied().unwrap_or(Fallback::Off)
     }
 
-    /// Switches the engine off for good, silently. Where nothing is counted, copies do not come
-    /// here any more.
+    /// Switches the engine off for good, silently. Where nothing is counted, later copies go to
+    /// libc without a call of ours.
     pub(super) fn switch_off(&self, why: Fallback) -> Fallback {
         self.why_off.store(why as u32, Ordering::Relaxed);
         self.engine.store(life::OFF, Ordering::Release);

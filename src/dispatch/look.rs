@@ -74,7 +74,7 @@ pub unsafe fn look(task: &Task, now: u64) -> Option<Look> {
     let places = (whole / len) as u64;
     let random = now.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
     let at = ((random * places) >> 32) as usize * len;
-    // SAFETY: part of the caller's ranges.
+    // SAFETY: the caller promises that memmove may copy ranges that include this part.
     Some(Look { at, len, ticks: unsafe { timed(dst + at, src + at, len) } })
 }
 
@@ -84,7 +84,7 @@ pub unsafe fn look(task: &Task, now: u64) -> Option<Look> {
 /// memcpy may copy the task's ranges.
 pub unsafe fn finish(task: &Task, look: Look) {
     let after = look.at + look.len;
-    // SAFETY: parts of the caller's ranges.
+    // SAFETY: the caller promises that memcpy may copy ranges that include these parts.
     unsafe {
         if look.at > 0 {
             task.part(0, look.at).call_libc();

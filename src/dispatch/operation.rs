@@ -56,7 +56,7 @@ impl Kind {
         !matches!(self, Kind::ToCard | Kind::FromCard)
     }
 
-    /// Returns the size below which calls that are libc's pass without a decision, most of them. Looking
+    /// Returns the size below which most calls that libc performs pass without a decision. Looking
     /// at a file and its buffer takes seven system calls, a fiftieth of a read of 1 MiB.
     pub fn passes_below(self) -> usize {
         match self {
@@ -134,7 +134,7 @@ pub trait Operation {
         how: &threads::ShareOptions,
     ) -> Result<(isize, Seen), Refused>;
 
-    /// Does the rest by libc, into fresh memory perhaps, and that with huge pages perhaps.
+    /// Does the rest by libc: into fresh memory, if `fresh`; with huge pages, if `huge` is their region.
     ///
     /// # Safety
     /// See `Operation`.
@@ -185,7 +185,7 @@ impl Operation for Task {
     }
 
     unsafe fn begin(&self, from: usize, len: usize) -> Result<(), Fallback> {
-        // SAFETY: part of the caller's ranges.
+        // SAFETY: the program has called the task's function on ranges that include this part.
         match unsafe { self.part(from, len).call_libc() } {
             0 => Ok(()),
             _ => Err(Fallback::Early),
@@ -197,13 +197,13 @@ impl Operation for Task {
         from: usize,
         how: &threads::ShareOptions,
     ) -> Result<(isize, Seen), Refused> {
-        // SAFETY: part of the caller's ranges.
+        // SAFETY: the program has called the task's function on ranges that include this part.
         unsafe { threads::share(&self.part(from, self.len - from), how) }
     }
 
     unsafe fn by_libc(&self, from: usize, fresh: bool, huge: Option<Region>) -> isize {
         let rest = self.part(from, self.len - from);
-        // SAFETY: part of the caller's ranges.
+        // SAFETY: the program has called the task's function on ranges that include this part.
         unsafe {
             if !fresh {
                 return rest.call_libc();
@@ -220,7 +220,8 @@ impl Operation for Task {
 
 /// A transfer between processes; answer and errno are libc's.
 impl Operation for (&TransferCall, Transfer<'_>) {
-    /// A worker may have rights that this thread lacks: the kernel checks this thread's first.
+    /// This thread moves the first page: workers may have rights that it lacks, so the kernel
+    /// checks its rights first.
     const FIRST: usize = PAGE;
 
     fn kind(&self) -> Kind {
@@ -250,7 +251,7 @@ impl Operation for (&TransferCall, Transfer<'_>) {
     }
 
     unsafe fn by_libc(&self, _: usize, _: bool, _: Option<Region>) -> isize {
-        // SAFETY: the program's own call.
+        // SAFETY: the program has made this call, with these arguments.
         unsafe { remote::pass_on(self.0) }
     }
 
@@ -281,7 +282,7 @@ impl<'b> Read<'_, 'b> {
     }
 }
 
-/// The answer and errno are libc's; of a stream it is the number of bytes.
+/// The answer and errno are libc's; the answer for a stream is the number of bytes.
 impl Operation for Read<'_, '_> {
     const FIRST: usize = FIRST_READ;
 
@@ -322,7 +323,7 @@ impl Operation for Read<'_, '_> {
             region.make_pages(to + from, self.len() - from);
         }
         match self {
-            // SAFETY: the program's own call.
+            // SAFETY: the program has made this call, with these arguments.
             Self::Call(call, _) => unsafe { call.pass_on() },
             Self::Stream(read) => read.by_libc() as isize,
         }

@@ -33,7 +33,7 @@ impl Dispatcher {
             for len in [decision.first - decision.timed, decision.timed] {
                 begun = sys::ticks();
                 if len > 0 && by.is_ok() {
-                    // SAFETY: part of the caller's ranges.
+                    // SAFETY: the program has called the operation's function on ranges that include this part.
                     match unsafe { operation.begin(from, len) } {
                         Ok(()) => from += len,
                         Err(why) => by = Err(why),
@@ -53,11 +53,11 @@ impl Dispatcher {
         let written = operation.written().filter(|_| may_mark);
         let wanted = written.map(|dst| (dst, decision.learner.marks(operation.len()).are_wanted()));
         let region = wanted.filter(|&(_, wanted)| wanted).and_then(|(dst, _)| region(dst));
-        // Unknown if they were wanted and refused.
+        // Not known if huge pages were wanted and refused.
         let huge = wanted.map(|(_, wanted)| wanted).filter(|&wanted| wanted == region.is_some());
         let rest = operation.as_copy().map(|(dst, src)| (dst + from, src + from));
         let (share, len) = (config.cpu_share, operation.len() - from);
-        // SAFETY: the rest of the caller's ranges.
+        // SAFETY: the program has called the operation's function on ranges that include this rest.
         let carried = by.and_then(|engine| unsafe {
             match (engine, rest) {
                 (EngineKind::Threads(workers), _) => {
@@ -82,7 +82,7 @@ impl Dispatcher {
                 Completion { path: Path::Engine, fallback: None, answer, first, sample, huge, seen }
             }
             Err(why) => {
-                // SAFETY: the rest of the program's ranges; after a refusal nothing is under way.
+                // SAFETY: the rest of the program's ranges; after a refusal no thread or engine works on them.
                 let (streamed, answer) = unsafe { by_caller(decision, operation, from, region) };
                 let path = if streamed { Path::Engine } else { Path::Libc(why) };
                 let seen = Seen::default();
@@ -95,14 +95,14 @@ impl Dispatcher {
 /// Does the rest without help; returns whether it was streamed, and the answer.
 ///
 /// # Safety
-/// What the program has promised of the operation.
+/// The program has called the operation's function with these arguments.
 unsafe fn by_caller(
     decision: &Decision,
     operation: &impl Operation,
     from: usize,
     huge: Option<Region>,
 ) -> (bool, isize) {
-    // SAFETY: the rest of the caller's ranges; those of a look do not overlap.
+    // SAFETY: the program has called the operation's function on these ranges; those of a look do not overlap.
     unsafe {
         match (decision.way, operation.as_copy(), decision.look, operation.as_task()) {
             (Some(Way::Alone), Some((dst, src)), ..) => {

@@ -22,7 +22,7 @@ impl Dispatcher {
     /// Performs read, pread, readv, preadv or preadv2; answer and errno are libc's.
     ///
     /// # Safety
-    /// The program's own call.
+    /// The program has made this call, with these arguments.
     pub unsafe fn read(&self, call: &ReadCall) -> isize {
         call.with_buffers(|buffers| {
             let config = self.large(call.op, buffers.map(|(_, total)| total));
@@ -31,14 +31,14 @@ impl Dispatcher {
                 && !config.counts()
                 && learner.passes(call.site, total)
             {
-                // SAFETY: the program's own call, with its own arguments.
+                // SAFETY: the program has made this call, with these arguments.
                 return unsafe { call.pass_on() };
             }
             let read = config.zip(buffers).and_then(|(config, buffers)| {
                 let read = FileRead::new(call, buffers, self.least(config))?;
                 streams::test_cancel().then_some((config, read))
             });
-            // SAFETY: the program's own call, with its own arguments.
+            // SAFETY: the program has made this call, with these arguments.
             unsafe {
                 match read {
                     Some((config, read)) => {
@@ -53,12 +53,12 @@ impl Dispatcher {
     /// Performs fread or fread_unlocked, a part of it by workers or all of it by libc.
     ///
     /// # Safety
-    /// The program's own call.
+    /// The program has made this call, with these arguments.
     pub unsafe fn read_stream(&self, call: &StreamCall) -> usize {
         let least = |config: &Config| self.entry_min(config, STREAMS_FROM).max(2);
         let large = self.large(call.op, call.bytes());
         let large = large.filter(|config| call.bytes().is_some_and(|bytes| bytes >= least(config)));
-        // SAFETY: the program's own call, with its own arguments.
+        // SAFETY: the program has made this call, with these arguments.
         unsafe {
             match large {
                 Some(config) => call.carry_out(least(config), |read| {

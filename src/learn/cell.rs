@@ -19,21 +19,22 @@ const KEPT: usize = (ROUNDS * (BLOCK_IF_SHORT - 1)) as usize;
 /// Calls of the thread between two of one cell after which a sample does not count.
 const MOST_BETWEEN: u32 = 4;
 
-/// Cost, in parts of the best one's, above which a way is left out of the second round.
+/// Ratio to the best way's cost from which a way is left out of the second round.
 const HOPELESS: u32 = ONE + ONE / 4;
-/// Gain for which the way changes.
+/// Ratio of costs from which a cheaper way replaces the best one.
 const CHANGES: u32 = ONE + ONE / 32;
-/// Part by which the cost has moved when the next trial is due, that by which looks have, which vary more,
-/// and by how much the part of the cost that comes after the call.
+/// Changes since the last trial that make another one due. The program's period: by more than this part
+/// of it. The time of looks, which varies more: by more than a half. The share of the cost that comes
+/// after the call: by more than `AFTERWARDS_MOVED`.
 const MOVED: u32 = 5;
 const LOOK_MOVED: u32 = 2;
 const AFTERWARDS_MOVED: u32 = ONE / 4;
-/// A trial is due when this many times as much time has been spent as the last one has cost. Trials that
-/// change nothing double it, up to `MOST_DOUBLINGS` times.
+/// A trial is due when this many times as much time has been spent as the last one has cost. Each trial
+/// that changes nothing doubles the number, up to `MOST_DOUBLINGS` times.
 const PERIOD: u64 = 64;
 const MOST_DOUBLINGS: u32 = 3;
-/// Where costs have moved, a trial is due after `FIRST` samples, and after four times as many with each of
-/// these trials that has changed nothing: in some programs costs move all the time.
+/// Where costs have moved, a trial is due after `FIRST` samples. Each such trial that changes nothing
+/// makes that four times as many, up to `MOST_ALARMS` times: in some programs costs move all the time.
 const MOST_ALARMS: u32 = 3;
 
 /// Time after a call that counts, in multiples of what libc would have taken.
@@ -46,7 +47,7 @@ const UNUSED_FROM: usize = 6;
 /// Ticks after which a sample that its thread has not closed makes room for another thread's.
 const STALE: u64 = 1 << 30;
 
-/// Calls that follow one by libc without a decision, where the decision itself is dear.
+/// Number of calls that pass without a decision after one by libc, where the decision itself costs much.
 const PASSES: u8 = 15;
 
 /// State of calls of one size from one site, whose bytes are in one place. All zeros: nothing is known.
@@ -65,12 +66,12 @@ pub struct Cell {
     last_thread: AtomicU64,
     last_end: AtomicU64,
     passes: AtomicU8,
-    /// Ways that there were at the last trial, or at first.
+    /// Ways that were available at the last trial or, before any, at the first choice.
     had: AtomicU32,
     /// Ticks per MiB that libc would take, by looks; 0: not known.
     libc: AtomicU32,
-    /// Ticks per MiB of the best way, with what the program does after it: a moving average, and what it
-    /// was after the last trial; 0: not known.
+    /// Ticks per MiB of the best way, with what the program does after it: a moving average, and its
+    /// value after the last trial; 0: not known.
     usual: AtomicU32,
     then: AtomicU32,
     /// `libc` and `afterwards` after the last trial.
@@ -84,7 +85,7 @@ pub struct Cell {
     costs: [AtomicU32; Way::ALL.len()],
     open: Open,
     trial: Trial,
-    /// Ticks spent since the last trial, and what that has cost.
+    /// Ticks spent since the last trial, and the price of that trial.
     spent: AtomicU64,
     price: AtomicU64,
     /// Consecutive trials that have changed nothing, and those of them that were made because costs had
@@ -97,7 +98,7 @@ pub struct Cell {
 #[derive(FromZeros)]
 struct Open {
     thread: AtomicU64,
-    /// Calls of the thread until then.
+    /// Number of calls of the thread up to this one.
     calls: AtomicU32,
     /// Ticks at which it ended; 0: there is none.
     end: AtomicU64,
@@ -116,7 +117,7 @@ struct Trial {
     block: AtomicU32,
     /// Samples in this round.
     turn: AtomicU32,
-    /// Cost of the sample before.
+    /// Cost of the previous sample.
     last: AtomicU32,
     /// Ticks of all samples, and those by which other ways took longer than the best one.
     ticks: AtomicU64,
@@ -175,7 +176,7 @@ impl Cell {
         self.place.store(place as u8 + 1, Relaxed);
     }
 
-    /// Returns the average distance of the last calls, with this one.
+    /// Adds a distance to the average of the last calls. Returns that average.
     pub(super) fn note_distance(&self, distance: u32) -> u32 {
         blend(&self.distance, distance, 4);
         self.distance.load(Relaxed)
@@ -193,7 +194,7 @@ impl Cell {
         is_ours.then(|| now.wrapping_sub(self.last_end.load(Relaxed)))
     }
 
-    /// Notes what libc has taken for some bytes.
+    /// Notes the time that libc took for the bytes of a look.
     pub fn note_look(&self, look: Cost) {
         blend(&self.libc, look.per_mebibyte(), 8);
     }
@@ -207,8 +208,8 @@ impl Cell {
         left > 0
     }
 
-    /// Lets the next calls pass after one that libc has done in `ticks`: time to the next trial passes as
-    /// if they were decided about. Returns the ticks that they will take.
+    /// Lets the next calls pass after one that libc has done in `ticks`. Their expected time counts
+    /// towards the next trial, as if each had been decided about. Returns that time, in ticks.
     pub fn let_pass(&self, ticks: u64) -> u64 {
         if !self.trial.ways().is_empty() || self.is_due() {
             return 0;
@@ -273,7 +274,7 @@ impl Cell {
         }
     }
 
-    /// Returns the best of some ways, while others are not to be had for a moment.
+    /// Returns the best of some ways, while others are unavailable for a moment.
     pub fn best_of(&self, len: usize, ways: Ways) -> Way {
         let known = |way: &Way| self.cost(*way) > 0;
         match self.best().filter(|best| ways.contains(best.bit())) {
@@ -285,7 +286,7 @@ impl Cell {
         }
     }
 
-    /// Returns the ways that could be better than the best one, and that one.
+    /// Returns the best way and those that could be better.
     fn worth_trying(&self, best: Way, mut ways: Ways) -> Ways {
         let [libc, usual] = [&self.libc, &self.usual].map(|cost| cost.load(Relaxed));
         if libc >= usual {
@@ -308,7 +309,8 @@ impl Cell {
     }
 
     /// Returns whether bytes between cache and memory are copied again and again, and not used. Sharing
-    /// that would gain, but benchmarks alone do it, and programs that come to use them would lose.
+    /// such copies would gain, but only benchmarks make them, and a program that uses the bytes later
+    /// would lose.
     fn is_benchmark(&self) -> bool {
         self.context() == Context::all() && self.size() < Some(UNUSED_FROM)
     }

@@ -8,7 +8,7 @@ use super::{Cost, ONE, add, blend, ratio};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use zerocopy::FromZeros;
 
-/// Gain for which huge pages are given up: reading and freeing them gains, too.
+/// Ratio of costs from which small pages replace huge ones: reading and freeing huge pages gains, too.
 const LEAVES: u32 = ONE + ONE / 3;
 
 /// Ticks per MiB from which huge pages are slow: twice what they take elsewhere.

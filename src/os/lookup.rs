@@ -6,8 +6,8 @@
 //! that table when it is first needed, because most names never are, and each costs a tenth of a
 //! microsecond. dlsym and dl_iterate_phdr are not called later, for they wait for locks of the loader.
 //! A thread may hold such a lock for long (a constructor that waits for another thread), and the child of a
-//! fork inherits the lock of dl_iterate_phdr as it was, perhaps locked. The table needs no lock: libc is
-//! never unloaded.
+//! fork inherits the lock of dl_iterate_phdr in its locked state. The table needs no lock: libc is never
+//! unloaded.
 
 use crate::os::once::Once;
 use core::arch::asm;

@@ -1,5 +1,5 @@
-//! Functions of NVIDIA's driver library, found at run time: nothing is linked, and on a machine
-//! without the library there is nothing.
+//! Functions of NVIDIA's driver library, found at run time: nothing is linked with it, and without the
+//! library no function is found.
 //!
 //! All of them may allocate and take locks: only a service thread calls them, and threads of the
 //! program that have called the driver themselves.
@@ -41,7 +41,7 @@ macro_rules! driver_functions {
             /// Finds all functions. `None`: one is missing.
             ///
             /// # Safety
-            /// A handle of dlopen's.
+            /// `handle` was returned by dlopen.
             pub(in crate::backend) unsafe fn find(handle: *mut c_void) -> Option<Self> {
                 // SAFETY: the functions of these names have these arguments, by the interface that
                 // the numbers in their names stand for.
@@ -58,8 +58,8 @@ macro_rules! driver_functions {
 
         /// For the context that is current in this thread.
         ///
-        /// # Safety
-        /// As the function that is called: results have room, streams, addresses and registered
+        /// As the function that is called: results have room; streams, addresses and registered memory
+        /// are the card's, and stay until the stream has passed this point.
         /// memory are the card's, and stay until the stream has passed this point.
         impl $functions {
             $(pub unsafe fn $field(&self, $($argument: $type),*) -> Result<(), CuResult> {
@@ -79,14 +79,14 @@ rare! {
 
 /// Returns a handle of the driver's library, or null.
 pub fn open_library(flags: c_int) -> *mut c_void {
-    // SAFETY: a terminated name; what the library does when it is loaded is its own business.
+    // SAFETY: a terminated name. The library's constructors are trusted, as those of any library a program loads.
     unsafe { dlopen().map_or(null_mut(), |dlopen| dlopen(LIBRARY.as_ptr(), flags)) }
 }
 
 /// # Safety
-/// A handle of dlopen's, or RTLD_NEXT.
+/// `handle` was returned by dlopen, or is RTLD_NEXT.
 pub unsafe fn find(handle: *mut c_void, name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: a handle of dlopen's, as the caller has ensured, and a terminated name.
+    // SAFETY: the caller has ensured that dlsym takes the handle; the name is terminated.
     let found = unsafe { dlsym()?(handle, name.as_ptr()) };
     (!found.is_null()).then_some(found)
 }
@@ -100,7 +100,7 @@ pub fn passed_on(function: Function, name: &CStr) -> Option<*mut c_void> {
         return Some(known);
     }
     let handle = open_library(libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-    // SAFETY: a handle of dlopen's.
+    // SAFETY: not null, so dlopen has returned the handle.
     let found = if handle.is_null() { None } else { unsafe { find(handle, name) } };
     found.inspect(|&found| lookup::note(function, found))
 }
@@ -139,7 +139,7 @@ impl CopyFunctions {
     /// driver is older than version 12.
     pub fn of_loaded_library() -> Option<Self> {
         let handle = open_library(libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-        // SAFETY: a handle of dlopen's.
+        // SAFETY: not null, so dlopen has returned the handle.
         if handle.is_null() { None } else { unsafe { Self::find(handle) } }
     }
 }

@@ -1,6 +1,6 @@
-//! Copies of the program between its own memory and a card, which it has called cudaMemcpy or a
-//! relative for. The driver takes memory that is not pinned through a small buffer, with one thread.
-//! Here the caller and workers copy chunks of it to pinned buffers, from which the card fetches them:
+//! Copies of the program between its own memory and a card, made by cudaMemcpy or a related function.
+//! The driver takes memory that is not pinned through a small buffer, with one thread. Here the caller
+//! and workers copy chunks of it to pinned buffers, from which the card fetches them:
 //!
 //! ```text
 //! to the card                                      from the card
@@ -10,11 +10,11 @@
 //! the next chunk                                   card -> slot for a later chunk, event
 //! ```
 //!
-//! What the program sees is what the driver's own way shows: order on its stream; a call that returns
-//! when the source may change, or when all bytes are there. Whatever might differ is passed on to
-//! the program's own function: `CardCopy::of` has the list. The driver's functions are called
-//! directly, so the last error of the CUDA runtime stays as it is; after an error of theirs all of the
-//! copy is passed on, and the answer is that of the program's own function.
+//! The program sees the behaviour of the driver's own way: order on its stream; a call that returns
+//! when the source may change, or when all bytes are there. Calls for which anything might differ are
+//! passed on to the program's own function: `CardCopy::of` has the list. The driver's functions are
+//! called directly, so the last error of the CUDA runtime stays as it is. After an error of theirs the
+//! whole copy is passed on, and the program's own function gives the answer.
 //!
 //! Unlike copies in the hook, these may allocate and wait: the functions they stand for do.
 
@@ -38,12 +38,12 @@ use ring::{RING, Ring, SLOTS};
 /// Smallest copy that is considered, where sizes are learned.
 pub const CARD_FROM: usize = 8 << 20;
 
-/// Size of a copy that pays for pinning buffers, which takes some 10 ms, and of smaller ones together.
+/// Bytes of one copy, or of smaller ones together, that pay for pinning buffers, which takes some 10 ms.
 const START_BYTES: usize = 128 << 20;
 
 /// Smallest chunk: below it, calls of the driver cost more than overlapping gains.
 const LEAST_CHUNK: usize = 1 << 20;
-/// Slots for memory that was never written, whose huge pages only one worker each makes: few and large.
+/// Slots for memory that was never written: few and large, because a huge page is made by one worker alone.
 const SLOTS_IF_FRESH: usize = 2;
 
 /// The driver's names for the default streams.
@@ -57,7 +57,7 @@ const DEVICE_ORDINAL: i32 = 9;
 /// Value of MEMORY_TYPE for memory of a card.
 const ON_CARD: u32 = 2;
 
-/// Value of cudaMemcpyKind; the others are not for us.
+/// Values of cudaMemcpyKind; copies of other kinds are not staged.
 const HOST_TO_DEVICE: u32 = 1;
 const DEVICE_TO_HOST: u32 = 2;
 const DEFAULT: u32 = 4;
@@ -66,7 +66,7 @@ const DEFAULT: u32 = 4;
 const RELAXED: i32 = 2;
 
 static FUNCTIONS: Once<Option<CopyFunctions>> = Once::new();
-/// Bytes of copies so far, until they have paid.
+/// Bytes of copies so far, counted until they pay for pinning buffers.
 static SEEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Returns whether a copy of `len` bytes, with those before it, pays for pinning buffers.
@@ -111,12 +111,12 @@ pub struct CardCall {
 }
 
 impl CardCall {
-    /// Calls the program's own function; the answer is its error code. Returns when the driver's own way
-    /// would with memory that is not pinned, which the program takes it for even where we have
-    /// registered it (ADMA_GOAL=cpu).
+    /// Calls the program's own function; the answer is its error code. Returns when the driver would
+    /// for memory that is not pinned: that is what the program expects, even where we have registered
+    /// its memory (ADMA_GOAL=cpu).
     ///
     /// # Safety
-    /// The program's own call.
+    /// The arguments are those of a call that the program is making.
     pub unsafe fn pass_on(&self) -> isize {
         let hold = [self.src, self.dst]
             .map(|at| ENGINES.iter().find_map(|engine| engine.hold(at, self.len)));
@@ -166,7 +166,7 @@ impl CardCall {
 /// Where a copy takes place: the context of the calling thread.
 pub struct Here {
     pub context: Context,
-    /// Differs for every context that ever was.
+    /// Id of the context, which no other context has or had.
     pub id: u64,
     pub device: Device,
 }
@@ -238,7 +238,7 @@ impl<'a> CardCopy<'a> {
     /// Copies by way of pinned buffers. After a refusal nothing has been written.
     ///
     /// # Safety
-    /// The program's own call.
+    /// The arguments are those of a call that the program is making.
     pub unsafe fn stage(&self, how: &ShareOptions) -> Result<(isize, Seen), Refused> {
         if self.is_registered {
             // SAFETY: the program's own call.

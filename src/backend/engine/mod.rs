@@ -1,9 +1,9 @@
-//! Engines that copy by themselves: one trait, the list of those there are, and what they share.
+//! Engines that copy by themselves: one trait, the list of the engines, and what they share.
 //!
-//! An engine is a folder beside this one, and a name in the list of `backend`. Everything else here
-//! and above knows the trait only. Its law: an engine knows of each of its transfers when it is over
-//! or dead, before it answers. A timeout proves nothing: a transfer that arrives late overwrites what
-//! the program has written since.
+//! An engine is a folder beside this one, and a name in the list of `backend`. Everything else here and
+//! above knows the trait only. Its law: an engine reports the end of a copy only once it knows of each
+//! of its transfers that it is over or dead. A timeout proves nothing: a transfer that arrives late
+//! overwrites what the program has written since.
 
 pub mod request;
 pub mod stretch;
@@ -103,8 +103,8 @@ pub trait Requests: Sync {
     /// keeps to their law.
     fn is_over(&self, request: &Request, nanos: u64) -> bool;
 
-    /// Returns whether a thread of this process is just asking for a request, so that another need
-    /// not.
+    /// Returns whether a thread of this process is already asking the kernel about a request, so that
+    /// another need not.
     fn is_asked_for(&self, _request: &Request) -> bool {
         false
     }
@@ -115,7 +115,7 @@ pub trait Requests: Sync {
 }
 
 pub trait CopyEngine: Requests {
-    /// Returns the name in reports, and of its channels.
+    /// Returns the name that reports use for the engine and its channels.
     fn name(&self) -> &'static str;
 
     /// Returns the values of ADMA_BACKEND that mean this engine.
@@ -133,8 +133,8 @@ pub trait CopyEngine: Requests {
     /// Prepares at start-up what cannot be done in the hook. Called if it is wanted.
     fn prepare(&self, _settings: &Settings) {}
 
-    /// Starts, with the first large copy. Called by one thread at a time, with signals held. False: it
-    /// cannot be had.
+    /// Starts, with the first large copy. Called by one thread at a time, with signals held. False: the
+    /// engine is not available.
     fn start(&self, settings: &Settings, allowed: NoNewFilter) -> bool;
 
     /// Returns whether it is up now.
@@ -142,7 +142,7 @@ pub trait CopyEngine: Requests {
         self.counts().channels > 0
     }
 
-    /// Returns what the user must do to get the engine, if it was named and cannot be had.
+    /// Returns what the user must do to get the engine, if it was named and is not available.
     fn remedy(&self) -> Option<&'static str> {
         None
     }
@@ -182,8 +182,9 @@ pub trait CopyEngine: Requests {
     fn memory_changes(&self, _start: usize, _len: usize) {}
 
     /// Holds its registration of memory that the program's own call to a card uses: the driver takes
-    /// such memory for pinned, and returns before it has read or written it. Of memory that is registered
-    /// in part, which the driver refuses, registrations are dropped. `None`: nothing of it is registered.
+    /// such memory for pinned, and returns before it has read or written it. Where only a part is
+    /// registered, which the driver refuses, the registrations are dropped. `None`: nothing of it is
+    /// registered.
     fn hold(&self, _start: usize, _len: usize) -> Option<Hold<'_>> {
         None
     }
@@ -193,8 +194,8 @@ pub trait CopyEngine: Requests {
         false
     }
 
-    /// Returns whether a card reaches a range that the program copies to it or from it, and has it
-    /// registered if that comes again.
+    /// Returns whether a card reaches a range that the program copies to it or from it. If not, and the
+    /// range is used again, has it registered.
     fn reaches(&self, _start: usize, _len: usize) -> bool {
         false
     }
@@ -228,7 +229,7 @@ impl Handle {
         engines.iter().map(Handle)
     }
 
-    /// Returns whether it is this one.
+    /// Returns whether this is the handle of `engine`.
     pub fn is(self, engine: &dyn CopyEngine) -> bool {
         core::ptr::addr_eq(*self.0, engine)
     }
@@ -237,7 +238,7 @@ impl Handle {
         core::ptr::from_ref(self.0) as usize
     }
 
-    /// Returns the engine of an address; `None`: that is 0.
+    /// Returns the engine of an address; `None`: the address is 0.
     ///
     /// # Safety
     /// The address is 0, or from `address`.

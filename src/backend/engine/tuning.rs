@@ -10,7 +10,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use zerocopy::FromZeros;
 
 /// Moves an average towards a sample by one part in `weight`; 0 means no average yet. A sample above
-/// `most` times the average is an outlier, of a copy that was preempted, and counts as that.
+/// `most` times the average is an outlier, of a copy that was preempted, and counts as `most` times the
+/// average.
 pub fn blend(average: u64, sample: u64, weight: u64, most: u64) -> u64 {
     match average {
         0 => sample.max(1),
@@ -38,7 +39,7 @@ impl CopyTimes {
         cell.store(blend(cell.load(Relaxed), now, 4, 2), Relaxed);
     }
 
-    /// Notes an upper bound: the caller came late to look.
+    /// Notes an upper bound: the caller looked only after the end.
     pub fn note_at_most(&self, bytes: usize, ticks: u64) {
         if ticks < self.expected(bytes) {
             self.note(bytes, ticks);

@@ -62,7 +62,7 @@ impl Engine {
 /// Maps memory of our own, written so that no page is the shared zero page.
 fn pages(len: usize) -> Option<usize> {
     let at = sys::map(len)? as usize;
-    // SAFETY: ours, writable.
+    // SAFETY: mapped above, writable for `len` bytes; no other thread has the address.
     unsafe { original::fill(at, 0x5a, len) };
     Some(at)
 }

@@ -55,7 +55,7 @@ impl Engine {
         };
         if own == len {
             self.counts.caller_bytes.fetch_add(len as u64, Relaxed);
-            // SAFETY: the caller's ranges.
+            // SAFETY: the whole of ranges that memcpy may copy, by the caller's contract.
             unsafe { whole.by_libc(0, len) };
             return Ok(());
         }

@@ -9,7 +9,7 @@ use zerocopy::FromZeros;
 pub struct Counts {
     pub channel_bytes: [AtomicU64; CHANNELS],
     pub caller_bytes: AtomicU64,
-    /// Words that did not come although their streams were done.
+    /// Words that were not written although their streams were done.
     pub lost: AtomicU64,
     pub taken_back: AtomicU64,
     /// Copies whose memory was registered, and others that were large enough.

@@ -118,7 +118,7 @@ impl Card {
         if handle.is_null() {
             return Err(Unavailable::NoDriver);
         }
-        // SAFETY: a handle of dlopen's; a function of that name has these arguments.
+        // SAFETY: dlopen has returned the handle; a function of that name has these arguments.
         let (functions, batch) = unsafe {
             let batch = find(handle, c"cuMemcpyBatchAsync");
             (Functions::find(handle), batch.map(|found| transmute::<*mut c_void, Batch>(found)))

@@ -41,7 +41,7 @@ impl CopyEngine for Engine {
         }
     }
 
-    /// Its thread opens the driver when `takes` is asked for the first large copy.
+    /// Opens nothing: the service thread opens the driver when `takes` is called for the first large copy.
     fn start(&self, _settings: &Settings, _allowed: NoNewFilter) -> bool {
         self.is_up()
     }
@@ -59,7 +59,7 @@ impl CopyEngine for Engine {
             // SAFETY: as memcpy, by the caller's contract; a stretch is a part of its ranges.
             unsafe { self.copy_stretch(stretch, how) }
         };
-        // SAFETY: as memcpy, by the caller's contract.
+        // SAFETY: memcpy may copy these ranges, by the caller's contract.
         unsafe { copy.one_by_one(&self.counts.caller_bytes, |rest| rest.min(STRETCH), copy_stretch) }
     }
 

@@ -28,7 +28,7 @@ impl Lead {
         self.ticks.load(Relaxed).clamp(Self::LEAST, Self::MOST)
     }
 
-    /// Notes that the copy ended before its sleeper woke up. Returns whether that is so repeatedly.
+    /// Notes that the copy ended before its sleeper woke up. Returns whether this has happened repeatedly.
     pub fn was_too_short(&self) -> bool {
         let now = self.get();
         self.ticks.store(now + now / 16, Relaxed);
@@ -74,7 +74,7 @@ mod tests {
             }
         }
         assert!(overslept < 600 && lead.get().abs_diff(late) < late / 8, "{overslept}");
-        // Large copies wake up late by more than small ones take; those sleep again some day.
+        // After large copies the lead exceeds the time of a small copy; small ones sleep again some day.
         let copies = (0..200).take_while(|_| {
             lead.was_too_long_to_sleep();
             lead.get() > late / 2

@@ -132,7 +132,7 @@ pub struct Engine {
     pub counts: Counts,
 }
 
-/// One engine for the process: the driver's library is one, and so is its thread.
+/// One engine for the process: there is one driver library, and one thread that calls it.
 pub static GPU: Engine = zeroed();
 
 impl Engine {
@@ -165,7 +165,7 @@ impl Engine {
     #[cold]
     pub fn want(&self) {
         let (cold, starting) = (state::COLD, state::STARTING);
-        // A handler that jumped out between the two would leave it starting for ever.
+        // A handler that jumped out before the wake-up would leave the engine STARTING for ever.
         let Some(_held) = SignalsHeld::all() else { return };
         if process::is_ours()
             && self.state.compare_exchange(cold, starting, SeqCst, Relaxed).is_ok()
@@ -241,7 +241,8 @@ impl Engine {
         self.registrations.has_whole(start, start.saturating_add(len))
     }
 
-    /// Returns whether this is the service thread: a copy of the driver's would wait for itself.
+    /// Returns whether the caller is the service thread: a copy made by the driver must not wait for its own
+    /// thread.
     fn is_service_thread(&self) -> bool {
         let here = 0u8;
         let [low, high] = self.stack.each_ref().map(|end| end.load(Relaxed));
@@ -281,8 +282,8 @@ impl Engine {
         }
     }
 
-    /// Drops our registrations before the program registers or unregisters memory itself, and waits
-    /// for it, because the driver would refuse.
+    /// Drops our registrations before the program registers or unregisters memory itself, because the
+    /// driver would refuse. Waits until they are dropped.
     pub fn let_go(&self, start: usize, len: usize) {
         if self.state.load(Relaxed) != state::READY || !process::is_ours() {
             return;

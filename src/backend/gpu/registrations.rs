@@ -4,10 +4,10 @@
 //! empty -> filling -> live -> stale -> empty
 //! ```
 //!
-//! As in a translation cache, a small request registers a whole line of 2 MiB, and eviction is LRU.
-//! The hook only reads the table, the service thread fills and empties it, and a thread that learns
-//! that memory goes away marks registrations stale: from then on no copy begins with them. All are
-//! looked through, because most programs have a few of them.
+//! As in a translation cache, a small request registers a whole line of 2 MiB, and eviction is LRU. The
+//! hook only reads the table, the service thread fills and empties it, and a thread that learns that
+//! memory goes away marks registrations stale: from then on no copy begins with them. Searches are
+//! linear, because most programs have a few registrations.
 //!
 //! Addresses are numbers here and are never dereferenced.
 #![forbid(unsafe_code)]

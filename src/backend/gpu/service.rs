@@ -69,15 +69,15 @@ fn serve() {
             return;
         }
     };
-    // After the driver has been opened, so that it runs before the driver's own.
-    // SAFETY: a function that is never unloaded.
+    // Registered after the driver was opened, so that it runs before the driver's own exit handler.
+    // SAFETY: `at_exit` has the type that __cxa_atexit takes, and is never unloaded.
     unsafe {
         if let Some(at_exit_call) = __cxa_atexit() {
             at_exit_call(at_exit, core::ptr::null_mut(), core::ptr::null_mut());
         }
     }
     let (starting, ready) = (state::STARTING, state::READY);
-    // Otherwise the process ends already, or must not use it.
+    // If the state has changed, the process is ending or must not use the engine.
     let _ = GPU.state.compare_exchange(starting, ready, SeqCst, Relaxed);
     service.run();
     service.close();
@@ -153,7 +153,7 @@ struct Service {
 impl Service {
     fn open(gpu: &'static Engine) -> Result<Self, Unavailable> {
         gpu.clock.set();
-        // A filter may have come since start-up.
+        // A seccomp filter may have been installed since start-up.
         let watched = sys::NoFilter::look().map_or(Err(libc::EPERM), |none| gpu.watch.open(none));
         watched.map_err(Unavailable::Watch)?;
         let card = Card::open()?;

@@ -13,7 +13,7 @@ pub mod slot {
     pub const POSTED: u32 = 1;
     /// The service thread has the copy.
     pub const RUNNING: u32 = 2;
-    /// The copy is over although words are missing: the streams say so.
+    /// The copy is over although words are missing: its streams are done.
     pub const OVER: u32 = 3;
     /// No transfer of the copy was begun.
     pub const REFUSED: u32 = 4;
@@ -101,9 +101,9 @@ impl Engine {
         true
     }
 
-    /// Notes how a copy of the service thread has ended, whose number it has just seen in the slot.
-    /// False: the words have come meanwhile. Then its caller may be gone, and the slot another
-    /// copy's, which has not begun; only the service thread makes it RUNNING.
+    /// Notes how a copy of the service thread has ended, which has just read the copy's number in the
+    /// slot. False: the words have come meanwhile. Then the caller may be gone, and the slot may hold
+    /// another copy, which has not begun: only the service thread makes a slot RUNNING.
     pub fn finish(&self, index: usize, how: u32) -> bool {
         let state = &self.slots[index].state;
         !self.words_have_come(index)

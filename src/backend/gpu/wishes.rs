@@ -1,4 +1,4 @@
-//! Memory that is worth registering: what copies have missed.
+//! Memory worth registering: ranges that copies needed and that were not registered.
 
 use super::Engine;
 use super::registrations::LINE;

@@ -1,4 +1,4 @@
-//! Copies between this process and what another one exports.
+//! Copies between this process and a buffer that another process exports.
 //!
 //! The engine's law holds here too, but callers are `adma_read` and the like, which must not be
 //! left by a jump, so signals need not be held. Nothing is redone here: the caller copies the pieces
@@ -15,7 +15,7 @@ pub struct There {
 }
 
 impl Engine {
-    /// Returns whether it copies between processes, at any address.
+    /// Returns whether the engine can copy between processes, at any address.
     pub fn reaches_others(&self) -> bool {
         self.channels() > 0
             && self.features.load(Relaxed) & abi::FEATURE_EXPORTS != 0
@@ -66,7 +66,7 @@ impl Engine {
         let errno = self
             .submit(&mut request)
             .map_err(|errno| if errno == 0 { libc::EPROTO } else { errno })?;
-        // The caller's share of its own copies is not learnt from these.
+        // A fixed share, so that these copies do not change what was learned from copies in this process.
         let how = CopyOptions { share: Some(0.0), ..*how };
         let failed = self.wait(&request, len, sys::ticks(), &how);
         match errno {

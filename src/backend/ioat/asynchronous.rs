@@ -22,8 +22,8 @@ enum WordState {
     Missing,
     /// The request is over, and nothing has failed.
     Come,
-    /// Later requests have used these words, so it is over. Another thread may have asked and not yet
-    /// stored which pieces failed.
+    /// Later requests have used these words, so it is over. Another thread may have asked the kernel
+    /// and not yet stored which pieces failed.
     Passed,
 }
 
@@ -52,7 +52,8 @@ impl Requests for Engine {
             return Ok(None);
         }
         let (body, end) = (split.head, split.head + split.body);
-        // SAFETY: the caller's ranges. Before anything is under way: a bad page faults here.
+        // SAFETY: parts of ranges that the caller lets us copy. Nothing is under way yet, so a bad page faults
+        // here.
         unsafe {
             whole.by_libc(0, body);
             whole.by_libc(end, len);

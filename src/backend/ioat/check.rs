@@ -71,6 +71,6 @@ fn group_of_helper(room: &mut [u8]) -> Option<&str> {
     if found.is_null() {
         return None;
     }
-    // SAFETY: found, so its name is terminated and lies in `room`.
+    // SAFETY: the group was found, so its name is terminated and lies in `room`.
     unsafe { CStr::from_ptr(group.gr_name) }.to_str().ok()
 }

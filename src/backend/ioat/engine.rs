@@ -54,7 +54,7 @@ impl CopyEngine for Engine {
             // SAFETY: as memcpy, by the caller's contract; a stretch is a part of its ranges.
             unsafe { self.copy_stretch(stretch, turn, how) }
         };
-        // SAFETY: as memcpy, by the caller's contract.
+        // SAFETY: memcpy may copy these ranges, by the caller's contract.
         unsafe { copy.one_by_one(&self.counts.caller_bytes, |rest| self.part_of(rest), copy_stretch) }
     }
 

@@ -18,7 +18,7 @@ pub struct Trouble {
     pub lost: u32,
     /// Channels that never write words.
     pub silent: u32,
-    /// Delay of its end; zero: it ends before the call returns.
+    /// Delay until the request ends; zero: it ends before the call returns.
     pub late: Duration,
     /// Answers of status calls before the true one.
     pub status: Option<(i32, u32)>,
@@ -200,7 +200,7 @@ impl Kernel {
         if let Some(call) = &*self.at_end.lock().unwrap() {
             call();
         }
-        // The kernel knows before the words are written.
+        // As in the kernel, the request is over before its words are written.
         let mut state = self.state.lock().unwrap();
         state.requests.get_mut(&id).unwrap().over = true;
         if trouble.failed == 0 {

@@ -31,7 +31,7 @@ pub fn counted(allowed: sys::NoNewFilter) -> Option<[(&'static str, u64); COUNTE
     Some(found)
 }
 
-/// Least descriptor numbers; the second is for a low limit.
+/// Lowest descriptor numbers to ask for; the second is for a process with a low limit of descriptors.
 const LOWEST_NUMBERS: [i32; 2] = [sys::LEAST_KEPT, 60];
 
 #[derive(FromZeros)]
@@ -51,7 +51,7 @@ impl Helper {
     }
 
     pub fn fake(&self) -> Option<&'static super::fake::Kernel> {
-        // SAFETY: null, or what `set_fake` has put there, which stays.
+        // SAFETY: null, or a fake that `set_fake` has stored, which is never freed (`'static`).
         unsafe { self.fake.load(Relaxed).as_ref() }
     }
 }
@@ -147,8 +147,8 @@ impl Helper {
         errno_or_value(ioctl(fd, abi::IOC_PORT, 0))
     }
 
-    /// Closes the parent's file in the child of a fork, if the number still stands for it, as far
-    /// as can be known.
+    /// Closes the parent's file in the child of a fork, if the number still refers to a file of the
+    /// same device.
     pub fn forget_after_fork(&self) {
         let fd = self.fd.swap(0, Relaxed);
         if fd != 0 && sys::device_of(fd) == Some(self.device.load(Relaxed)) {

@@ -216,7 +216,7 @@ impl Engine {
         let (body, end) = (own + split.head, own + split.head + split.body);
         if split.body == 0 {
             self.counts.caller_bytes.fetch_add(len as u64, Relaxed);
-            // SAFETY: the caller's ranges.
+            // SAFETY: the whole of ranges that memcpy may copy, by the caller's contract.
             unsafe { whole.by_libc(0, len) };
             return Ok(());
         }
@@ -245,7 +245,8 @@ impl Engine {
                 drop(held);
                 self.refused(errno)?;
                 self.counts.caller_bytes.fetch_add(len as u64, Relaxed);
-                // SAFETY: the caller's ranges; a bad page faults now, as without us.
+                // SAFETY: ranges that memcpy may copy, with nothing in flight; a bad page faults as it would in
+                // libc.
                 unsafe { whole.by_libc(0, len) };
                 return Ok(());
             }
@@ -271,7 +272,7 @@ impl Engine {
         if !own_done {
             own_parts();
         }
-        // SAFETY: parts of the caller's ranges, which the engine has left.
+        // SAFETY: parts of ranges that memcpy may copy; the request is over, so the engine writes them no more.
         unsafe {
             for index in (0..taken).filter(|index| failed >> index & 1 == 1) {
                 let piece = cut.piece(index);
@@ -314,10 +315,10 @@ impl Engine {
             }
             libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::EINTR | libc::EIO => Refused::Busy,
             libc::ENODEV => Refused::NoChannels,
-            // A child that shares our memory may have closed the descriptor for itself, and one
-            // that has a copy of it did not open it.
+            // A child that shares our memory may have closed its own descriptor, and a child with a
+            // copy of our memory did not open it.
             _ if !process::is_ours() => Refused::NotOurs,
-            // 0: another file that has our number answered.
+            // 0: the number refers to another file, whose answer this is.
             _ => Refused::System,
         })
     }

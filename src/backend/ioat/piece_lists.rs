@@ -90,7 +90,7 @@ impl TakenList<'_> {
 
     /// Returns the pieces, with the fields that the kernel has written.
     pub fn pieces(&self) -> &[abi::Piece] {
-        // SAFETY: the list is ours, and the call that wrote to it has returned.
+        // SAFETY: its bit is taken, so no other thread uses the list, and the call that wrote to it has returned.
         unsafe { &*self.list() }
     }
 }

@@ -9,7 +9,7 @@ use alloc::string::String;
 use core::ffi::CStr;
 use core::fmt::{Result, Write};
 
-/// A line for each channel: its name, its driver, its device, and how it is.
+/// A line for each channel: its name, its driver, its device and its state.
 const HELD: &CStr = c"/sys/class/misc/adma/stats/channels";
 
 /// idxd's queues.

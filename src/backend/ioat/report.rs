@@ -12,8 +12,8 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub struct HelperCounts<'a> {
     /// Channels, as `queues::held` returns them.
     pub held: &'a str,
-    /// Calls to submit and to wait, where words did not come or came late, and all that copies need;
-    /// pieces that were refused or failed and that the caller has copied; requests, and the pages
+    /// System calls to submit, those to wait (where words were missing or late), and all that copies
+    /// made; pieces that were refused or failed and that the caller has copied; requests, and the pages
     /// pinned for them.
     pub counts: [(&'static str, u64); 6],
     /// Time of the requests by phase, in nanoseconds.
@@ -99,7 +99,7 @@ impl Engine {
                 let nanoseconds = count(&counts.ticks[i]) as f64 * scale;
                 (["submission", "engine", "completion"][i], nanoseconds as u64)
             }),
-            // These are system calls, for which a newer filter might kill.
+            // These make system calls, for which a seccomp filter that was installed since might kill.
             kept: may_start().ok().and_then(|_| self.kept()),
             module: may_start().ok().and_then(helper::counted),
         };

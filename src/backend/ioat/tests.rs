@@ -213,7 +213,7 @@ fn refused_request_is_left_to_libc_with_its_reason() {
     }
 }
 
-/// The first piece that is not taken decides; with a bad page in the first, nothing is.
+/// The errno of the first piece that is not taken decides. EFAULT is tried from the second piece on.
 #[test]
 fn request_taken_in_part_is_waited_for_and_the_rest_copied() {
     for errno in [libc::EFAULT, libc::EAGAIN, libc::EBUSY, libc::ENOMEM, libc::ENODEV] {

@@ -36,10 +36,10 @@ impl Words<'_> {
         })
     }
 
-    /// Returns whether each holds the id, or one that was given out later.
+    /// Returns whether each word holds the request's id or a later one.
     pub fn have_passed(&self) -> bool {
         self.each().map(|page| page + self.offset).all(|word| {
-            // SAFETY: as in `missing`.
+            // SAFETY: `words_of` has checked that the pages are mapped and the slot is one; they stay mapped.
             unsafe { (*(word as *const AtomicU64)).load(Acquire) >= self.id }
         })
     }

@@ -29,10 +29,11 @@ pub enum Claims {
     InOrder,
 }
 
-/// Shares the pieces of a cut with up to `helpers` of the `workers` there are. `part` does one piece, and answers whether it
-/// did all of it; workers call it too, so it keeps to the law of `worker`. `before` is called when
-/// nothing can be refused any more, before the first piece. `huge`: what is marked for huge pages meanwhile. Returns where the first piece begins
-/// that was not done, and what was measured. After a refusal nothing was done.
+/// Shares the pieces of a cut with up to `helpers` of the `workers` there are. `part` does one piece,
+/// and returns whether it did all of it; workers call it too, so it keeps to the law of `worker`.
+/// `before` is called once no refusal is possible any more, before the first piece. `huge`: range to
+/// mark for huge pages meanwhile. Returns the beginning of the first piece that was not done, and what
+/// was measured. After a refusal nothing was done.
 pub fn share(
     cut: Cut,
     workers: usize,

@@ -12,12 +12,12 @@
 //! the caller goes on alone from the first byte that is missing, by libc's preadv
 //! ```
 //!
-//! - **The file position** is claimed by one lseek over all bytes that the file has for the
-//!   request, before the first shared piece. Threads and processes that share it (dup, fork) get
-//!   other bytes, as the kernel's lock on the position would have it; they need not even wait. Two
-//!   calls, lseek before and after, would give them the same bytes. Where fewer bytes can be read
-//!   than were claimed (the file was truncated meanwhile, or the buffer has a hole), the rest is
-//!   given back. What can be noticed is that the position moves at the beginning of a read.
+//! - **The file position** is claimed by one lseek over all bytes that the file has for the request,
+//!   before the first shared piece. Threads and processes that share it (dup, fork) get other bytes, as
+//!   the kernel's lock on the position would have it; they need not even wait. Two calls, lseek before
+//!   and after, would give them the same bytes. Where fewer bytes can be read than were claimed (the
+//!   file was truncated meanwhile, or the buffer has a hole), the rest is given back. Another reader of
+//!   the position sees it advance when the read starts, not when it ends.
 //! - Bytes behind a bad page, or behind the end of a file that is truncated meanwhile, may have
 //!   been written too. The answer does not count them.
 //! - A read is not atomic: a write to the same file may be seen in part. Most file systems promise
@@ -26,9 +26,9 @@
 //! - Workers may have another table of descriptors than the caller (unshare). They look whether
 //!   the number stands for the same file.
 //! - The kernel reads on from the file that it has begun with when another thread closes or replaces
-//!   the descriptor. A duplicate of ours would keep the file, but closing it would drop the
-//!   program's locks (fcntl). So the answer is shorter then: what was read while the number was seen
-//!   to be the file's.
+//!   the descriptor. A duplicate of ours would keep the file, but closing it would drop the program's
+//!   locks (fcntl). So the call then returns fewer bytes: those read while the number was seen to refer
+//!   to the file.
 
 use super::kernel_work::{self, Claims};
 use super::segments::{
@@ -123,7 +123,7 @@ fn fetch(list: SegmentList, room: &mut ListRoom) -> Option<&[Segment]> {
     }
     let to = room.as_mut_ptr() as usize;
     if list.is_near(to) {
-        // SAFETY: near, and there is room.
+        // SAFETY: the list lies on the caller's stack (`is_near`), and `room` has space for `SHORT` segments.
         unsafe { list.read(to) };
     } else {
         let left = FETCHES_LEFT.load(Ordering::Relaxed);
@@ -159,7 +159,8 @@ pub struct FileRead<'a> {
 }
 
 impl<'a> FileRead<'a> {
-    /// `None`: the kernel should see the call as it is. `least`: fewer bytes are not worth it.
+    /// Returns the read that a call asks for. `None`: pass it to the kernel unchanged. `least`: fewer bytes are
+    /// not worth sharing.
     pub fn new(
         call: &ReadCall,
         (list, total): (&'a [Segment], usize),
@@ -179,7 +180,7 @@ impl<'a> FileRead<'a> {
         (read.len >= least.max(2)).then_some(read)
     }
 
-    /// A read from `start` on that leaves the file position alone.
+    /// Returns a read from `start` on that leaves the file position alone.
     pub fn at(
         fd: usize,
         start: usize,
@@ -236,7 +237,7 @@ impl<'a> FileRead<'a> {
     pub fn read_cached(&self, from: usize, len: usize) -> usize {
         let flags = if self.file.is_memory { 0 } else { libc::RWF_NOWAIT as usize };
         self.read_by(from, len, |list, at| {
-            // SAFETY: a part of what the program has asked for, and waits for.
+            // SAFETY: writes only to buffers of the program's call, which has not returned.
             unsafe { file::read(self.fd, list.as_ptr() as usize, list.len(), at, flags) }
         })
         .0
@@ -247,7 +248,7 @@ impl<'a> FileRead<'a> {
     fn read_by_libc(&self, from: usize, len: usize) -> (usize, isize) {
         self.went_on_alone.store(true, Ordering::Relaxed);
         self.read_by(from, len, |list, at| {
-            // SAFETY: libc's preadv; a part of what the program has asked for.
+            // SAFETY: libc's preadv has these arguments; it writes only to buffers of the program's call.
             unsafe {
                 let next = original::next(Op::preadv);
                 let preadv = core::mem::transmute::<*mut c_void, original::ReadFn>(next);
@@ -382,8 +383,8 @@ impl<'a> FileRead<'a> {
         Ok((done as isize, seen))
     }
 
-    /// Reads what the file may have grown by since its size was read; the kernel's answer shows the
-    /// end. Returns how many bytes.
+    /// Reads bytes by which the file may have grown since its size was read; the kernel's answer shows
+    /// the end. Returns their number.
     fn read_grown(&self) -> usize {
         let more = self.read_by_libc(self.len, self.asked - self.len).0;
         self.went_on_alone.store(more > 0, Ordering::Relaxed);

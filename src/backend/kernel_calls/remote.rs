@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! fetch the lists; any call that is not plain and well-formed -> libc's function, as it is
-//! the caller transfers the first bytes -> it may, the process is there
+//! the caller transfers the first bytes -> it is permitted, and the process exists
 //! pieces that keep to page tables of the remote side are claimed like those of a copy
 //! a piece that falls short -> when nothing is under way, the caller goes on from there, alone
 //! ```
@@ -70,7 +70,7 @@ impl<const N: usize> Lists<N> {
         let room = [&raw mut self.local as usize, &raw mut self.remote as usize];
         let lists = [call.local, call.remote];
         if lists.iter().all(|list| list.is_near(room[0])) {
-            // SAFETY: near, and `room` is ours and long enough.
+            // SAFETY: both lists lie on the caller's stack (`is_near`), and `room` is ours and long enough.
             room.into_iter().zip(lists).for_each(|(to, list)| unsafe { list.read(to) });
             return true;
         }
@@ -167,7 +167,7 @@ impl<'a> Transfer<'a> {
             let remote = stretch(self.remote, from + done, len - done, remote);
             let sum = |list: &[Segment]| list.iter().map(|segment| segment.len).sum::<usize>();
             let wanted = sum(local).min(sum(remote));
-            // SAFETY: a part of what the program has asked for, and waits for.
+            // SAFETY: writes only to buffers of the program's call, which has not returned.
             let answer = unsafe { segments::transfer(self.op, self.pid, local, remote) };
             let answer = usize::try_from(answer).unwrap_or(0);
             done += answer;
@@ -228,7 +228,7 @@ pub unsafe fn pass_on(call: &TransferCall) -> isize {
 /// cannot be asked.
 fn is_other_process(pid: usize) -> bool {
     let own = process::pid() as usize;
-    // SAFETY: signal 0 is only a question.
+    // SAFETY: signal 0 is delivered to no thread; the kernel only checks that there is such a thread.
     let ask = || unsafe { sys::syscall(libc::SYS_tgkill, [own, pid, 0, 0, 0, 0]) };
     pid as u32 != own as u32 && sys::NoFilter::look().is_some() && ask() == -libc::ESRCH as isize
 }

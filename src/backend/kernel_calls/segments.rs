@@ -83,8 +83,8 @@ pub unsafe fn transfer(
     unsafe { sys::syscall(number, [pid, local_at, local.len(), remote_at, remote.len(), 0]) }
 }
 
-/// Copies lists that may not be readable at all to `rooms`: the kernel does, by a transfer within this
-/// process. False: it cannot.
+/// Copies lists, which may be unreadable, to `rooms`: the kernel does it, by a transfer within this
+/// process. False: it cannot read them.
 ///
 /// # Safety
 /// Each room is long enough.

@@ -38,7 +38,7 @@ pub struct StreamCall {
     pub site: usize,
 }
 
-/// Least read of libc.
+/// Least number of bytes that libc reads at once.
 const BLOCK: usize = 4096;
 
 const FUNCTIONS: [Function; 14] = [
@@ -93,7 +93,7 @@ pub fn test_cancel() -> bool {
 type CleanupBuffer = MaybeUninit<[usize; 4]>;
 
 /// Guard that locks the stream. A thread that is cancelled in a read of libc's, or a handler that jumps
-/// out of it, passes this by: then the C library unlocks the stream (pthread_cleanup_push).
+/// out of it, does not drop the guard: then the C library unlocks the stream (pthread_cleanup_push).
 struct Locked<'a> {
     buffer: &'a mut CleanupBuffer,
 }
@@ -207,7 +207,8 @@ impl StreamCall {
             *errno = before;
             found?
         };
-        // libc reads multiples of its buffer past that, which stays empty; 0: it has none yet.
+        // libc reads multiples of its buffer's size directly, so the buffer stays empty; 0: there is no buffer
+        // yet.
         // SAFETY: the program's stream.
         let buffer_size = unsafe { ask(Function::__fbufsize, self.stream, 0, 0) as usize };
         let block = BLOCK.next_multiple_of(buffer_size.max(1));
@@ -228,8 +229,8 @@ impl StreamCall {
         if done < first {
             return Some(done);
         }
-        // Its buffer is empty, unless it is new. If that was so before, and the descriptor moved, then
-        // libc has just filled it, or read farther.
+        // Unless the stream had no buffer before, libc's buffer is empty now, and the descriptor is at
+        // `start`. If it is elsewhere, libc has just filled the buffer, or read farther.
         let is_behind = buffer_size == 0 || file::seek_by(fd, 0) == start as isize;
         // SAFETY: the program's stream.
         let is_where_expected = is_behind

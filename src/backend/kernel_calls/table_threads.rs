@@ -76,7 +76,7 @@ mod tests {
     use super::*;
     use crate::os::mapped::zeroed;
 
-    /// Transfers whose bytes cost what `cost` says for `threads` in a table.
+    /// Notes transfers that cost `cost(threads)`. Returns how many threads each had in a table.
     fn calls(threads: &TableThreads, count: usize, cost: impl Fn(usize) -> u64) -> Vec<usize> {
         let one = |_| {
             let each = threads.of(Cut::TABLE);

@@ -9,10 +9,11 @@
 //! generation  sleepers  phase       free -> filling -> active -> over -> retiring -> free
 //! ```
 //!
-//! An owner counts the parts that are not over, and one more for the caller that is still adding
-//! parts. The thread that brings that to zero ends it: first the notice, whose memory the caller
-//! may free after the next step; then the phase, which is all that `look` reads. The generation
-//! rises whenever an entry becomes free, so a cookie can be waited for once.
+//! An owner counts the parts that are not over, and one more while the caller is still adding
+//! parts. The thread that brings that count to zero ends the owner. It first writes the notice,
+//! whose memory the caller may free after the next step; then it sets the phase, which is all that
+//! `look` reads. The generation rises whenever an entry becomes free, so a cookie can be waited for
+//! once.
 
 use super::queue::{End, Posted, Slot, headcount};
 use crate::backend::engine::request::Request;
@@ -50,9 +51,9 @@ pub struct Entry {
     // As a part.
     owner: EntryLink,
     next: EntryLink,
-    /// Set if a bad page of it does no harm: see `is_guarded`.
+    /// Set if a bad page in this part only ends a copy loop: see `is_guarded`.
     guarded: AtomicU32,
-    /// The request of the engine that carries this part; number 0: its pieces are claimed.
+    /// Engine request that carries this part; number 0: none does, its pieces are claimed.
     pub request: Request,
     // As an owner.
     first: EntryLink,
@@ -64,7 +65,7 @@ pub struct Entry {
     value: AtomicU64,
     /// Bytes of its parts.
     bytes: AtomicUsize,
-    /// Bytes of all its copies, also of those that the caller has made itself.
+    /// Bytes of all its copies, including those that the caller has made itself.
     total: AtomicUsize,
     begun: AtomicU64,
     /// Pieces of a part that were copied, one bit each.
@@ -89,7 +90,7 @@ pub struct Ended {
     pub begun: u64,
 }
 
-/// State of a cookie; inside, with the entry that it stands for.
+/// State of a cookie; `Inside` is the cookie's entry where a function of the table returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CookieState<Inside = ()> {
     /// Retired, being retired, or never given out.
@@ -98,7 +99,7 @@ pub enum CookieState<Inside = ()> {
     Over(Inside),
 }
 
-/// Index and generation of an entry, of which a cookie consists.
+/// A cookie: the index and the generation of its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cookie {
     index: usize,
@@ -117,7 +118,7 @@ impl Cookie {
         (tag | u64::from(self.generation) << Self::INDEX_BITS | self.index as u64) as i64
     }
 
-    /// `None`: not one of those packed with this tag.
+    /// Undoes `pack`. `None`: the number was not packed with this tag.
     pub fn unpack(packed: i64, tag: u32) -> Option<Self> {
         let bits = u64::try_from(packed).ok()?;
         let index = (bits & ((1 << Self::INDEX_BITS) - 1)) as usize;
@@ -135,8 +136,8 @@ impl Entry {
         self.request.id.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns whether a bad page of this part only ends a copy loop: `ask` is called until it has
-    /// answered yes once. For threads that have claimed a piece.
+    /// Returns whether a bad page of this part only ends a copy loop. Calls `ask` until it has
+    /// returned true once, and keeps that answer. For threads that have claimed a piece.
     pub fn is_guarded(&self, ask: impl FnOnce() -> bool) -> bool {
         if self.guarded.load(Ordering::Relaxed) == 0 && ask() {
             self.guarded.store(1, Ordering::Relaxed);
@@ -168,7 +169,7 @@ impl Entry {
         self.helped.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns whether no thread will ask for its end.
+    /// Returns whether this owner becomes free by itself, because no thread asks for its end.
     pub fn is_detached(&self) -> bool {
         self.detached.load(Ordering::Relaxed) != 0
     }
@@ -182,20 +183,21 @@ impl Entry {
         self.total.store(bytes, Ordering::Relaxed);
     }
 
-    /// Notes that the caller copies this many bytes of its parts itself.
+    /// Subtracts bytes of the parts that the caller copies itself.
     pub fn take_off(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Writes the caller's word, if it has given one.
+    /// Writes the notice to the caller's word, if the caller has given one.
     ///
     /// # Safety
-    /// The word is still the caller's to be written.
+    /// The end is not reported yet: until then the caller keeps the word writable.
     pub unsafe fn give_notice(&self) {
         let word = self.word.load(Ordering::Relaxed);
         if word != 0 {
             let value = self.value.load(Ordering::Relaxed);
-            // SAFETY: the word may still be written, as the caller has ensured; aligned, as was checked when it was taken.
+            // SAFETY: the caller ensures that the word is still writable; its alignment was checked
+            // when it was taken.
             let word = unsafe { &*(word as *const AtomicU64) };
             word.store(value, Ordering::Release);
         }
@@ -229,7 +231,7 @@ impl Table {
         return &self.entries;
     }
 
-    /// Returns the entries, made if need be. `None`: there is no memory for them.
+    /// Returns the entries; the first call makes them. `None`: there is no memory for them.
     #[inline]
     fn entries_to_take(&self) -> Option<&[Entry]> {
         #[cfg(not(loom))]
@@ -246,8 +248,8 @@ impl Table {
         self.entries().get((link.load(Ordering::Relaxed) as usize).wrapping_sub(1))
     }
 
-    /// Prefetches what starting a copy will change. A large copy has evicted all of it, and one
-    /// cache miss after the other would take longer than the rest.
+    /// Prefetches the words that starting a copy will change. A large copy has evicted all of them,
+    /// and taking these cache misses one after the other would take longer than the rest.
     pub fn prefetch(&self) {
         let word = self.hint.load(Ordering::Relaxed) % WORDS;
         let free = self.used[word].load(Ordering::Relaxed).trailing_ones() as usize % 64;
@@ -296,7 +298,7 @@ impl Table {
         self.used[number / 64].fetch_and(!(1 << (number % 64)), Ordering::Release);
     }
 
-    /// Makes a taken entry the owner of parts to come. `detached`: it becomes free by itself.
+    /// Makes a taken entry an owner, whose parts are added later. `detached`: it becomes free by itself.
     pub fn start(&self, owner: &Entry, notice: Option<Notice>, detached: bool, begun: u64) {
         let notice = notice.unwrap_or(Notice { word: 0, value: 0 });
         owner.word.store(notice.word, Ordering::Relaxed);
@@ -338,18 +340,18 @@ impl Table {
         part.owner.store(self.number(owner) as u32 + 1, Ordering::Relaxed);
         part.next.store(owner.first.load(Ordering::Relaxed), Ordering::Relaxed);
         if offered {
-            // Before it can be claimed, because the claimer of the last piece undoes this.
+            // Before the part can be claimed, because the claimer of its last piece undoes this.
             self.offered.fetch_add(1, Ordering::Relaxed);
             self.open[number / 64].fetch_or(1 << (number % 64), Ordering::Relaxed);
         }
         part.slot.post(copy);
-        // Last, and released: a thread that walks over the parts of an owner finds them whole.
+        // Stored last, with release: a thread that walks over the owner's parts sees all fields of each.
         owner.first.store(number as u32 + 1, Ordering::Release);
     }
 
-    /// Counts out a worker that is sent away, or may not sleep, before it ends; false if something
-    /// is pending: then it is counted in again. A thread that starts a copy now either sees one
-    /// worker less, or is seen here.
+    /// Counts out a worker that is sent away, or may not sleep, before it ends. Returns false if a
+    /// copy is pending: then the worker is counted in again. A thread that starts a copy meanwhile
+    /// either sees one worker less, or its copy is seen here.
     pub fn count_out(&self, alive: &AtomicU32) -> bool {
         alive.fetch_sub(headcount::ONE, Ordering::AcqRel);
         if !self.has_work() {
@@ -359,7 +361,7 @@ impl Table {
         false
     }
 
-    /// Returns whether nothing is under way of an owner that is not closed.
+    /// Returns whether all parts added so far are over, for an owner that is not closed yet.
     pub fn parts_are_over(&self, owner: &Entry) -> bool {
         owner.left.load(Ordering::Acquire) == 1
     }
@@ -368,7 +370,7 @@ impl Table {
     pub fn claim(&self, part: &Entry, end: End) -> Option<(Posted, usize)> {
         let (copy, index, more) = part.slot.claim(end)?;
         if !more {
-            // Before it is finished: until then the entry holds this copy.
+            // Before the piece is finished: until then the entry holds this copy.
             let number = self.number(part);
             let bit = 1 << (number % 64);
             if self.open[number / 64].fetch_and(!bit, Ordering::Relaxed) & bit != 0 {
@@ -379,7 +381,7 @@ impl Table {
     }
 
     /// Finishes a claimed piece; `done` is false when it could not be copied and is left to the
-    /// thread that asks for the end. `Some`: that was the end of its owner.
+    /// thread that asks for the end. `Some`: the owner is over with this piece.
     pub fn finish(&self, part: &Entry, index: usize, done: bool) -> Option<Ended> {
         let owner = self.owner(part)?; // read while the piece keeps it alive
         if !done {
@@ -390,7 +392,7 @@ impl Table {
         if part.slot.finish(index, done) { self.close(owner) } else { None }
     }
 
-    /// Ends the caller's adding of parts, or one part. `Some`: that was the end of the owner.
+    /// Counts down the owner: the caller adds no more parts, or one part is over. `Some`: the owner is over.
     pub fn close(&self, owner: &Entry) -> Option<Ended> {
         if owner.left.fetch_sub(1, Ordering::AcqRel) > 1 {
             return None;
@@ -444,7 +446,7 @@ impl Table {
                 }
             }
         };
-        // The entry may have had another owner meanwhile.
+        // The entry may have been reused for another owner meanwhile.
         match self.look(cookie) {
             CookieState::Unknown => None,
             _ => Some(copied),
@@ -462,8 +464,8 @@ impl Table {
             && state.compare_exchange(over, retiring, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Iterates over the parts of an owner. A thread that does not own it may see those of the next
-    /// one, where a claim only helps.
+    /// Iterates over the parts of an owner. A thread that does not own the entry may see parts of
+    /// the entry's next owner; claiming their pieces only helps.
     pub fn parts<'a>(&'a self, owner: &Entry) -> impl Iterator<Item = &'a Entry> + use<'a> {
         let _ = owner.first.load(Ordering::Acquire);
         let mut at = self.linked(&owner.first);
@@ -522,8 +524,8 @@ impl Table {
         self.offered.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns a part with pieces to claim, the first after number `after`, round robin: so none
-    /// starves.
+    /// Returns a part with pieces to claim: the first after number `after`, round robin, so that no
+    /// part starves.
     pub fn find_work(&self, after: usize) -> Option<(usize, &Entry)> {
         if !self.has_work() {
             return None;

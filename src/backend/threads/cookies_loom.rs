@@ -115,7 +115,7 @@ fn word_is_written_after_all_pieces_of_all_parts() {
             work_on(table, part, End::Back, bytes);
         }
         assert_eq!(word.load(Ordering::Acquire), 7);
-        // SAFETY: from a box, and no thread knows it any more.
+        // SAFETY: `word` comes from a box, and no thread uses it any more.
         drop(unsafe { Box::from_raw(word) });
     });
 }

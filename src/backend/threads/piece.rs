@@ -6,21 +6,21 @@ use crate::backend::copy_loop::{self, Sequence, TakeBack};
 use crate::backend::mode::Mode;
 use crate::backend::piece_end::PieceEnd;
 
-/// Does a claimed piece in a way of its own; false: not all of it could be done. Workers call it
-/// too, so it keeps to the law of `worker`.
+/// Function that does a claimed piece, and returns false if not all of it could be done. Workers
+/// call it too, so it keeps to the law of `worker`.
 pub type PieceFn<'a> = &'a (dyn Fn(&ClaimedPiece) -> bool + Sync);
 
-/// Returns how many bytes the piece has; work of any kind counts its bytes itself.
+/// Returns how many bytes the piece has; 0 for work of `parallel`, which counts its bytes itself.
 pub fn bytes_of(claim: &ClaimedPiece) -> usize {
     if claim.copy.mode.contains(Mode::PARALLEL) { 0 } else { claim.copy.cut.piece(claim.index).len }
 }
 
-/// Does a claimed piece, and notes in the queue that it is done. A worker from which the piece can
-/// be taken back gives its `sequence`.
+/// Does a claimed piece, and notes in the queue that it is done. `sequence` is the worker's, if the
+/// piece can be taken back from it.
 pub fn run(shared: &Shared, claim: &ClaimedPiece, sequence: Option<&Sequence>) {
     let posted = &claim.copy;
     if posted.mode.contains(Mode::BY_FUNCTION) {
-        // SAFETY: claimed, so the poster waits for us, and with it the function.
+        // SAFETY: the piece is claimed, so the poster waits for this thread and keeps the function alive.
         let function = unsafe { *(posted.src as *const PieceFn<'_>) };
         let end = if function(claim) { PieceEnd::Done } else { PieceEnd::Failed };
         return shared.finish(claim, end);
@@ -47,8 +47,8 @@ pub fn run(shared: &Shared, claim: &ClaimedPiece, sequence: Option<&Sequence>) {
             // A worker that is too late makes pages, but writes nothing into them.
             part.make_pages();
         }
-        // SAFETY: claimed, so the poster waits for us inside its memcpy, whose ranges these are,
-        // or takes the piece back.
+        // SAFETY: the piece is claimed, so the poster either stays inside the program's call, which
+        // keeps the ranges valid, or takes the piece back.
         end = unsafe { part.run(posted.mode.copy_loop(), take_back.as_ref()) };
         at += part.len;
     }

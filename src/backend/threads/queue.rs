@@ -52,7 +52,7 @@ pub struct Posted {
     pub dst: usize,
     pub src: usize,
     pub cut: Cut,
-    /// Bits that say how pieces are copied. The queue itself looks at `IN_ORDER` only.
+    /// Mode in which pieces are copied. The queue itself reads only `IN_ORDER`.
     pub mode: Mode,
 }
 
@@ -112,8 +112,8 @@ pub struct Slot {
     head: AtomicUsize,
     piece: AtomicUsize,
     mode: AtomicUsize,
-    /// Pieces that could not be copied lie between these: lowest, and one past the highest. For a
-    /// comparison, the first is where the cancelled pieces begin.
+    /// Range of the pieces that could not be copied: the lowest, and one past the highest. For a
+    /// comparison, the lowest is where the cancelled pieces begin.
     failed_from: AtomicUsize,
     failed_to: AtomicUsize,
 }
@@ -175,7 +175,7 @@ impl Slot {
         Some((copy, index, before.unclaimed() > 1))
     }
 
-    /// Like `claim`, with the ticket as it was before; `counted` is added to it.
+    /// Like `claim`, but returns the ticket from before the claim; `counted` is added to the new ticket.
     fn claim_and_count(&self, end: End, counted: u64) -> Option<(Posted, usize, Ticket)> {
         let mut now = Ticket(self.ticket.load(Ordering::Acquire));
         loop {
@@ -214,8 +214,9 @@ impl Slot {
         }
     }
 
-    /// Finishes a claimed piece; `done` is false when it could not be copied. Returns whether that
-    /// was the end of the copy: nothing is unclaimed or under way, and the bytes of all can be seen.
+    /// Finishes a claimed piece; `done` is false when it could not be copied. Returns whether the
+    /// copy is over: no piece is unclaimed or in flight, and this thread sees the bytes of all of
+    /// them.
     pub fn finish(&self, index: usize, done: bool) -> bool {
         if !done {
             self.failed_from.fetch_min(index, Ordering::Relaxed);
@@ -244,7 +245,7 @@ impl Slot {
         self.ticket.load(Ordering::Relaxed) & Ticket::TAKEN != 0
     }
 
-    /// Frees the slot. Nothing is unclaimed or in flight.
+    /// Frees the slot. No piece may be unclaimed or in flight.
     pub(in crate::backend) fn release(&self) {
         let now = Ticket(self.ticket.load(Ordering::Relaxed));
         self.ticket.store(now.generation(), Ordering::Release);
@@ -283,7 +284,7 @@ impl Shared {
         Some(ClaimedPiece { copy, index, generation: ticket.generation_number() })
     }
 
-    /// Stores the end of a piece that cannot be taken back, as the poster's own.
+    /// Stores the end of a piece that cannot be taken back, such as one that the poster has claimed.
     pub fn finish(&self, claim: &ClaimedPiece, end: PieceEnd) {
         self.pieces[claim.index].store(end as u8, Ordering::Release);
     }
@@ -298,8 +299,8 @@ impl Shared {
         PieceEnd::of(usize::from(self.pieces[index].load(Ordering::Acquire)))
     }
 
-    /// Returns whether a piece from `from` on is still under way; `from` moves on to the first that
-    /// is. Everything has been claimed before. False also means: their bytes can be seen.
+    /// Returns whether a piece from `from` on is in flight, and moves `from` to the first that is.
+    /// No piece may be unclaimed. False also means that this thread sees the bytes of these pieces.
     pub fn is_busy(&self, from: &mut usize) -> bool {
         let copy = self.slot.posted();
         // Cancelled pieces have not begun, and never will.
@@ -313,8 +314,8 @@ impl Shared {
 
     /// Cancels the pieces from number `from` on, where they are claimed `IN_ORDER`.
     pub fn cancel(&self, from: usize, generation: u32) {
-        // A late thread may lower this for another task. Then the poster does what was skipped
-        // needlessly.
+        // A late thread may lower this for the next task in the slot. Then the poster does the
+        // pieces that were skipped needlessly.
         self.slot.failed_from.fetch_min(from, Ordering::Relaxed);
         self.slot.cancel(generation);
     }
@@ -324,8 +325,8 @@ impl Shared {
         self.slot.failed_from.load(Ordering::Relaxed) <= index
     }
 
-    /// Takes back all pieces in flight. Workers must be interrupted before the next look at
-    /// `undone`. Everything has been claimed before.
+    /// Takes back all pieces in flight. No piece may be unclaimed, and workers must be interrupted
+    /// before the next call of `undone`.
     pub fn take_back(&self) {
         self.slot.ticket.fetch_add(Ticket::ONE_GENERATION, Ordering::AcqRel);
     }
@@ -352,25 +353,25 @@ impl Shared {
         self.slot.unclaimed()
     }
 
-    /// Returns the mode of the copy that is posted, or of the one before.
+    /// Returns the mode of the posted copy, or of the last one if none is posted.
     pub fn mode(&self) -> Mode {
         Mode::from_bits_truncate(self.slot.mode.load(Ordering::Relaxed))
     }
 
-    /// Returns the generation, as a word of its own to be watched.
+    /// Returns the generation as a 32-bit word of its own, which a worker's `TakeBack` reads.
     #[cfg(not(loom))]
     pub fn generation(&self) -> &AtomicU32 {
-        // SAFETY: the upper half of a word that lives as long as the answer; both are only ever
-        // changed by atomic instructions.
+        // SAFETY: the upper half of the ticket, which lives as long as `self`; the ticket and this
+        // half are only ever changed by atomic instructions.
         unsafe { &*self.slot.ticket.as_ptr().cast::<AtomicU32>().add(1) }
     }
 }
 
-/// Room for `Shared::undone`. Neither cleared nor moved: compilers do that with memset and
-/// memcpy, which is us.
+/// Room for `Shared::undone`. Neither cleared nor moved: compilers do that with memset and memcpy,
+/// which this library exports.
 pub type UndoneBits = [MaybeUninit<u32>; Cut::MOST.div_ceil(32)];
 
-/// See `Shared::undone`.
+/// Iterator over the pieces that were not copied: see `Shared::undone`.
 pub struct Undone<'a> {
     room: &'a UndoneBits,
     next: usize,
@@ -381,7 +382,7 @@ impl Iterator for Undone<'_> {
     type Item = usize;
 
     fn next(&mut self) -> Option<usize> {
-        // SAFETY: `Shared::undone` has written as many as there are pieces.
+        // SAFETY: `Shared::undone` has written the words of all `count` pieces.
         let word = |index: usize| unsafe { self.room[index / 32].assume_init() };
         let done = |index: usize| word(index) >> (index % 32) & 1 == 1;
         let found = (self.next..self.count).find(|&index| !done(index))?;
@@ -393,8 +394,8 @@ impl Iterator for Undone<'_> {
 /// Most copies in flight at once; the next one stays with libc.
 pub const SLOTS: usize = if cfg!(loom) { 2 } else { 32 };
 
-/// Counts of workers in one word: those alive or being made, and of them those being made, which
-/// may still fail.
+/// Two counts of workers in one word: those alive or being made; and, among these, those being
+/// made, which may still fail.
 pub mod headcount {
     pub const ONE: u32 = 1;
     pub const ONE_TO_COME: u32 = 1 << 16;
@@ -419,7 +420,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Prefetches what calling a worker will change.
+    /// Prefetches the words that calling a worker will change.
     pub fn prefetch(&self) {
         fetch_to_change(&raw const self.bell as usize);
         fetch_to_change(&raw const self.sleepers as usize);
@@ -430,7 +431,7 @@ impl Queue {
         self.slots.iter().find(|shared| shared.slot.take())
     }
 
-    /// Opens the copy and rings the bell; workers that spin see it at once.
+    /// Posts the copy and rings the bell; workers that spin see it at once.
     pub fn post(&self, shared: &Shared, copy: &Posted) {
         shared.post(copy);
         self.bell.atomic().fetch_add(1, Ordering::AcqRel);
@@ -440,14 +441,14 @@ impl Queue {
         shared.slot.release();
     }
 
-    /// Wakes up to `count` sleeping workers. `None`: none sleeps. `Some(false)`: refused.
+    /// Wakes up to `count` sleeping workers. `None`: none sleeps. `Some(false)`: the system refuses.
     pub fn wake_sleepers(&self, count: u32) -> Option<bool> {
         // An exchange, not a load: either it sees the sleeper, or the sleeper, which changes this
         // word before it looks at the bell, sees the bell rung.
         (self.sleepers.fetch_add(0, Ordering::AcqRel) > 0).then(|| self.bell.wake(count))
     }
 
-    /// Rings for work that lies elsewhere.
+    /// Rings the bell for work that is not in the queue.
     pub fn ring(&self) {
         self.bell.atomic().fetch_add(1, Ordering::AcqRel);
     }
@@ -480,13 +481,13 @@ impl Queue {
         self.slots.iter().filter(|shared| shared.slot.is_taken()).count()
     }
 
-    /// A worker's look at all slots; `start` spreads the workers over them.
+    /// Returns a slot with unclaimed pieces, for a worker; `start` spreads the workers over the slots.
     pub fn find_work(&self, start: usize) -> Option<&Shared> {
         let turn = |i: usize| &self.slots[start.wrapping_add(i) % SLOTS];
         (0..SLOTS).map(turn).find(|slot| slot.unclaimed() > 0)
     }
 
-    /// The bell as it is now; taken before looking for work, handed to `sleep`.
+    /// Returns the count of the bell. Read it before looking for work, and pass it to `sleep`.
     pub fn bell(&self) -> u64 {
         self.bell.atomic().load(Ordering::Acquire)
     }
@@ -499,11 +500,11 @@ impl Queue {
         woken
     }
 
-    /// Resets the queue in the child of a fork: no worker has come along, and copies of other
-    /// threads will never be finished here.
+    /// Resets the queue in the child of a fork: the child has no workers, and copies of other
+    /// threads will never be finished in it.
     pub fn forget_everything(&self) {
         for shared in &self.slots {
-            // Writing to a page that nothing has changed would copy it for nothing.
+            // Writing to an unchanged page would copy the page for nothing.
             if shared.slot.is_taken() {
                 shared.slot.release();
             }

@@ -93,7 +93,7 @@ fn piece_taken_back_is_written_by_one_at_a_time_and_never_afterwards() {
                 drop(sequence.lock().unwrap());
             }
             for index in undone(slot) {
-                // Possibly once more than the worker, with equal bytes.
+                // Possibly written a second time, after the worker, with equal bytes.
                 bytes.write(number, index);
             }
             assert!(bytes.times(number, 0) >= 1);

@@ -1,5 +1,5 @@
-//! Exponential backoff after a refusal of the system, which is an event and not a state: what was
-//! refused is tried again after a while, and later each time it is refused again.
+//! Exponential backoff after the system has refused a request. A refusal is an event, not a state:
+//! the request is tried again after a while, and each further refusal makes the pause longer.
 
 use crate::os::sys;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -10,8 +10,8 @@ const SHORTEST: u64 = 1 << 31;
 /// Longest backoff in ticks: about a minute.
 const LONGEST: u64 = SHORTEST << 6;
 
-/// Time before which nothing is tried again. Bounds of the backoff in ticks are in the type, so
-/// that a fresh value is all zeros and takes no room in the file.
+/// Time before which the request is not tried again. Bounds of the backoff in ticks are in the
+/// type, so that a fresh value is all zeros and takes no room in the file.
 #[derive(FromZeros)]
 pub struct Refusal<const LEAST: u64 = SHORTEST, const MOST: u64 = LONGEST> {
     /// End of the backoff in ticks; 0: nothing was ever refused.
@@ -30,7 +30,7 @@ impl<const LEAST: u64, const MOST: u64> Refusal<LEAST, MOST> {
         self.until.load(Ordering::Relaxed) != 0 && self.is_recent_at(sys::ticks())
     }
 
-    /// Notes a refusal that has just come.
+    /// Notes a refusal, which begins or prolongs the backoff.
     #[cold]
     pub fn note(&self) {
         self.note_at(sys::ticks());
@@ -43,7 +43,7 @@ impl<const LEAST: u64, const MOST: u64> Refusal<LEAST, MOST> {
     }
 
     fn is_recent_at(&self, now: u64) -> bool {
-        // At most `MOST` ahead: a counter that is reset by a suspension ends it.
+        // `until` is at most `MOST` ahead: a counter that a suspension has reset ends the backoff.
         self.until.load(Ordering::Relaxed).wrapping_sub(now) <= MOST
     }
 

@@ -65,7 +65,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Adds what another chunk has shown.
+    /// Adds the measurements of another chunk.
     pub fn add(&mut self, more: &Self) {
         self.own.bytes += more.own.bytes;
         self.own.ticks += more.own.ticks;
@@ -113,18 +113,18 @@ pub fn note_caller_bytes(bytes: usize) {
 /// measured. After a refusal nothing has been written.
 ///
 /// # Safety
-/// What the program has promised of the task. A bad page ends as it would without us.
+/// The program has called the task's function on its ranges. A bad page faults as it would without us.
 pub unsafe fn share(task: &Task, how: &ShareOptions) -> Result<(isize, Seen), Refused> {
     let (mut at, mut answer, mut seen) = (0, 0, Seen::default());
     while at < task.len && answer == 0 {
         let part = task.part(at, chunk_of(task.len - at, how.workers));
         let mut rest = part;
         while rest.len > 0 && answer == 0 {
-            // SAFETY: part of the caller's ranges.
+            // SAFETY: the program has called the task's function on ranges that include this part.
             (answer, rest) = match unsafe { share_chunk(&rest, how, &mut seen) } {
                 Ok((answer, left)) => (answer, rest.part(left.offset, left.len)),
                 Err(refused) if at == 0 && rest.len == part.len => return Err(refused),
-                // SAFETY: part of the caller's ranges.
+                // SAFETY: the program has called the task's function on ranges that include this part.
                 Err(_) => unsafe { (rest.call_libc(), rest.part(0, 0)) },
             };
         }
@@ -173,7 +173,8 @@ unsafe fn share_chunk(
         // Each worker that arrives calls two more, but a short copy ends before they have all come.
         summon((task.len / CALL_EACH).clamp(1, how.workers) as u32);
     }
-    // SAFETY: the caller's ranges; our handler stands in front.
+    // SAFETY: the program has called the task's function on these ranges; our handler ends the loop
+    // at a bad page.
     let done_alone = unsafe { own.run(how.copy_loop, None) };
     if done_alone == PieceEnd::Differs {
         shared.cancel(0, shared.generation().load(Ordering::Relaxed));
@@ -207,7 +208,7 @@ unsafe fn share_chunk(
     drop(held);
     let mut answer = 0;
     if done_alone != PieceEnd::Done {
-        // SAFETY: part of the caller's ranges.
+        // SAFETY: the program has called the task's function on ranges that include this part.
         answer = unsafe { task.retry(0, own.len) };
     }
     for index in undone.into_iter().flatten().filter(|index| !left.contains(index)) {
@@ -215,7 +216,7 @@ unsafe fn share_chunk(
             break;
         }
         let piece = cut.piece(index);
-        // SAFETY: part of the caller's ranges.
+        // SAFETY: the program has called the task's function on ranges that include this part.
         answer = unsafe { task.retry(own.len + piece.offset, piece.len) };
     }
     let offset = |index: usize| own.len + if index == 0 { 0 } else { cut.piece(index).offset };
@@ -226,8 +227,7 @@ unsafe fn share_chunk(
     Ok((answer, Piece { offset: from, len: to - from }))
 }
 
-/// Takes a slot of the queue. Refused where callers occupy half of the CPUs: workers are meant for
-/// idle ones.
+/// Takes a slot of the queue. Refused where callers occupy half of the CPUs: workers are meant for idle CPUs.
 pub fn take_slot(workers: usize) -> Result<&'static Shared, Refused> {
     let shared = QUEUE.take().ok_or(Refused::Busy)?;
     if QUEUE.copies() > workers.div_ceil(2) {
@@ -241,7 +241,7 @@ pub fn take_slot(workers: usize) -> Result<&'static Shared, Refused> {
 pub enum WaitMode<'a> {
     /// Waits to the end: system calls cannot be taken back.
     UntilDone,
-    /// Waits for a while, then takes them back. Signals are held.
+    /// Waits for a while, then takes the pieces back. Signals are held.
     TakingBack(&'a SignalsHeld),
 }
 
@@ -256,9 +256,9 @@ impl WaitMode<'_> {
     }
 }
 
-/// If it `claims`, copies pieces as long as any is unclaimed and no signal waits. Then waits for
-/// what others have begun, workers that are not counted yet included. Returns how many bytes it has
-/// done itself, and the pieces that are left.
+/// With `claims`, copies pieces as long as any is unclaimed and no signal waits. Then waits for the
+/// pieces that others have begun, including workers that are not counted yet. Returns how many
+/// bytes the caller has copied, and the pieces that are left.
 pub fn work(
     shared: &Shared,
     seen: &mut Seen,
@@ -357,10 +357,10 @@ mod tests {
     use super::*;
     use crate::os::mapped::zeroed;
 
-    /// A piece that was begun and does not end is noticed, as where many ranks share the CPUs.
+    /// A worker that has begun a piece loses its CPU, as where many ranks share the CPUs: the caller notices.
     #[test]
     fn piece_that_takes_its_worker_much_longer_than_the_caller_is_late() {
-        // A caller that was kept waiting itself does not notice: then for longer.
+        // A caller that was itself kept waiting does not notice: the next turn makes the worker twice as late.
         assert!((0..8).any(|turn| is_late_after(20 << turn, true)));
     }
 

@@ -26,7 +26,7 @@ pub enum Work {
     Copy,
     /// `src` is the byte, repeated eight times.
     Fill,
-    /// With the result of this function, which the program has called.
+    /// Compares; the result is that of this function, which the program has called.
     Compare(Op),
 }
 
@@ -40,7 +40,8 @@ impl Work {
         }
     }
 
-    /// Returns the work of a piece's mode, whose comparison does not depend on the function called.
+    /// Returns the work for the mode of a piece. Pieces of every comparison are compared alike, so
+    /// the mode does not hold the function called.
     pub fn of(mode: Mode) -> Self {
         match mode & (Mode::FILL | Mode::COMPARE) {
             Mode::FILL => Work::Fill,
@@ -68,7 +69,8 @@ pub struct Task {
     pub len: usize,
 }
 
-/// Safety is what the program has promised to memcpy, memset or memcmp; the answer is memcmp's or 0.
+/// Unsafe functions here demand what memcpy, memset or memcmp demand of the program; the answer is
+/// memcmp's or 0.
 impl Task {
     pub fn fill(dst: usize, value: u8, len: usize) -> Self {
         Self { work: Work::Fill, dst, src: usize::from(value) * (usize::MAX / 0xff), len }
@@ -114,9 +116,10 @@ impl Task {
         0
     }
 
-    /// Does the task by libc's function, into fresh memory: its pages are made step by step, unless the
-    /// program has asked for huge ones. These are one fault each, which locks one mapping; making
-    /// pages locks the list of all, and threads that lose their CPU meanwhile hold up others.
+    /// Does the task by libc's function, into fresh memory: its pages are made step by step, unless
+    /// the program has asked for huge pages. A huge page is one fault, which locks one mapping;
+    /// making pages locks the list of all mappings, and a thread that loses its CPU meanwhile holds
+    /// up others.
     ///
     /// # Safety
     /// The program has called the task's function on these ranges.
@@ -132,14 +135,14 @@ impl Task {
             let step = (STEP - (self.dst + at) % PAGE).min(self.len - at);
             let part = self.part(at, step);
             part.make_pages();
-            // SAFETY: part of the caller's ranges.
+            // SAFETY: the program has called the task's function on ranges that include this part.
             unsafe { part.call_libc() };
             at += step;
             let huge = (self.dst + at - 1) / HUGE * HUGE;
             if !is_known && huge >= part.dst && huge + HUGE <= self.dst + self.len {
                 is_known = true;
                 if sys::is_resident(huge + HUGE - PAGE) == Some(true) {
-                    // SAFETY: part of memory that is valid for libc's function.
+                    // SAFETY: the program has called the task's function on ranges that include this part.
                     unsafe { self.part(at, self.len - at).call_libc() };
                     return;
                 }
@@ -155,22 +158,24 @@ impl Task {
             let step = (Cut::TABLE - (self.dst + at) % Cut::TABLE).min(self.len - at);
             let part = self.part(at, step);
             region.make_pages(part.dst, part.len);
-            // SAFETY: part of the caller's ranges.
+            // SAFETY: the program has called the task's function on ranges that include this part.
             unsafe { part.call_libc() };
             at += step;
         }
     }
 
-    /// Makes the pages that lie entirely in the destination. If that fails, writing to them will
-    /// show why.
+    /// Makes the pages that lie entirely in the destination. If that fails, the later write faults
+    /// and shows why.
     pub fn make_pages(&self) {
         make_whole_pages(self.dst, self.len);
     }
 
-    /// Does it by a loop of our own, which ends at a bad page if our handler stands in front.
+    /// Does the task by a loop of our own, which ends at a bad page if our handler is installed in
+    /// front of the program's.
     ///
     /// # Safety
-    /// The program has called the task's function on these ranges, and it is not taken back.
+    /// The program has called the task's function on these ranges, and stays in it until the task
+    /// is done or taken back.
     pub unsafe fn run(&self, copy_loop: CopyLoop, take_back: Option<&TakeBack>) -> PieceEnd {
         let Task { work, dst, src, len } = *self;
         // SAFETY: memory of this task is valid until it is taken back, as the program and the poster have ensured.
@@ -190,11 +195,12 @@ impl Task {
     pub unsafe fn retry(&self, from: usize, len: usize) -> isize {
         let part = self.part(from, len);
         let Work::Compare(op) = self.work else {
-            // SAFETY: part of the caller's ranges.
+            // SAFETY: the program has called the task's function on ranges that include this part.
             return unsafe { part.call_libc() };
         };
-        // SAFETY: part of the caller's ranges. If the loop stops before the end of the part, there
-        // is a difference or a bad page near. Going byte by byte, we read nothing behind it.
+        // SAFETY: the program has called the task's function on ranges that include this part. If
+        // the loop stops before the end of the part, a difference or a bad page is near: the rest
+        // is compared byte by byte, so nothing behind it is read.
         let at = unsafe {
             let (_, same) = compare_until_taken_back(part.dst, part.src, len, None);
             let rest = part.part(same, len - same);

@@ -2,8 +2,8 @@
 //! `os::holders`. It never hangs, because it touches no memory of the program's.
 //!
 //! A caller that finds no worker in this role sets it to `WANTED`. The next worker that looks for
-//! work takes it, or makes another worker, which then does. The role is given back when no caller
-//! has held signals for a while.
+//! work takes the role, or makes another worker that takes it. The role is given back when no
+//! caller has held signals for a while.
 
 use crate::backend::signals;
 use crate::os::holders;
@@ -22,7 +22,7 @@ mod role {
     pub const HURRIED: u32 = 3;
 }
 
-/// Time between two looks. A signal sent to the process waits for one or two.
+/// Time between two looks. A signal sent to the process is delayed by one or two of them.
 const LOOK_NANOS: u64 = 4_000_000;
 /// Looks without a holder, about 100 ms, after which the role is given back: taking it again costs
 /// a caller one more wake-up.
@@ -32,11 +32,11 @@ fn change(from: u32, to: u32) -> bool {
     ROLE.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
 }
 
-/// Asks for a worker that watches over this caller. True: there was none, so the caller wakes one more
-/// than are to copy.
+/// Asks for a worker that watches over this caller. True: no worker had the role, so the caller
+/// wakes one worker more than it needs for copying.
 pub fn ask_for(held: &SignalsHeld) -> bool {
-    // An exchange, not a load: either a worker that is giving the role back sees this holder, or this
-    // sees that it has given it back.
+    // An exchange, not a load: either a worker that is giving the role back sees this holder, or
+    // this exchange sees that the role is given back.
     held.is_watched()
         && ROLE.fetch_add(0, Ordering::AcqRel) == role::NONE
         && change(role::NONE, role::WANTED)
@@ -52,7 +52,7 @@ pub fn workers() -> u32 {
     u32::from(ROLE.load(Ordering::Relaxed) != role::NONE)
 }
 
-/// Watches, in a worker, as long as there is something to watch and the worker `is_wanted`.
+/// Watches, in a worker, as long as callers hold signals and the worker `is_wanted`.
 pub(super) fn keep(is_wanted: impl Fn() -> bool) {
     if !change(role::WANTED, role::TAKEN) {
         return;

@@ -35,7 +35,7 @@ const IDLE_NANOS: u64 = 100_000_000;
 const LOOK_AT_MAIN_NANOS: u64 = 10_000_000;
 
 /// Called by workers with every part of a pending copy that they find, their counter of bytes, and
-/// their memory policy. Set before the first is offered.
+/// their memory policy. Set before the first part is offered.
 #[unsafe(link_section = ".data")]
 pub static ATTEND: Once<fn(&'static Entry, &AtomicU64, &AtomicU32)> = Once::new();
 
@@ -68,7 +68,7 @@ pub fn summon_all(count: u32) {
     }
 }
 
-/// Calls more workers, in a worker. New ones get its generation, so they are sent away together.
+/// Calls more workers, from a worker. New workers get the generation of `me`, so all are sent away together.
 fn summon_others(count: u32, me: &Worker) {
     if !wake(count) {
         make(count, me.generation.load(Ordering::Relaxed));
@@ -197,14 +197,15 @@ extern "C" fn work(number: usize) -> ! {
     if let Some(allowed) = NoFilter::look() {
         cpus::run_anywhere(allowed);
     }
-    // Held from the first piece until it sleeps: two system calls per copy would delay every copy,
-    // and a signal that the program blocks should be pending where the program can see it.
+    // SIGSEGV and SIGBUS stay unblocked from the first piece until the worker sleeps: two system
+    // calls per copy would delay every copy. They are blocked while it sleeps, because a signal
+    // that the program blocks should be pending where the program can see it.
     let mut faults_heard = None;
     if !NoFilter::look().is_some_and(|allowed| me.sequence.register(allowed)) {
         workers::give_up_taking_back();
     }
     loop {
-        // No other worker may come for pending copies.
+        // Pending copies may have no other worker, so they are finished first.
         while me.is_wanted() || PENDING.has_work() {
             if !take_turn(number, &mut last, &mut faults_heard) {
                 break;
@@ -275,7 +276,7 @@ fn take_turn(number: usize, last: &mut usize, faults_heard: &mut Option<FaultsHe
     true
 }
 
-/// Lets SIGSEGV and SIGBUS come, before pieces are copied. False: the system refuses.
+/// Unblocks SIGSEGV and SIGBUS, before pieces are copied. False: the system refuses.
 fn hear_faults(heard: &mut Option<FaultsHeard>) -> bool {
     if heard.is_none() {
         *heard = FaultsHeard::now();
@@ -301,8 +302,8 @@ fn sleep_idle(heard: u64) -> Woken {
 }
 
 /// Ends a worker. The last thread of a process sets its exit status: if the main thread has ended
-/// by a bare exit, the worker repeats that one's status.
-/// Where a seccomp filter refuses that, it sleeps for ever.
+/// by a bare exit, the worker exits with the main thread's status. Where a seccomp filter refuses
+/// the exit, the worker sleeps for ever.
 fn leave(me: &Worker) -> ! {
     let status = if process::main_has_ended() { process::status_of_main() } else { 0 };
     loop {
@@ -311,7 +312,7 @@ fn leave(me: &Worker) -> ! {
         me.alive.store(Worker::STUCK, Ordering::Relaxed);
         sys::futex_wake_shared(me.alive.as_ptr()); // for `dismiss`
         sys::futex_wait(me.alive.as_ptr(), Worker::STUCK, 0);
-        // SAFETY: no memory; where futexes are refused as well.
+        // SAFETY: pause touches no memory; it serves where futexes are refused as well.
         unsafe { syscall!(SYS_pause) };
         sys::yield_now();
     }
@@ -323,7 +324,7 @@ fn help(shared: &Shared, me: &Worker) {
         && let Some(claim) = shared.claim(End::Back)
     {
         claim.copy.mode.adopt(&me.policy);
-        // Counted before the piece is finished: then the caller may return and report.
+        // Counted before the piece is finished, because after that the caller may return and report.
         me.bytes.fetch_add(piece::bytes_of(&claim) as u64, Ordering::Relaxed);
         piece::run(shared, &claim, workers::can_be_interrupted().then_some(&me.sequence));
     }

@@ -52,11 +52,11 @@ pub(super) static LIMIT: AtomicU32 = AtomicU32::new(0);
 static USEFUL: AtomicU32 = AtomicU32::new(MOST_WORKERS as u32);
 /// Lower bound of `USEFUL`: sixteen threads copied ten times as fast as one (`bench/run copy`).
 const USEFUL_ANYHOW: u32 = 15;
-/// Set if the limit follows the CPUs; the CPUs when they were last looked at; and the time of that.
+/// Whether the limit follows the CPUs; which CPUs there were when they were last read; and when that was.
 static FOLLOWS_CPUS: AtomicBool = AtomicBool::new(false);
 static CPUS: AtomicU64 = AtomicU64::new(0);
 static CPUS_ASKED: AtomicU64 = AtomicU64::new(0);
-/// Ticks for which that answer is valid: a second or two.
+/// Ticks for which `CPUS` is valid after it was read: a second or two.
 const CPUS_BELIEVED_TICKS: u64 = 1 << 32;
 /// Scheduling of the main thread when the workers were made, see `cpus::worker_class`; when it was
 /// read; and the ticks for which that is valid: about 10 ms.
@@ -77,11 +77,11 @@ static TAKE_BACK: AtomicU32 = AtomicU32::new(take_back::UNKNOWN);
 /// User id under which the workers were made; asked only in a program that started as root.
 static USER: AtomicI32 = AtomicI32::new(NO_MATTER);
 const NO_MATTER: i32 = -1;
-/// Time of the last look for an asynchronous copy, and the ticks for which that answer is valid:
-/// some milliseconds. An idle worker keeps its rights for longer.
+/// Time at which an asynchronous copy last read the user id, and the ticks for which that answer is
+/// valid (`USER_BELIEVED_TICKS`): some milliseconds. An idle worker keeps its rights for longer.
 static USER_ASKED: AtomicU64 = AtomicU64::new(0);
 /// Time of the last copy of the workers' user, and the ticks for which other users leave the
-/// workers to it: some tens of milliseconds.
+/// workers to that user (`USER_KEPT_TICKS`): some tens of milliseconds.
 static USER_SERVED: AtomicU64 = AtomicU64::new(0);
 const USER_KEPT_TICKS: u64 = 100_000_000;
 const USER_BELIEVED_TICKS: u64 = 20_000_000;
@@ -116,7 +116,8 @@ pub(super) struct Worker {
 impl Worker {
     pub const STUCK: u32 = 2;
 
-    /// Returns the upper end of its stack, mapped if need be. For the thread that makes the worker.
+    /// Returns the upper end of its stack, and maps the stack if there is none. Only for the thread
+    /// that makes the worker.
     pub fn stack(&self) -> Option<usize> {
         let mut top = self.stack.load(Ordering::Relaxed);
         if top == 0 {
@@ -169,7 +170,7 @@ pub fn start(workers: usize) {
 pub fn prepare() {
     process::mark_our_memory();
     memory_policy::prepare();
-    // With more threads it takes milliseconds, which an idle worker has.
+    // With more threads the preparation takes milliseconds, which an idle worker has.
     if lookup::has_one_thread() {
         prepare_to_take_back();
     }
@@ -180,8 +181,8 @@ pub fn can_take_back() -> bool {
     TAKE_BACK.load(Ordering::Relaxed) == take_back::READY && NoFilter::look().is_some()
 }
 
-/// Returns whether workers register their sequences. They also do while it is not known whether
-/// pieces can be taken back: it may become known while they have one.
+/// Returns whether workers register their sequences. They also do so before it is known whether
+/// pieces can be taken back, because that may become known while they copy a piece.
 pub(super) fn can_be_interrupted() -> bool {
     TAKE_BACK.load(Ordering::Relaxed) != take_back::NEVER
 }
@@ -212,7 +213,7 @@ pub(super) fn prepare_to_take_back() {
     if TAKE_BACK.load(Ordering::Relaxed) == take_back::UNKNOWN {
         let possible = NoFilter::look().is_some_and(sys::expect_interruptions);
         let answer = if possible { take_back::READY } else { take_back::NEVER };
-        // Not if a worker has found meanwhile that it cannot be interrupted.
+        // Keeps `NEVER`, if a worker has found meanwhile that it cannot be interrupted.
         let _ = TAKE_BACK.compare_exchange(
             take_back::UNKNOWN,
             answer,
@@ -230,7 +231,7 @@ pub fn start_on(limits: &cpus::Limits) {
     FOLLOWS_CPUS.store(true, Ordering::Relaxed);
 }
 
-/// Returns whether CPUs were looked at a short while ago, perhaps before a fork: a child has the
+/// Returns whether the CPUs were read a short while ago, perhaps before a fork: a child has the
 /// affinity and the control group of its parent.
 pub fn knows_cpus() -> bool {
     FOLLOWS_CPUS.load(Ordering::Relaxed) && !cpus_may_have_changed()
@@ -249,7 +250,7 @@ pub fn workers() -> usize {
     most() as usize
 }
 
-/// Returns the most workers that copy: as the user wants, or as CPUs allow and as add speed.
+/// Returns the most workers that copy: the user's number, or as many as the CPUs allow and as add speed.
 fn most() -> u32 {
     let limit = LIMIT.load(Ordering::Relaxed);
     match FOLLOWS_CPUS.load(Ordering::Relaxed) {
@@ -259,7 +260,7 @@ fn most() -> u32 {
 }
 
 /// Notes how many times as fast as one thread a long copy was. Where memory bandwidth is the limit,
-/// threads beyond half as many again only wait for it and are sent away.
+/// threads beyond 1.5 times that number only wait for memory and are sent away.
 pub fn note_gain(times: usize) {
     let (before, now) = (USEFUL.load(Ordering::Relaxed), useful(times));
     let alive = headcount::alive(ALIVE.load(Ordering::Relaxed));
@@ -277,14 +278,14 @@ fn useful(times: usize) -> u32 {
     (times + times / 2).clamp(USEFUL_ANYHOW as usize, MOST_WORKERS) as u32
 }
 
-/// Returns whether affinity and quota were looked at some time ago.
+/// Returns whether affinity and quota were last read so long ago that they may have changed.
 fn cpus_may_have_changed() -> bool {
     let age = sys::ticks().wrapping_sub(CPUS_ASKED.load(Ordering::Relaxed));
     FOLLOWS_CPUS.load(Ordering::Relaxed) && age >= CPUS_BELIEVED_TICKS
 }
 
-/// Looks at affinity and quota again. Done by a caller, in its own call: the quota is in files, and
-/// a worker must not take a descriptor number from the program.
+/// Reads affinity and quota again. Done by a caller, in its own call: the quota is in files, and a
+/// worker must not take a descriptor number from the program.
 fn look_at_cpus() {
     CPUS_ASKED.store(sys::ticks(), Ordering::Relaxed);
     signal_mask::look_at_handlers(); // as rarely: some are set by bare system calls
@@ -294,14 +295,14 @@ fn look_at_cpus() {
     let Some(limits) = NoNewFilter::look().and_then(cpus::Limits::try_now) else { return };
     let workers = (limits.cpus() - 1).min(MOST_WORKERS) as u32;
     let before = LIMIT.swap(workers, Ordering::Relaxed);
-    // New workers are for the CPUs of now.
+    // Workers that were made for other CPUs are replaced.
     if CPUS.swap(limits.which, Ordering::Relaxed) != limits.which || workers < before {
         send_away();
     }
 }
 
 /// Sends the workers away when the main thread's nice value, scheduling class or I/O priority has
-/// changed: those that are made then have the new ones. Idle ones leave soon anyhow.
+/// changed: workers that are made then have the new values. Idle workers leave soon anyhow.
 fn follow_class(now: u64) {
     let age = now.wrapping_sub(CLASS_ASKED.load(Ordering::Relaxed));
     if age < CLASS_BELIEVED_TICKS {
@@ -364,7 +365,7 @@ pub(super) fn limit() -> u32 {
     }
 }
 
-/// Returns whether workers that are called will come. One that is still being made may not.
+/// Returns whether a called worker is certain to arrive: one that is still being made may fail.
 pub fn any_running() -> bool {
     !REFUSED.is_recent() && headcount::any_running(ALIVE.load(Ordering::Acquire))
 }
@@ -480,9 +481,9 @@ pub(super) fn interrupt_pieces() {
     }
 }
 
-/// Waits until no worker has a piece, for about a tenth of a second at most. For a thread that is
-/// about to die of a fault: the process must not die instead of a fault that a worker meets in a
-/// piece that was taken back.
+/// Waits until no worker has a piece, for about a tenth of a second at most. Called by a thread
+/// that is about to die of a fault: the process must die of that fault, not of one that a worker
+/// meets in a piece that was taken back.
 fn let_pieces_end() {
     let begun = sys::ticks();
     let is_busy = |worker: &Worker| worker.helps.load(Ordering::Acquire) != 0;

@@ -18,7 +18,7 @@ rare! {
     fn dlsym(*mut c_void, *const c_char) -> *mut c_void;
 }
 
-/// Functions of the loader that are looked up by itself, so that start-up looks for none more.
+/// Functions of the loader. They are found at the first call, so that start-up looks up no more names.
 struct Loader {
     dlopen: unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void,
     dlsym: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void,
@@ -68,7 +68,7 @@ macro_rules! card_functions {
         #[repr(u8)]
         pub enum CardFunction { $($name),* }
 
-        /// All names, each terminated: one text, because the loader would relocate each of many.
+        /// All names, each terminated, in one text: in a table each name would need a relocation by the loader.
         const NAMES: &str = concat!($(stringify!($name), "\0"),*);
 
         impl CardFunction {
@@ -77,7 +77,7 @@ macro_rules! card_functions {
                 names.nth(self as usize).unwrap_or_default()
             }
 
-            /// Returns whether what the stream has to do comes first.
+            /// Returns whether the call waits for earlier work of its stream.
             pub fn is_synchronous(self) -> bool {
                 match self { $(Self::$name => $synchronous),* }
             }
@@ -155,7 +155,7 @@ pub fn find(function: CardFunction, site: usize) -> *mut c_void {
 fn look_up(name: &CStr, site: usize) -> *mut c_void {
     let Some(loader) = Loader::find() else { return null_mut() };
     in_scope_of(&loader, name, site)
-        // SAFETY: not a handle, but what the function takes as well.
+        // SAFETY: RTLD_NEXT, which `find` takes like a handle.
         .or_else(|| unsafe { driver::find(libc::RTLD_NEXT, name) })
         .or_else(|| {
             terminated(LIBRARIES).find_map(|library| {

@@ -16,7 +16,7 @@ pub const SLOTS: usize = 8;
 /// Threads that can copy at once; together they pin 256 MiB at most.
 const RINGS: usize = 8;
 
-/// Time without a copy after which a ring is given back, and how often that is looked at.
+/// Time without a copy after which a ring is given back, and the interval at which rings are checked for it.
 const IDLE_NANOS: u64 = 5_000_000_000;
 const LOOK_NANOS: u64 = 1_000_000_000;
 
@@ -135,7 +135,7 @@ impl Ring {
         self.forget();
     }
 
-    /// Forgets what was made in a context that is no more.
+    /// Forgets the memory and the events of a context that no longer exists.
     fn forget(&mut self) {
         if self.memory != 0 {
             // SAFETY: mapped by `fill`; the context that pinned it has ended, or has let it go.
@@ -144,7 +144,7 @@ impl Ring {
         *self = Self::new();
     }
 
-    /// Gives everything back. In a thread without a context.
+    /// Releases memory, events and context. Called in a thread without a current context.
     fn close(&mut self, driver: &CopyFunctions) {
         let device = self.device;
         // SAFETY: the context is retained by `open`; where it was reset this fails, and nothing is left.

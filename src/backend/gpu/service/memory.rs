@@ -60,7 +60,7 @@ impl Service {
         }
         self.gpu.watch.remove(start, end);
         self.registered -= end - start;
-        // SAFETY: registered by us and not used.
+        // SAFETY: registered by us; no flight uses it and no copy begins with it, as the caller has ensured.
         let done = unsafe { self.card.host_unregister(start as *mut c_void) };
         self.gpu.registrations.remove(index);
         if let Err(answer) = done {
@@ -115,7 +115,7 @@ impl Service {
             return false;
         }
         let Some(index) = gpu.registrations.begin(start, end, sys::ticks()) else { return false };
-        // From here on changes make it stale, so only now its kind is certain.
+        // From here on a change makes the registration stale, so only now the kind of memory is certain.
         let watched = gpu.watch.add(start, end);
         let fits = watch::anonymous(start).is_some_and(|found| found.end >= end);
         let registered = watched

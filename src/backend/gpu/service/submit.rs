@@ -34,7 +34,7 @@ impl Service {
         let [dst, src, len] = [&slot.dst, &slot.src, &slot.len].map(|part| part.load(Relaxed));
         let number = slot.number.load(Relaxed);
         let mut registrations = Vec::new();
-        // First all changes are known, then the registrations are looked at: see `watch`.
+        // Wait until all changes are marked, then look at the registrations: see `watch`.
         let usable = self.is_settled()
             && self.registrations_of(src, len, &mut registrations).is_some()
             && self.registrations_of(dst, len, &mut registrations).is_some();
@@ -52,7 +52,7 @@ impl Service {
             begun => begun,
         };
         match begun.and_then(|channels| self.write_words(index, number, channels)) {
-            // From now on it is over when the words have come.
+            // From now on the copy is over when its words are written.
             Ok(channels) => {
                 self.flights.last_mut().into_iter().for_each(|flight| flight.channels = channels);
                 slot.channels.store(channels, Release);
@@ -114,7 +114,7 @@ impl Service {
         Ok(1 << which)
     }
 
-    /// The last flight by way of the buffers on the card, chunk by chunk, on channels in turn.
+    /// Submits the last flight through the buffers on the card, chunk by chunk, on channels in turn.
     fn go_by_buffers(&mut self, dst: usize, src: usize, len: usize) -> Result<u32, CuResult> {
         self.furnish_buffers()?;
         let spares = self.gpu.spare_cpus.load(Relaxed) != 0;
