@@ -102,7 +102,7 @@ fn turn(others: &mut [Server], copies: &mut Copies, copy: CopyFn) -> io::Result<
     Ok(times.map(|one| one.median()))
 }
 
-/// Runs in a neighbour: works for as long as it is told, then prints its mean time and its delay.
+/// Runs in a neighbour: works for as long as it is told, then prints the median time of a piece and its delay.
 pub fn neighbour(options: &Options) {
     let reads = options.rest.first().is_some_and(|kind| kind == READER);
     let memory = Area::new(if reads { MEMORY } else { PIECE });
