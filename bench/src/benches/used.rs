@@ -3,14 +3,16 @@
 //! All loops copy from one place in the code, in one process and on the same buffers, with libc in
 //! turn: the same loop differs between two processes by where its pages lie in the caches. Each loop
 //! is measured steadily, after others, and by turns with cold copies. What it takes the library to
-//! adapt, 32 loops or 20 ms, is not counted.
+//! adapt, 32 loops or 20 ms, is not counted. Last come as many threads as CPUs, each with its loop.
 
 use crate::arms::{describe_shim, interposed_memcpy, real_memcpy};
+use crate::machine;
 use crate::measure::now;
 use crate::memory::{CopyFn, Pair, Walk};
 use crate::options::{MIB, Options};
 use crate::out::{Table, median, progress, range, size as short, spread};
 use crate::turns::{self, buffer_size, in_turn};
+use std::sync::Barrier;
 
 /// A loop: its name, and whether it writes the source, takes the next place, and reads the destination.
 #[derive(Clone, Copy)]
@@ -43,6 +45,7 @@ const BEFORE: [(&str, Option<Loop>); 4] = [
     ("after hot", Some(HOT)),
     ("by turns", Some(COLD)),
 ];
+const STEADY: usize = 0;
 const BY_TURNS: usize = 3;
 
 /// Nanoseconds of a turn, and of what is not counted before it.
@@ -59,29 +62,70 @@ struct Place {
 
 pub fn run(options: &Options) {
     println!("{}; whole loops, x libc in turn, median and q1-q3\n", describe_shim());
-    let pair = Pair::new(buffer_size(options));
-    let walk = Walk::new(0, pair.len());
-    let mut place = Place { pair, walk };
+    let mut place = Place::new(buffer_size(options));
     let sizes = options.sizes(MIB / 16, 16 * MIB);
     for (number, (when, before)) in BEFORE.into_iter().enumerate() {
-        let mut table = Table::of("loop|size|x libc|q1-q3");
-        for each in LOOPS {
-            for &size in &sizes {
-                progress(&format!("used: {when}, {}, {}", each.name, short(size)));
-                let copies = [real_memcpy(), interposed_memcpy()];
-                let turn = |arm: usize| place.turn(copies[arm], each, size, number, before);
-                let (_, gain) = in_turn(options.seconds / 4.0, turn);
-                let key = [when, each.name].map(|name| name.replace(", ", "_").replace(' ', "_"));
-                spread(&format!("used.{}.{}.{}", key[0], key[1], short(size)), &gain);
-                table.row([each.name.into(), short(size), median(&gain), range(&gain, 0.25)]);
-            }
-        }
-        println!("{when}");
-        table.print();
+        table(options, when, &sizes, |copy, each, size| {
+            place.turn(copy, each, size, number, before)
+        });
+    }
+    drop(place);
+    let threads = machine::cpu_count();
+    if threads > 1 {
+        let largest = sizes.iter().max().expect("a size is given");
+        let len = (buffer_size(options) / threads).max(2 * largest);
+        let mut places: Vec<Place> = (0..threads).map(|_| Place::new(len)).collect();
+        table(options, "a thread on each CPU", &sizes, |copy, each, size| {
+            at_once(&mut places, copy, each, size)
+        });
     }
 }
 
+/// Measures and prints all loops of all sizes; `turn` returns the nanoseconds of one loop.
+fn table(
+    options: &Options,
+    when: &str,
+    sizes: &[usize],
+    mut turn: impl FnMut(CopyFn, Loop, usize) -> f64,
+) {
+    let mut table = Table::of("loop|size|x libc|q1-q3");
+    for each in LOOPS {
+        for &size in sizes {
+            progress(&format!("used: {when}, {}, {}", each.name, short(size)));
+            let copies = [real_memcpy(), interposed_memcpy()];
+            let (_, gain) =
+                in_turn(options.seconds / 4.0, |arm: usize| turn(copies[arm], each, size));
+            let key = [when, each.name].map(|name| name.replace(", ", "_").replace(' ', "_"));
+            spread(&format!("used.{}.{}.{}", key[0], key[1], short(size)), &gain);
+            table.row([each.name.into(), short(size), median(&gain), range(&gain, 0.25)]);
+        }
+    }
+    println!("{when}");
+    table.print();
+}
+
+/// Returns the nanoseconds for each loop of as many threads at once, each with a place of its own.
+fn at_once(places: &mut [Place], copy: CopyFn, each: Loop, size: usize) -> f64 {
+    let ready = Barrier::new(places.len());
+    let loops_in_a_nanosecond: f64 = std::thread::scope(|scope| {
+        let turn = |place| {
+            let ready = &ready;
+            scope.spawn(move || {
+                ready.wait();
+                Place::turn(place, copy, each, size, STEADY, None)
+            })
+        };
+        let threads: Vec<_> = places.iter_mut().map(turn).collect();
+        threads.into_iter().map(|thread| 1.0 / thread.join().expect("a loop ends")).sum()
+    });
+    1.0 / loops_in_a_nanosecond
+}
+
 impl Place {
+    fn new(len: usize) -> Self {
+        Place { pair: Pair::new(len), walk: Walk::new(0, len) }
+    }
+
     /// Returns the nanoseconds of one loop of a turn.
     fn turn(
         &mut self,
