@@ -34,7 +34,7 @@
 //! ```
 //!
 //! The time after a call counts up to `AFTERWARDS` times what libc would have taken: a longer pause
-//! shows nothing about the caches. It does not count for system calls.
+//! shows nothing about the caches. It counts for copies and fills only.
 //!
 //! Nothing is timed or copied in this file. All threads share the numbers without locks: a lost
 //! update costs a sample, not a copy.
@@ -82,8 +82,8 @@ const MOST_DISTANT: u32 = 24 * CACHE;
 /// Size from which the average distance counts: a part of such a copy may be near and others not.
 const AVERAGE_FROM: usize = 2 << 20;
 
-/// Divisor of libc's time for a call. A shorter time between two calls means that nothing uses the
-/// bytes.
+/// Divisor of libc's time for a call: where less than that part of it lies between two calls, nothing uses
+/// the bytes.
 const UNUSED: u64 = 8;
 
 /// Cells of a learner, and how many of them a key may be in.

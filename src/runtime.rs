@@ -148,7 +148,7 @@ fn start() {
     for engine in ENGINES.iter().filter(|engine| engine.is_wanted(&settings)) {
         engine.prepare(&settings);
     }
-    // Configure and open together: until here the bootstrap makes every copy, our own included.
+    // Configure and open together: until here every copy, our own included, goes to libc.
     DISPATCHER.configure(config);
     DISPATCHER.open();
 }

@@ -236,7 +236,8 @@ pub fn recover(ip: usize) -> Option<usize> {
     let [begin, end, interrupted, bad_page] = [
         &raw const adma_loops_begin,
         &raw const adma_loops_end,
-        // The kernel aborts a worker's sequence before the handler runs, which then finds this address.
+        // At a bad page in a worker's sequence, the kernel aborts the sequence, and only then calls the
+        // handler: so the handler finds this address.
         &raw const adma_loop_interrupted,
         &raw const adma_loop_bad_page,
     ]

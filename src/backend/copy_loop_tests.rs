@@ -212,7 +212,7 @@ fn piece_of_another_generation_is_not_written() {
     for copy_loop in [CopyLoop::Ordinary, CopyLoop::Stream] {
         let late = TakeBack::new(&sequence, &generation, 7);
         let (dst, src) = (target.as_mut_ptr() as usize, source.as_ptr() as usize);
-        // SAFETY: both ranges are the test's own vectors of 256 bytes.
+        // SAFETY: both ranges are the test's own arrays of 256 bytes.
         let copied = unsafe { copy_loop.copy_until_taken_back(dst, src, 256, Some(&late)) };
         assert_eq!(copied, PieceEnd::TakenBack);
         assert!(target.iter().all(|&byte| byte == 0));

@@ -246,8 +246,8 @@ pub unsafe fn fill(dst: usize, value: usize, len: usize) {
 /// As that function; the length is in bytes.
 pub unsafe fn compare(op: Op, a: usize, b: usize, len: usize) -> isize {
     type Memcmp = unsafe extern "C" fn(usize, usize, usize) -> i32;
-    // SAFETY: the pointer is only ever a comparison with these arguments, of which the caller
-    // promises what it demands.
+    // SAFETY: the pointer is only ever a comparison with these arguments; the caller promises what
+    // that function demands.
     unsafe {
         let function: Memcmp = core::mem::transmute(next(op));
         function(a, b, len / op.unit()) as isize

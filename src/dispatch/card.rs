@@ -1,5 +1,5 @@
 //! Copies between memory of the program and a graphics card, decided about like other large calls.
-//! Here "libc" stands for the driver's function that the program has called.
+//! Here "libc" stands for the function of CUDA's libraries that the program has called.
 
 use super::Dispatcher;
 use super::engine::EngineKind;

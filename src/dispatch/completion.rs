@@ -74,8 +74,8 @@ impl Dispatcher {
         }
         let mut tells = is_whole;
         if operation.kind() == Kind::Compares {
-            // libc's comparison does not report where the difference is, so such calls are compared
-            // only with each other, whole call with whole call.
+            // libc does not report where a difference is, so calls that find one are measured only
+            // against each other, whole call against whole call.
             tells = self.differed.swap(!is_whole, Ordering::Relaxed) != is_whole;
         }
         let as_decided = was_shared == decision.by.is_ok();

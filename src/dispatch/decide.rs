@@ -41,7 +41,7 @@ pub(super) struct Decision<'a> {
     pub way: Option<Way>,
     /// Bytes that the caller does alone first, by libc; 0: none.
     pub first: usize,
-    /// How many of these bytes, the last ones, are timed: their time stands for libc's in reports.
+    /// How many of the `first` bytes, the last ones, are timed: their time stands for libc's in reports.
     pub timed: usize,
     pub copy_loop: CopyLoop,
     /// CPU use of the thread before the call; `None`: no sample is taken.
@@ -213,7 +213,8 @@ impl Decision<'_> {
             && ways != Ways::LIBC
             && let Some(task) = operation.as_task()
         {
-            // SAFETY: the caller of `decide` performs this call, so the ranges of `task` may be copied.
+            // SAFETY: the program has called a copy of these ranges, and the caller of `decide` performs
+            // it: memmove may copy a part of them now.
             self.look = unsafe { look(task, self.begun) };
         }
         if let Some(look) = self.look {

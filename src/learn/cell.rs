@@ -23,9 +23,9 @@ const MOST_BETWEEN: u32 = 4;
 const HOPELESS: u32 = ONE + ONE / 4;
 /// Ratio of costs from which a cheaper way replaces the best one.
 const CHANGES: u32 = ONE + ONE / 32;
-/// Changes since the last trial that make another one due. The program's period: by more than this part
-/// of it. The time of looks, which varies more: by more than a half. The share of the cost that comes
-/// after the call: by more than `AFTERWARDS_MOVED`.
+/// Least changes since the last trial that make the next one due: of the program's period by one part in
+/// `MOVED`; of the time of looks, which varies more, by one part in `LOOK_MOVED`; of the share of the cost
+/// that comes after the call by `AFTERWARDS_MOVED`.
 const MOVED: u32 = 5;
 const LOOK_MOVED: u32 = 2;
 const AFTERWARDS_MOVED: u32 = ONE / 4;
@@ -34,7 +34,7 @@ const AFTERWARDS_MOVED: u32 = ONE / 4;
 const PERIOD: u64 = 64;
 const MOST_DOUBLINGS: u32 = 3;
 /// Where costs have moved, a trial is due after `FIRST` samples. Each such trial that changes nothing
-/// makes that four times as many, up to `MOST_ALARMS` times: in some programs costs move all the time.
+/// multiplies that number by four, up to `MOST_ALARMS` times: in some programs costs move all the time.
 const MOST_ALARMS: u32 = 3;
 
 /// Time after a call that counts, in multiples of what libc would have taken.
@@ -194,7 +194,7 @@ impl Cell {
         is_ours.then(|| now.wrapping_sub(self.last_end.load(Relaxed)))
     }
 
-    /// Notes the time that libc took for the bytes of a look.
+    /// Notes the time that libc took for some bytes, such as those of a look.
     pub fn note_look(&self, look: Cost) {
         blend(&self.libc, look.per_mebibyte(), 8);
     }

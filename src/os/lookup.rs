@@ -197,8 +197,8 @@ pub unsafe fn call<const N: usize>(found: *mut c_void, arguments: [usize; N]) ->
     Some(unsafe { function(first, second, third, fourth, fifth) })
 }
 
-/// Functions of the C library that we rarely call, with their types. If the loader resolved such a symbol,
-/// that would cost every program more than finding it here.
+/// Functions of the C library that we rarely call, with their types. A symbol that the loader resolves costs
+/// every program more than one more name on the walk.
 macro_rules! rare {
     ($(fn $name:ident($($argument:ty),*) -> $answer:ty;)*) => { $(
         /// # Safety
@@ -289,7 +289,7 @@ unsafe extern "C" fn look_into(
 }
 
 /// Returns the address of glibc's __register_atfork; `None`: another C library. The symbol is weak, because
-/// such a library does not define it and would not load us.
+/// such a library does not define it, and its loader would refuse to load ours.
 pub fn register_atfork() -> Option<usize> {
     let address: usize;
     // SAFETY: reads the symbol's entry in the global offset table: an address, or null, because the symbol is
@@ -493,7 +493,8 @@ impl SymbolTable {
     }
 
     /// Returns whether the loader would bind a call of libc's function to this symbol: not if the symbol has
-    /// a version whose name does not begin with GLIBC_, as a library gives to functions that it calls itself.
+    /// a version whose name does not begin with GLIBC_. Libraries give such versions to functions for their
+    /// own use.
     unsafe fn is_for_callers_of_libc(&self, index: u32) -> bool {
         const OF_NONE: u16 = 1; // the number of symbols without a version
         if self.definitions.is_null() || self.versions.is_null() {

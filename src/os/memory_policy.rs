@@ -1,9 +1,9 @@
 //! The memory policy of a caller (numactl, set_mempolicy), for workers that touch its pages first.
 //!
 //! A new page comes from the node that the policy of its mapping names (mbind), for all threads. Without such
-//! a policy, it comes from the node that the policy of the thread names that touches the page first; by
-//! default that is the node on which this thread runs. So a worker adopts the policy of the caller before it
-//! copies for it, and prefers the caller's node where that policy is the default.
+//! a policy, the thread that touches the page first decides: the page comes from the node that its policy
+//! names, by default the node on which it runs. So a worker adopts the policy of the caller before it copies
+//! for it, and prefers the caller's node where that policy is the default.
 //!
 //! Pieces still go to any worker, whichever node their pages are on. Choosing workers by node is not built,
 //! because no machine with two nodes was there to measure it on. The smallest design: with several nodes

@@ -220,7 +220,8 @@ fn bytes_of_channel(backend: &str, number: usize) -> u64 {
     bytes.map_or(0, |count| count.load(Ordering::Relaxed))
 }
 
-/// Logs the state of the engines at exit: the hook itself must not log.
+/// Logs at exit, because the hook must not: wrong copies, the state of the engines, and the costs that the
+/// learner has noted.
 #[cold]
 pub(super) fn log(process: &Process, stderr: i32) {
     let say = |line: core::fmt::Arguments<'_>| say_to(stderr, line);

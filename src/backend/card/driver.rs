@@ -58,9 +58,9 @@ macro_rules! driver_functions {
 
         /// For the context that is current in this thread.
         ///
+        /// # Safety
         /// As the function that is called: results have room; streams, addresses and registered memory
         /// are the card's, and stay until the stream has passed this point.
-        /// memory are the card's, and stay until the stream has passed this point.
         impl $functions {
             $(pub unsafe fn $field(&self, $($argument: $type),*) -> Result<(), CuResult> {
                 // SAFETY: results have room, and memory of the card stays until the stream has passed, as the

@@ -194,8 +194,8 @@ pub trait CopyEngine: Requests {
         false
     }
 
-    /// Returns whether a card reaches a range that the program copies to it or from it. If not, and the
-    /// range is used again, has it registered.
+    /// Returns whether a card reaches a range that the program copies to it or from it. If not, notes
+    /// the range, which is registered when the program copies it again.
     fn reaches(&self, _start: usize, _len: usize) -> bool {
         false
     }

@@ -74,7 +74,8 @@ mod tests {
             }
         }
         assert!(overslept < 600 && lead.get().abs_diff(late) < late / 8, "{overslept}");
-        // After large copies the lead exceeds the time of a small copy; small ones sleep again some day.
+        // After large copies the lead may exceed the time of a small copy: small copies shrink it until
+        // they sleep again.
         let copies = (0..200).take_while(|_| {
             lead.was_too_long_to_sleep();
             lead.get() > late / 2

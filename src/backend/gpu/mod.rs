@@ -132,7 +132,7 @@ pub struct Engine {
     pub counts: Counts,
 }
 
-/// One engine for the process: there is one driver library, and one thread that calls it.
+/// One engine for the process: there is one driver library, and one service thread.
 pub static GPU: Engine = zeroed();
 
 impl Engine {

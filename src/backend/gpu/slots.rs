@@ -101,9 +101,9 @@ impl Engine {
         true
     }
 
-    /// Notes how a copy of the service thread has ended, which has just read the copy's number in the
-    /// slot. False: the words have come meanwhile. Then the caller may be gone, and the slot may hold
-    /// another copy, which has not begun: only the service thread makes a slot RUNNING.
+    /// Notes how a copy has ended. Called by the service thread, which has just read the copy's number
+    /// in the slot. False: the words have come meanwhile. Then the caller may be gone, and the slot may
+    /// hold another copy, which has not begun: only the service thread makes a slot RUNNING.
     pub fn finish(&self, index: usize, how: u32) -> bool {
         let state = &self.slots[index].state;
         !self.words_have_come(index)

@@ -66,7 +66,7 @@ impl Engine {
         let errno = self
             .submit(&mut request)
             .map_err(|errno| if errno == 0 { libc::EPROTO } else { errno })?;
-        // A fixed share, so that these copies do not change what was learned from copies in this process.
+        // A fixed share: the caller's share of copies in this process is not learned from these.
         let how = CopyOptions { share: Some(0.0), ..*how };
         let failed = self.wait(&request, len, sys::ticks(), &how);
         match errno {

@@ -39,7 +39,8 @@ impl Words<'_> {
     /// Returns whether each word holds the request's id or a later one.
     pub fn have_passed(&self) -> bool {
         self.each().map(|page| page + self.offset).all(|word| {
-            // SAFETY: `words_of` has checked that the pages are mapped and the slot is one; they stay mapped.
+            // SAFETY: `words_of` has checked that the pages are mapped and the slot is one;
+            // they stay mapped. The engine writes them behind our back, as atomics may be.
             unsafe { (*(word as *const AtomicU64)).load(Acquire) >= self.id }
         })
     }

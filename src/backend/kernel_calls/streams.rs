@@ -229,8 +229,8 @@ impl StreamCall {
         if done < first {
             return Some(done);
         }
-        // Unless the stream had no buffer before, libc's buffer is empty now, and the descriptor is at
-        // `start`. If it is elsewhere, libc has just filled the buffer, or read farther.
+        // A buffer that the stream had before should be empty now, and the descriptor at `start`: if it is
+        // elsewhere, libc has just filled the buffer, or read farther. A new buffer may hold bytes.
         let is_behind = buffer_size == 0 || file::seek_by(fd, 0) == start as isize;
         // SAFETY: the program's stream.
         let is_where_expected = is_behind

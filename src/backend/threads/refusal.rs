@@ -30,7 +30,7 @@ impl<const LEAST: u64, const MOST: u64> Refusal<LEAST, MOST> {
         self.until.load(Ordering::Relaxed) != 0 && self.is_recent_at(sys::ticks())
     }
 
-    /// Notes a refusal, which begins or prolongs the backoff.
+    /// Notes a refusal, which begins a backoff: twice as long as the last one, if that has just ended.
     #[cold]
     pub fn note(&self) {
         self.note_at(sys::ticks());

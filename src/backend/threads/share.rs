@@ -257,8 +257,8 @@ impl WaitMode<'_> {
 }
 
 /// With `claims`, copies pieces as long as any is unclaimed and no signal waits. Then waits for the
-/// pieces that others have begun, including workers that are not counted yet. Returns how many
-/// bytes the caller has copied, and the pieces that are left.
+/// pieces that others have begun, including those of workers that are not counted yet. Returns how
+/// many bytes the caller has copied, and the pieces that are left.
 pub fn work(
     shared: &Shared,
     seen: &mut Seen,

@@ -205,7 +205,8 @@ extern "C" fn work(number: usize) -> ! {
         workers::give_up_taking_back();
     }
     loop {
-        // Pending copies may have no other worker, so they are finished first.
+        // A worker that is not wanted stays while pending copies have unclaimed pieces: no other
+        // worker may come for them.
         while me.is_wanted() || PENDING.has_work() {
             if !take_turn(number, &mut last, &mut faults_heard) {
                 break;

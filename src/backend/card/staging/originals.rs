@@ -18,7 +18,8 @@ rare! {
     fn dlsym(*mut c_void, *const c_char) -> *mut c_void;
 }
 
-/// Functions of the loader. They are found at the first call, so that start-up looks up no more names.
+/// Functions of the loader. dlclose and dladdr are looked up by dlsym, so that start-up looks for no more
+/// names.
 struct Loader {
     dlopen: unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void,
     dlsym: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void,

@@ -135,7 +135,7 @@ impl Ring {
         self.forget();
     }
 
-    /// Forgets the memory and the events of a context that no longer exists.
+    /// Forgets memory and events that their context has released, or that have ended with it.
     fn forget(&mut self) {
         if self.memory != 0 {
             // SAFETY: mapped by `fill`; the context that pinned it has ended, or has let it go.
