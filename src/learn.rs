@@ -293,19 +293,25 @@ impl Learner {
         self.cell(site, len, Context::empty())
     }
 
-    /// Returns the place of a call's bytes, given the distance of a few of them. An average changes its
-    /// place only once it is a sixteenth outside.
+    /// Returns the place of a call's bytes, given the distance of a few of them. From `AVERAGE_FROM` up the
+    /// average counts, and changes its place only once it is a sixteenth outside. Nothing is stored below that
+    /// unless the place changes: threads that copy from one site share its cell.
     pub fn place(&self, site: usize, len: usize, distance: u32) -> Place {
         let base = self.base(site, len);
-        let average = base.note_distance(distance.min(MOST_DISTANT));
-        let by = average / 16;
-        let is_inside = |place: &Place| {
-            len >= AVERAGE_FROM && [average - by, average + by].map(Place::at).contains(place)
+        let before = base.place();
+        let now = if len < AVERAGE_FROM {
+            Place::at(distance)
+        } else {
+            let average = base.note_distance(distance.min(MOST_DISTANT));
+            let by = average / 16;
+            let is_inside =
+                |place: &Place| [average - by, average + by].map(Place::at).contains(place);
+            before.filter(is_inside).unwrap_or_else(|| Place::at(average))
         };
-        let now = if len >= AVERAGE_FROM { average } else { distance };
-        let place = base.place().filter(is_inside).unwrap_or_else(|| Place::at(now));
-        base.set_place(place);
-        place
+        if before != Some(now) {
+            base.set_place(now);
+        }
+        now
     }
 
     /// Returns the cell of a call that begins `now`, for which libc would take `ticks`.

@@ -35,7 +35,7 @@ const PERIOD: u64 = 64;
 const MOST_DOUBLINGS: u32 = 3;
 /// Where costs have moved, a trial is due after `FIRST` samples. Each such trial that changes nothing
 /// multiplies that number by four, up to `MOST_ALARMS` times: in some programs costs move all the time.
-const MOST_ALARMS: u32 = 3;
+const MOST_ALARMS: u32 = 2;
 
 /// Time after a call that counts, in multiples of what libc would have taken.
 const AFTERWARDS: u64 = 8;
