@@ -280,7 +280,7 @@ impl Dispatcher {
             // SAFETY: the ranges of `task` are valid for it, as `call` demands.
             return unsafe { task.call_libc() };
         }
-        if task.len < FRESH_FROM && !config.counts() && self.is_unaided(config, task.len) {
+        if !config.counts() && self.is_unaided(config, task.len) {
             let begun = sys::ticks();
             // SAFETY: the ranges of `task` are valid for it, as `call` demands.
             let answer = unsafe { task.call_libc() };
