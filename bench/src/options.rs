@@ -1,5 +1,6 @@
 //! The command line. The driver hands it on to every process it starts.
 
+use crate::benches::used;
 use crate::programs::jobs;
 use clap::ArgAction::Set;
 use clap::builder::PossibleValuesParser;
@@ -51,7 +52,7 @@ pub struct Options {
     /// Copy as a program that handles SIGSEGV: the shim has to take another way
     #[arg(long)]
     pub handler: bool,
-    /// programs, reads: only these; "redis" is all jobs of redis
+    /// programs, reads, used: only these; "redis" is all jobs of redis; of used as after_cold.copy_read
     #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = job_name, action = Set)]
     pub jobs: Option<Vec<String>>,
     /// programs, mpi, knobs: rounds in which every arm has one turn
@@ -169,7 +170,7 @@ fn positive<T: FromStr + Default + PartialOrd>(text: &str) -> Result<T, String> 
 fn job_name(name: &str) -> Result<String, String> {
     let all = jobs::JOBS.iter().map(|job| job.name).chain(jobs::READS.iter().copied());
     let unknown = || format!("no such job; there are {}", all.collect::<Vec<_>>().join(", "));
-    let known = jobs::known(name) || jobs::READS.contains(&name);
+    let known = jobs::known(name) || jobs::READS.contains(&name) || used::is_a_loop(name);
     known.then(|| name.into()).ok_or_else(unknown)
 }
 

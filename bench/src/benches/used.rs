@@ -27,6 +27,20 @@ const fn one(name: &'static str, writes: bool, is_cold: bool, reads: bool) -> Lo
     Loop { name, writes, is_cold, reads }
 }
 
+impl Loop {
+    fn key(self, when: &str) -> String {
+        let [when, name] = [when, self.name].map(|name| name.replace(", ", "_").replace(' ', "_"));
+        format!("{when}.{name}")
+    }
+}
+
+/// Returns whether `--jobs` may name a loop so, as in "after_cold.write_copy_read".
+pub fn is_a_loop(name: &str) -> bool {
+    let moments = BEFORE.iter().map(|(when, _)| *when).chain([CROWD]);
+    let mut keys = moments.flat_map(|when| LOOPS.map(|each| each.key(when)));
+    keys.any(|key| key == name)
+}
+
 const HOT: Loop = one("copy", false, false, false);
 const COLD: Loop = one("cold copy", false, true, false);
 const LOOPS: [Loop; 6] = [
@@ -45,8 +59,8 @@ const BEFORE: [(&str, Option<Loop>); 4] = [
     ("after hot", Some(HOT)),
     ("by turns", Some(COLD)),
 ];
-const STEADY: usize = 0;
 const BY_TURNS: usize = 3;
+const CROWD: &str = "a thread on each CPU";
 
 /// Nanoseconds of a turn, and of what is not counted before it.
 const TURN: u64 = 10_000_000;
@@ -75,9 +89,7 @@ pub fn run(options: &Options) {
         let largest = sizes.iter().max().expect("a size is given");
         let len = (buffer_size(options) / threads).max(2 * largest);
         let mut places: Vec<Place> = (0..threads).map(|_| Place::new(len)).collect();
-        table(options, "a thread on each CPU", &sizes, |copy, each, size| {
-            at_once(&mut places, copy, each, size)
-        });
+        table(options, CROWD, &sizes, |copy, each, size| at_once(&mut places, copy, each, size));
     }
 }
 
@@ -89,14 +101,20 @@ fn table(
     mut turn: impl FnMut(CopyFn, Loop, usize) -> f64,
 ) {
     let mut table = Table::of("loop|size|x libc|q1-q3");
-    for each in LOOPS {
+    let is_wanted = |each: &Loop| {
+        options.jobs.as_ref().is_none_or(|jobs| jobs.iter().any(|job| each.key(when) == *job))
+    };
+    let loops: Vec<Loop> = LOOPS.into_iter().filter(is_wanted).collect();
+    if loops.is_empty() {
+        return;
+    }
+    for each in loops {
         for &size in sizes {
             progress(&format!("used: {when}, {}, {}", each.name, short(size)));
             let copies = [real_memcpy(), interposed_memcpy()];
             let (_, gain) =
                 in_turn(options.seconds / 4.0, |arm: usize| turn(copies[arm], each, size));
-            let key = [when, each.name].map(|name| name.replace(", ", "_").replace(' ', "_"));
-            spread(&format!("used.{}.{}.{}", key[0], key[1], short(size)), &gain);
+            spread(&format!("used.{}.{}", each.key(when), short(size)), &gain);
             table.row([each.name.into(), short(size), median(&gain), range(&gain, 0.25)]);
         }
     }
@@ -109,10 +127,11 @@ fn at_once(places: &mut [Place], copy: CopyFn, each: Loop, size: usize) -> f64 {
     let ready = Barrier::new(places.len());
     let loops_in_a_nanosecond: f64 = std::thread::scope(|scope| {
         let turn = |place| {
-            let ready = &ready;
+            let (ready, place): (&Barrier, &mut Place) = (&ready, place);
             scope.spawn(move || {
                 ready.wait();
-                Place::turn(place, copy, each, size, STEADY, None)
+                place.repeat(copy, each, None, size, [LEAST_TO_ADAPT.into(), ADAPTS]);
+                place.repeat(copy, each, None, size, [LEAST_IN_TURN.into(), TURN])
             })
         };
         let threads: Vec<_> = places.iter_mut().map(turn).collect();
