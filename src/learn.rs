@@ -108,9 +108,15 @@ const SAMPLE: usize = 4 << 20;
 const SAMPLES_THEN: u32 = 32;
 /// Copies into fresh memory are timed from this size up, because their first bytes are whole page
 /// tables: one in each `FRESH_PAIR_EVERY` bytes of the first 32 calls, then one in eight times as many.
-const FRESH_PAIRS_FROM: usize = 8 << 20;
+pub const FRESH_PAIRS_FROM: usize = 8 << 20;
 const FRESH_PAIR_EVERY: usize = 128 << 20;
 const PAGE_TABLE: usize = 2 << 20;
+/// Shorter ones are timed whole, by libc: one in `FRESH_WHOLE_EVERY` of the first `FRESH_WHOLE_FIRST` calls,
+/// later one in `FRESH_WHOLE_THEN`, so that it costs less than a hundredth. Both are primes: a program that makes
+/// as many copies each time has another one of them timed each time.
+const FRESH_WHOLE_FIRST: u32 = 256;
+const FRESH_WHOLE_EVERY: u32 = 61;
+const FRESH_WHOLE_THEN: u32 = 251;
 
 /// Calls on busy CPUs that do not ask whether memory is fresh, after one that found it in use: asking
 /// locks the list of mappings, and a caller that waits for it finds its caches emptied.
@@ -442,6 +448,12 @@ pub fn sample_fresh(calls: u32, dst: usize, len: usize) -> usize {
     let then = if calls < SAMPLES_THEN { then } else { 8 * then };
     let timed = is_turn(calls, then) && len >= FRESH_PAIRS_FROM;
     if timed { untimed(dst) + 2 * PAGE_TABLE } else { 0 }
+}
+
+/// Returns whether libc makes a whole call into fresh memory, for reports.
+pub fn is_time_for_libc(calls: u32, len: usize) -> bool {
+    let every = if calls < FRESH_WHOLE_FIRST { FRESH_WHOLE_EVERY } else { FRESH_WHOLE_THEN };
+    len < FRESH_PAIRS_FROM && calls % every == every - 1
 }
 
 /// Returns how many bytes from `dst` on lie in front of the first whole page table.

@@ -3,6 +3,8 @@
 
 use super::*;
 use crate::os::mapped::zeroed;
+use core::ops::Range;
+use std::collections::BTreeSet;
 
 const MIB: usize = 1 << 20;
 
@@ -319,10 +321,24 @@ fn samples_for_reports_are_larger_at_first_and_then_rare() {
 
 #[test]
 fn fresh_memory_is_timed_by_whole_page_tables() {
-    assert_eq!(sample_fresh(0, 4096, MIB), 0);
+    assert_eq!(sample_fresh(0, 4096, MIB), 0, "short ones are timed whole");
     assert_eq!(sample_fresh(1, 4096, 64 * MIB), 6 * MIB - 4096);
     assert_eq!(sample_fresh(2, 4 * MIB, 64 * MIB), 4 * MIB);
     assert_eq!((untimed(4096), untimed(4 * MIB)), (2 * MIB - 4096, 0));
     let later = (3..163).filter(|&calls| sample_fresh(calls, 4096, 64 * MIB) > 0).count();
     assert_eq!(later, 14 + 9, "every second one at first, then one in 16");
+}
+
+#[test]
+fn short_calls_into_fresh_memory_are_timed_whole_now_and_then() {
+    let timed = |calls: Range<u32>, len: usize| -> Vec<u32> {
+        calls.filter(|&calls| is_time_for_libc(calls, len)).collect()
+    };
+    assert!(timed(0..32, MIB).is_empty(), "what a program begins with is not like the rest");
+    assert_eq!(timed(0..256, MIB).len(), 4);
+    assert_eq!(timed(256..25_356, MIB).len(), 100, "one in 251");
+    assert!(timed(0..10_000, FRESH_PAIRS_FROM).is_empty(), "parts of these are timed");
+    // Of a program that makes 64 copies each time, each of them.
+    let turns: BTreeSet<u32> = timed(0..100_000, MIB).into_iter().map(|calls| calls % 64).collect();
+    assert_eq!(turns.len(), 64);
 }

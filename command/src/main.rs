@@ -28,6 +28,7 @@
 mod bench;
 mod check;
 mod complete;
+mod demangle;
 mod engine;
 mod job;
 mod library;

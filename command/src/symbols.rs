@@ -1,6 +1,7 @@
 //! Names of functions, from the symbol tables of executables and libraries: untrusted input, which
 //! `object` reads with every number checked.
 
+use crate::demangle;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSymbol, SymbolKind};
 use std::cell::RefCell;
@@ -40,8 +41,10 @@ impl Symbols {
         let behind = functions.partition_point(|function| function.0 <= call);
         let module = short(module);
         match functions[..behind].last() {
-            Some((_, end, name)) if call < *end => format!("{module} {name}"),
-            Some((_, end, name)) if call - end < NEAR => format!("{module} near {name}"),
+            Some((_, end, name)) if call < *end => format!("{module} {}", demangle::name(name)),
+            Some((_, end, name)) if call - end < NEAR => {
+                format!("{module} near {}", demangle::name(name))
+            }
             _ => format!("{module} +{offset:#x}"),
         }
     }
@@ -158,9 +161,10 @@ mod tests {
         assert_eq!(name(&mut symbols, found.1), expected, "a call at the end");
         assert_eq!(name(&mut symbols, 7), format!("{program} +0x7"));
         let functions =
-            vec![(0x1000, 0x1100, "first".to_owned()), (0x90000, 0x90010, "far".into())];
+            vec![(0x1000, 0x1100, "_ZN2cv5firstEv".to_owned()), (0x90000, 0x90010, "far".into())];
         let mut sparse = Symbols([("/x/lib.so".to_owned(), functions)].into());
-        assert_eq!(sparse.name("/x/lib.so", 0x1200), "lib near first");
+        assert_eq!(sparse.name("/x/lib.so", 0x1100), "lib cv::first");
+        assert_eq!(sparse.name("/x/lib.so", 0x1200), "lib near cv::first");
         assert_eq!(sparse.name("/x/lib.so", 0x80000), "lib +0x80000");
         assert_eq!(Symbols::default().name("/no/such/lib.so.6", 16), "lib +0x10");
         assert_eq!(short("/x/_umath.cpython-311-x86_64-linux-gnu.so"), "_umath");

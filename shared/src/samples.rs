@@ -8,9 +8,11 @@ use crate::{Sums, absorb_all};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Size classes of the learner, and one column for memory that was never written.
-pub const SIZES: usize = 8;
-pub const FRESH: usize = SIZES - 1;
+/// Size classes of the learner, and two columns for memory that was never written: calls of which parts
+/// are timed, and short ones, which are timed whole.
+pub const SIZES: usize = 9;
+pub const FRESH: usize = SIZES - 2;
+pub const FRESH_SHORT: usize = SIZES - 1;
 /// Number of kinds in the library's `Kind`.
 pub const KINDS: usize = 8;
 /// Samples that are kept for one kind and size.

@@ -365,6 +365,7 @@ mod tests {
     use super::*;
     use crate::Counters;
     use crate::live::{Fallback, Path};
+    use crate::samples::FRESH_SHORT;
     use std::string::{String, ToString};
     use std::vec::Vec;
 
@@ -437,6 +438,19 @@ mod tests {
         assert!(low <= 0.0 && high > 1.048, "{low} to {high}");
         let alone = saved(&recorder(&[2_000_000; 8], true), 1.0, 3.0).interval.unwrap();
         assert!(alone.low > 0.0, "{alone:?}");
+    }
+
+    #[test]
+    fn short_calls_into_fresh_memory_are_compared_with_samples_of_their_own() {
+        let pieces = Recorder::ZERO;
+        pieces.record(Path::Engine, 1 << 30, 1_000_000_000);
+        pieces.samples.row(0, FRESH_SHORT).shared.add([1024, 1 << 30, 1_000_000_000]);
+        (0..8).for_each(|_| pieces.samples.row(0, FRESH).note_libc(1 << 20, 2_000_000, false));
+        assert_eq!(saved(&pieces, 1.0, 1.2).interval, Err(Unknown::FewSamples));
+        (0..4).for_each(|_| pieces.samples.row(0, FRESH_SHORT).note_libc(1 << 20, 1_500_000, true));
+        let Interval { seconds, low, high, .. } = saved(&pieces, 1.0, 1.2).interval.unwrap();
+        assert!((seconds - 0.536).abs() < 1e-3, "{seconds}");
+        assert!(low > 0.0 && high < 1.0, "{low} to {high}");
     }
 
     #[test]

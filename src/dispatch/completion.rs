@@ -8,10 +8,10 @@ use super::operation::{Kind, Operation};
 use crate::backend::libc as original;
 use crate::backend::threads::{Cost, Seen, workers};
 use crate::functions::Op;
-use crate::learn::{LARGE, SETTLING_TICKS, class};
+use crate::learn::{FRESH_PAIRS_FROM, LARGE, SETTLING_TICKS, class};
 use crate::os::{cpus, sys};
 use crate::stats::file::Call;
-use crate::stats::samples::FRESH;
+use crate::stats::samples::{FRESH, FRESH_SHORT};
 use crate::stats::{Fallback, Path, Recorder};
 use core::sync::atomic::Ordering;
 
@@ -24,7 +24,11 @@ const LEAST_TIMED: usize = 32 << 10;
 
 /// Returns the row of the statistics that a call belongs to.
 fn size_of_sample(decision: &Decision, len: usize) -> usize {
-    if decision.fresh.is_some() { FRESH } else { class(len) }
+    match decision.fresh {
+        Some(_) if len < FRESH_PAIRS_FROM => FRESH_SHORT,
+        Some(_) => FRESH,
+        None => class(len),
+    }
 }
 
 /// One call that is over.
@@ -150,8 +154,9 @@ impl Dispatcher {
         samples.timed.fetch_add(passed, Ordering::Relaxed);
         samples.preempted.fetch_add(lost, Ordering::Relaxed);
         let is_cached = self.is_cached(operation);
-        // After shared calls, caches hold other lines than they would without us.
-        let is_settled = self.libc_ticks.load(Ordering::Relaxed) >= SETTLING_TICKS
+        // After shared calls, caches hold other lines than they would without us; none holds fresh memory.
+        let is_settled = decision.fresh.is_some()
+            || self.libc_ticks.load(Ordering::Relaxed) >= SETTLING_TICKS
             || !is_cached && (!decision.back_to_back || len >= LARGE);
         let row = samples.row(operation.kind() as usize, size_of_sample(decision, len));
         match (completion.path, decision.by) {

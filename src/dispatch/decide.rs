@@ -92,6 +92,7 @@ impl Dispatcher {
         if decision.by.is_ok() && decision.is_real_time() {
             (decision.by, decision.way) = (Err(Fallback::RealTime), None);
         }
+        decision.leave_sample_to_libc(operation, learns);
         decision.choose_first(operation, learns);
         decision.look_at_cpu();
         decision
@@ -253,6 +254,25 @@ impl Decision<'_> {
         }
     }
 
+    /// Leaves some short calls into fresh memory to libc, whole, for reports: huge pages would make parts of them
+    /// differ. Reads are not left: libc's could come from the disk.
+    fn leave_sample_to_libc(&mut self, operation: &impl Operation, learns: bool) {
+        let is_wanted = learns
+            && self.config.counts()
+            && matches!(self.by, Ok(EngineKind::Threads(_)))
+            && self.fresh.is_some()
+            && self.look.is_none()
+            && operation.as_task().is_some();
+        if is_wanted && learn::is_time_for_libc(self.calls, operation.len()) {
+            self.by = Err(Fallback::Compared);
+        }
+    }
+
+    /// Returns whether the call makes pages of fresh memory the quickest way. Where libc is timed, its own way.
+    pub(super) fn makes_pages(&self) -> bool {
+        self.fresh.is_some() && self.by != Err(Fallback::Compared)
+    }
+
     /// Chooses how many bytes the caller does first: those that the operation wants, and those whose time
     /// stands for libc's, for reports and where there was no look.
     fn choose_first<O: Operation>(&mut self, operation: &O, learns: bool) {
@@ -283,7 +303,7 @@ impl Decision<'_> {
             Err(Fallback::Learned) => learn::is_time_to_sample(self.calls),
             _ => false,
         };
-        let is_sample = by_libc && self.fresh.is_none() || self.by.is_ok() && self.timed > 0;
+        let is_sample = by_libc && !self.makes_pages() || self.by.is_ok() && self.timed > 0;
         if self.config.counts() && is_sample {
             self.cpu = CpuUse::now();
         }

@@ -21,8 +21,8 @@ impl Dispatcher {
         decision: &Decision,
         operation: &impl Operation,
     ) -> Completion {
-        let Decision { config, done, mut by, copy_loop, fresh, .. } = *decision;
-        let fresh = fresh.is_some();
+        let Decision { config, done, mut by, copy_loop, .. } = *decision;
+        let fresh = decision.makes_pages();
         let (mut from, mut first, mut sample) = (done, [0; 2], None);
         if decision.first > 0 {
             first[0] = sys::ticks();
@@ -115,7 +115,7 @@ unsafe fn by_caller(
                 look::finish(task, look);
                 (false, 0)
             }
-            _ => (false, operation.by_libc(from, decision.fresh.is_some(), huge)),
+            _ => (false, operation.by_libc(from, decision.makes_pages(), huge)),
         }
     }
 }

@@ -3,7 +3,7 @@
  *     stats_copies [FUNCTION SIZE[-SIZE] COUNT] ...
  *
  * Of a range FIRST-LAST the COUNT copies take evenly spread sizes. "overlap" is a memmove within one
- * block. Blocks are filled by plain stores, so that the program makes no other copies.
+ * block, "fresh" a memcpy into memory that the program has given back. Blocks are filled by plain stores, so that the program makes no other copies.
  */
 #include "trap.h"
 #include "pattern.h"
@@ -17,8 +17,9 @@ int main(int words, char **word)
 {
     unsigned long long bytes = 0;
     for (int i = 1; i + 2 < words; i += 3) {
-        bool overlap = !strcmp(word[i], "overlap");
-        const struct operation *function = operation_named(overlap ? "memmove" : word[i]);
+        bool overlap = !strcmp(word[i], "overlap"), fresh = !strcmp(word[i], "fresh");
+        const struct operation *function =
+            operation_named(overlap ? "memmove" : fresh ? "memcpy" : word[i]);
         char *rest;
         size_t first = strtoull(word[i + 1], &rest, 10);
         size_t last = *rest == '-' ? strtoull(rest + 1, NULL, 10) : first;
@@ -32,6 +33,8 @@ int main(int words, char **word)
             if (n == 0 || n + 1 == count)
                 for (size_t at = 0; at < size; at++)
                     from[at] = byte_at(at, i + n);
+            if (fresh)
+                MUST(!madvise(to, last + 4096, MADV_DONTNEED));
             function->call(to, from, size);
             bytes += size;
             if (n == 0 || n + 1 == count)

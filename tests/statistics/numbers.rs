@@ -48,6 +48,22 @@ fn json_is_consistent_while_learning() {
 }
 
 #[test]
+fn short_copies_into_fresh_memory_are_compared_with_libc() {
+    let short = || {
+        let mut command = fixed("stats_copies", "fresh 1048576 2000");
+        command.env_remove("ADMA_MIN_BYTES").env("ADMA_BACKEND", "threads");
+        command
+    };
+    let json = only_report(&mut short());
+    check(&json);
+    let by_libc = number(&json["fallbacks"]["compared"]);
+    assert!((8..=10).contains(&by_libc), "one in 61, then one in 251: {json}");
+    assert!(number(&json["paths"]["engine"]["calls"]) > 1900, "{json}");
+    let report = text(&finish(short().env("ADMA_STATS", "text")).stderr);
+    assert!(report.contains("without adma") && !report.contains("too few"), "{report}");
+}
+
+#[test]
 fn percentiles_are_those_of_the_copies_made() {
     let what = "memcpy 70000 900 memcpy 200000 90 memcpy 1000000 10";
     let json = only_report(&mut fixed("stats_copies", what));
