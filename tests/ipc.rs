@@ -98,6 +98,7 @@ rows! { passes:
     block_never_becomes_a_standard_stream: "ipc_blocks standard";
     message_that_ends_behind_its_block_is_carried: "ipc_blocks straddling";
     listener_can_be_polled_as_any_other: "ipc_service polled";
+    service_thread_is_made_once_whatever_is_called_first: "ipc_service once";
     service_thread_ends_with_the_last_connection: "ipc_service ends";
     service_thread_does_not_keep_a_process_alive: "ipc_service last";
     service_thread_steps_aside_for_unshare: "ipc_service alone";

@@ -146,7 +146,7 @@ pub unsafe extern "C" fn adma_peer(connection: c_int, info: *mut PeerInfo) -> c_
 pub extern "C" fn adma_event_fd(connection: c_int) -> c_int {
     serve::begin();
     answer(match os::is_listener(connection) {
-        true => accept::event_fd(connection),
+        true => handles::become_owner().and_then(|_| accept::event_fd(connection)),
         false => handles::find(connection).and_then(|link| Ok(link.events()?.raw())),
     })
 }

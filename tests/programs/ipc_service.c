@@ -52,6 +52,22 @@ static void computes(void)
     expect_good_end(child);
 }
 
+/* The thread is made once, whatever a program calls first, and in the child of a fork again. */
+static void once(void)
+{
+    for (int forks = 0; forks < 2; forks++) {
+        int listener = adma_listen(forks ? make_path() : own_name());
+        made(adma_event_fd(listener));
+        EXPECT(adma_arm(listener), 0);
+        EXPECT(entries_of("/proc/self/task"), 4); /* ".", "..", our own thread, and that */
+        if (forks == 0 && (child = fork_child()) != 0) {
+            expect_good_end(child);
+            return;
+        }
+    }
+    exit(0);
+}
+
 /* A server that knows nothing but poll and a nonblocking listener. */
 static void polled(void)
 {
@@ -294,6 +310,6 @@ static void refused(void)
 }
 
 PROGRAM(room = pages_between_guards(LARGE); other = pages_between_guards(LARGE); own_name(),
-        { "computes", computes }, { "polled", polled }, { "flood", flood },
+        { "computes", computes }, { "once", once }, { "polled", polled }, { "flood", flood },
         { "crowded", crowded }, { "thousand", thousand }, { "ends", ends },
         { "last", last }, { "alone", alone }, { "refused", refused })

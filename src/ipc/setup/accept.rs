@@ -213,13 +213,12 @@ fn keep(mut incoming: Incoming) {
     if fd != incoming.socket.raw() {
         service::forget(incoming.socket.raw());
     }
-    let mut backlog = BACKLOG.lock();
-    incoming.look = backlog.look;
-    // In the list first: the service thread may hear of it at once.
-    backlog.greeting.push(incoming);
-    drop(backlog);
-    if service::watch(fd, events, key).is_err() {
-        drop(take(|one| GREETING | u64::from(one.number) == key));
+    // While it is ours: once in the list, another thread may drop it, and its descriptor be another
+    // client's. Meanwhile the service thread finds nothing under this key and looks again.
+    if service::watch(fd, events, key).is_ok() {
+        let mut backlog = BACKLOG.lock();
+        incoming.look = backlog.look;
+        backlog.greeting.push(incoming);
     }
 }
 
