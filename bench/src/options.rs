@@ -2,6 +2,7 @@
 
 use crate::benches::used;
 use crate::programs::jobs;
+use adma_shared::knobs::TUNED_GLIBC;
 use clap::ArgAction::Set;
 use clap::builder::PossibleValuesParser;
 use clap::{CommandFactory, FromArgMatches, Parser};
@@ -137,13 +138,6 @@ pub struct Alternative {
 }
 
 impl Alternative {
-    /// Names of glibc tuned by hand, and its tunables.
-    const TUNED: [(&'static str, &'static str); 3] = [
-        ("threshold", "glibc.cpu.x86_non_temporal_threshold=0x100000"),
-        ("hugetlb", "glibc.malloc.hugetlb=1"),
-        ("tuned", "glibc.cpu.x86_non_temporal_threshold=0x100000:glibc.malloc.hugetlb=1"),
-    ];
-
     /// Returns the environment that it wants.
     pub fn knobs(&self) -> Vec<(&'static str, &'static str)> {
         self.tunables.map(|tunables| ("GLIBC_TUNABLES", tunables)).into_iter().collect()
@@ -151,11 +145,11 @@ impl Alternative {
 }
 
 fn alternative(text: &str) -> Result<Alternative, String> {
-    if let Some((name, tunables)) = Alternative::TUNED.into_iter().find(|(name, _)| *name == text) {
+    if let Some((name, tunables)) = TUNED_GLIBC.into_iter().find(|(name, _)| *name == text) {
         return Ok(Alternative { name, preload: None, tunables: Some(tunables) });
     }
     let path = std::fs::canonicalize(text).map_err(|error| {
-        let names = Alternative::TUNED.map(|(name, _)| name).join(", ");
+        let names = TUNED_GLIBC.map(|(name, _)| name).join(", ");
         format!("{error}; want a library or one of {names}")
     })?;
     let preload = Some(path.to_string_lossy().into_owned());

@@ -50,6 +50,9 @@ pub struct BenchOptions {
     /// one more arm, with this knob; "A=1 B=2" for several
     #[arg(long, value_name = "KNOB=VALUE", value_parser = arm::settings)]
     with: Vec<String>,
+    /// another library, or glibc: threshold, hugetlb, tuned
+    #[arg(long, value_name = "LIB|NAME", value_parser = arm::rival, value_hint = ValueHint::FilePath)]
+    against: Vec<arm::Rival>,
     #[command(flatten)]
     knobs: KnobOptions,
     /// what every run reads; default: nothing
@@ -120,7 +123,7 @@ pub fn command(options: BenchOptions) -> i32 {
     let words = options.words.iter().map(|word| printable(&word.to_string_lossy())).collect();
     let mut result = Measured {
         words,
-        arms: arm::all(&options.with),
+        arms: arm::all(&options.with, &options.against),
         rounds: Vec::new(),
         is_complete: false,
         copies: None,

@@ -62,7 +62,7 @@ pub fn preloadable(library: PathBuf) -> PathBuf {
 }
 
 /// Returns whether LD_PRELOAD cannot hold a path: it splits at blanks and colons, and expands $LIB.
-fn unpreloadable(path: &Path) -> bool {
+pub fn unpreloadable(path: &Path) -> bool {
     path.as_os_str()
         .as_bytes()
         .iter()

@@ -6,6 +6,14 @@
 
 use core::fmt::{Display, Formatter, Result as Written};
 
+/// glibc tuned by hand, which people can have instead: names of benchmarks, and values of GLIBC_TUNABLES. It
+/// streams from 1 MiB up, takes huge pages for malloc, or both.
+pub const TUNED_GLIBC: [(&str, &str); 3] = [
+    ("threshold", "glibc.cpu.x86_non_temporal_threshold=0x100000"),
+    ("hugetlb", "glibc.malloc.hugetlb=1"),
+    ("tuned", "glibc.cpu.x86_non_temporal_threshold=0x100000:glibc.malloc.hugetlb=1"),
+];
+
 #[derive(Debug, PartialEq)]
 pub struct Knob {
     pub name: &'static str,

@@ -152,6 +152,37 @@ fn bench_runs_its_commands_and_reads_its_input_in_order() {
 }
 
 #[test]
+fn bench_has_rivals_of_adma_as_further_arms() {
+    let log = scratch("rivals").join("log");
+    let script = "echo $GLIBC_TUNABLES ${LD_PRELOAD##*/} >>$LOG";
+    let other = common::traps::a_library("trap_library", &["-DEMPTY"]);
+    let name = other.file_name().unwrap().to_str().unwrap();
+    let against =
+        ["--against", "hugetlb", "--against", "tuned", "--against", other.to_str().unwrap()];
+    let mut command = bench(&[&["-n1", "-w0"][..], &against].concat(), &["sh", "-c", script]);
+    command.env("LOG", &log).env("GLIBC_TUNABLES", "glibc.malloc.check=0");
+    let (out, err) = succeed(&mut command);
+    assert_eq!(err, "", "{out}");
+    let mine = "glibc.malloc.check=0";
+    let tuned = "glibc.cpu.x86_non_temporal_threshold=0x100000:glibc.malloc.hugetlb=1";
+    let expected = [
+        mine.to_owned(),
+        format!("{mine} libadma.so.0"),
+        format!("{mine}:glibc.malloc.hugetlb=1"),
+        format!("{mine}:{tuned}"),
+        format!("{mine} {name}"),
+    ];
+    assert_eq!(lines(&log), expected);
+    assert!(out.contains("with glibc's hugetlb: not known"), "{out}");
+    let (status, _, err) = done(&["--against", "/no/such.so"], &["true"]);
+    assert_eq!(status, Some(125));
+    assert!(
+        err.contains("No such file or directory; want a library, or threshold, hugetlb, tuned"),
+        "{err}"
+    );
+}
+
+#[test]
 fn bench_that_is_interrupted_reports_what_was_complete_and_cleans_up() {
     let log = scratch("interrupted").join("log");
     // Two rounds of two runs, then one that waits.

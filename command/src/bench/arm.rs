@@ -1,6 +1,7 @@
 //! Arms of the benchmark, which differ in the environment.
 
-use crate::{library, live_files, options, run};
+use crate::{library, live_files, options, run, say};
+use adma_shared::knobs::TUNED_GLIBC;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -10,8 +11,16 @@ pub struct Arm {
     pub environment: Vec<(String, OsString)>,
 }
 
-/// Returns the arms: without adma, with it, and with it and each of these settings.
-pub fn all(with: &[String]) -> Vec<Arm> {
+/// What people could have instead of adma: variables of the environment, to which something is added.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rival {
+    name: String,
+    variable: &'static str,
+    value: OsString,
+}
+
+/// Returns the arms: without adma, with it, with it and each of these settings, and with each rival.
+pub fn all(with: &[String], against: &[Rival]) -> Vec<Arm> {
     let library = library::preloadable(library::find());
     let preload = |value| vec![("LD_PRELOAD".to_owned(), value)];
     let ours = || {
@@ -34,7 +43,38 @@ pub fn all(with: &[String]) -> Vec<Arm> {
         environment.extend(pairs.map(|(knob, value)| (knob.to_owned(), value.into())));
         arms.push(Arm { name: format!("with {settings}"), environment });
     }
+    for Rival { name, variable, value } in against {
+        let mut environment = preload(run::preload_without(&library));
+        let mut values = match *variable {
+            "LD_PRELOAD" => environment[0].1.clone(),
+            other => std::env::var_os(other).unwrap_or_default(),
+        };
+        if !values.is_empty() {
+            values.push(":");
+        }
+        values.push(value);
+        environment.push(((*variable).to_owned(), values)); // the last of two counts
+        arms.push(Arm { name: format!("with {name}"), environment });
+    }
     arms
+}
+
+/// Parses the name of a tuned glibc, or the path of another library to be preloaded.
+pub fn rival(text: &str) -> Result<Rival, String> {
+    let tuned = TUNED_GLIBC.into_iter().find(|(name, _)| *name == text);
+    if let Some((name, tunables)) = tuned {
+        let (name, value) = (format!("glibc's {name}"), tunables.into());
+        return Ok(Rival { name, variable: "GLIBC_TUNABLES", value });
+    }
+    let path = std::fs::canonicalize(text).map_err(|error| {
+        let names = TUNED_GLIBC.map(|(name, _)| name).join(", ");
+        format!("{}; want a library, or {names}", say::reason(&error))
+    })?;
+    if library::unpreloadable(&path) {
+        return Err("LD_PRELOAD cannot hold blanks, : and $".to_owned());
+    }
+    let value = path.into_os_string();
+    Ok(Rival { name: say::printable(text), variable: "LD_PRELOAD", value })
 }
 
 /// Parses `KNOB=VALUE`, several of them separated by blanks.
