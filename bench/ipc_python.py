@@ -1,11 +1,12 @@
 """Messages between two Python processes: adma beside what Python programs use otherwise.
 
-    bench/run ipc python [seconds]
+    bench/run ipc python [seconds for each size]
 
 Half a round trip, in microseconds: the median of rounds in which all means take turns, so that a busy
 machine slows all of them. Each side has its own buffer; what arrives lies in the receiver's memory.
 pyzmq is measured where a Python has it; root's run installs the package python3-zmq where none has.
 """
+import argparse
 import multiprocessing
 import os
 import socket
@@ -126,7 +127,9 @@ def echo(means):
 
 
 def main():
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 3.0
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("seconds", nargs="?", type=float, default=3.0, help="for each size")
+    seconds = options.parse_args().seconds
     kinds = [Adma, Socket, Pipe, SharedMemory] + ([Zmq] if zmq else [])
     with tempfile.TemporaryDirectory() as folder:
         means = [kind(folder) for kind in kinds]

@@ -59,7 +59,9 @@ static void once(void)
         int listener = adma_listen(forks ? make_path() : own_name());
         made(adma_event_fd(listener));
         EXPECT(adma_arm(listener), 0);
-        EXPECT(entries_of("/proc/self/task"), 4); /* ".", "..", our own thread, and that */
+        long threads = entries_of("/proc/self/task") - 2;
+        if (threads > 2) /* fewer: on a slow machine it has ended, for want of clients */
+            wrong("%ld threads", threads);
         if (forks == 0 && (child = fork_child()) != 0) {
             expect_good_end(child);
             return;
