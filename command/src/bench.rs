@@ -51,7 +51,7 @@ pub struct BenchOptions {
     #[arg(long, value_name = "KNOB=VALUE", value_parser = arm::settings)]
     with: Vec<String>,
     /// another library, or glibc: threshold, hugetlb, tuned
-    #[arg(long, value_name = "LIB|NAME", value_parser = arm::rival, value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "NAME", value_parser = arm::rival, value_hint = ValueHint::FilePath)]
     against: Vec<arm::Rival>,
     #[command(flatten)]
     knobs: KnobOptions,
