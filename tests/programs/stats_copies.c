@@ -3,7 +3,8 @@
  *     stats_copies [FUNCTION SIZE[-SIZE] COUNT] ...
  *
  * Of a range FIRST-LAST the COUNT copies take evenly spread sizes. "overlap" is a memmove within one
- * block, "fresh" a memcpy into memory that the program has given back. Blocks are filled by plain stores, so that the program makes no other copies.
+ * block, "fresh" a memcpy into memory that the program has given back. Blocks are filled by plain stores,
+ * so that the program makes no other copies.
  */
 #include "trap.h"
 #include "pattern.h"
