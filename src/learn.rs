@@ -14,7 +14,8 @@
 //!         libc copies the rest                         # nothing to gain, much to lose
 //!     else:
 //!         used = the program did something since its last call from this site
-//!         cell = cells[site, size class of len, place, used]
+//!         crowd = the last calls from this site were of several threads
+//!         cell = cells[site, size class of len, place, used, crowd]
 //!         if the cell has a sample open for this thread:
 //!             close it: cost = its last call, and what the program did until now
 //!         way = cell.best, or the way whose turn it is in a trial
@@ -182,6 +183,8 @@ bitflags! {
         const BETWEEN = 1 << 3;
         /// The program does nothing between its calls.
         const UNUSED = 1 << 4;
+        /// Several threads call from this place: workers take time from them.
+        const CROWD = 1 << 5;
     }
 }
 
@@ -262,7 +265,7 @@ pub fn class(len: usize) -> usize {
 
 /// Returns the key of a cell: never 0, which stands for a free one.
 fn key(site: usize, len: usize, context: Context) -> u64 {
-    (site as u64) << 5 | u64::from(context.bits()) | (class(len) as u64 + 1)
+    (site as u64) << 6 | u64::from(context.bits()) | (class(len) as u64 + 1)
 }
 
 fn hash(key: u64) -> usize {
@@ -324,7 +327,9 @@ impl Learner {
     pub fn cell_at(&self, site: usize, len: usize, place: Place, ticks: u64, now: u64) -> &Cell {
         let mut context = Context::empty();
         context.set(Context::BETWEEN, place == Place::Between);
-        let since = self.base(site, len).since_end(thread(), now);
+        let base = self.base(site, len);
+        let since = base.since_end(thread(), now);
+        context.set(Context::CROWD, base.note_turn(since.is_none()));
         context.set(Context::UNUSED, since.is_some_and(|since| since < ticks / UNUSED));
         self.cell(site, len, context)
     }

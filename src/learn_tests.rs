@@ -277,6 +277,25 @@ fn sample_of_another_thread_or_of_long_ago_is_not_closed() {
     assert_eq!(cell.cost(Way::Libc), 0, "nine calls in between");
 }
 
+/// Of a thread on each CPU, each ends sooner by workers that take time from the others: what one thread alone
+/// has shown does not hold.
+#[test]
+fn several_threads_that_call_from_one_place_have_a_cell_of_their_own() {
+    let (learner, site, us, mut now) = (zeroed::<Learner>(), 48, thread(), 0);
+    let mut is_crowd = |last: u64| {
+        now += 100;
+        learner.base(site, MIB).note_end(last, now);
+        let cell = learner.cell_at(site, MIB, Place::Far, 10_000, now + 1);
+        assert_eq!(cell.size(), Some(class(MIB)));
+        cell.context().contains(Context::CROWD)
+    };
+    let them = us + 1;
+    assert!([us, us, us, them, us, us, us, us].iter().all(|&last| !is_crowd(last)), "alone");
+    assert_eq!([them; 4].map(&mut is_crowd), [false, true, true, true]);
+    assert!([us, us, them].repeat(20).into_iter().all(&mut is_crowd), "one in three");
+    assert_eq!([us; 8].map(&mut is_crowd)[4..], [false; 4], "alone again");
+}
+
 #[test]
 fn threshold_is_the_first_size_that_is_shared_everywhere() {
     let mut machine = Machine::new();

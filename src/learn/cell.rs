@@ -50,6 +50,9 @@ const STALE: u64 = 1 << 30;
 /// Number of calls that pass without a decision after one by libc, where the decision itself costs much.
 const PASSES: u8 = 15;
 
+/// Bound of `turns`: some four calls tell a crowd from a single thread.
+const MOST_TURNS: u8 = 8;
+
 /// State of calls of one size from one site, whose bytes are in one place. All zeros: nothing is known.
 #[repr(C, align(64))] // a near call touches the first line only
 #[derive(FromZeros)]
@@ -66,6 +69,8 @@ pub struct Cell {
     last_thread: AtomicU64,
     last_end: AtomicU64,
     passes: AtomicU8,
+    /// In the base cell: how often another thread's call has come before one, of late.
+    turns: AtomicU8,
     /// Ways that were available at the last trial or, before any, at the first choice.
     had: AtomicU32,
     /// Ticks per MiB that libc would take, by looks; 0: not known.
@@ -194,6 +199,17 @@ impl Cell {
         is_ours.then(|| now.wrapping_sub(self.last_end.load(Relaxed)))
     }
 
+    /// Notes whether the call before this one was another thread's. Returns whether one call in three, or
+    /// more, has been like that.
+    pub(super) fn note_turn(&self, was_others: bool) -> bool {
+        let before = self.turns.load(Relaxed);
+        let now = if was_others { (before + 2).min(MOST_TURNS) } else { before.saturating_sub(1) };
+        if now != before {
+            self.turns.store(now, Relaxed);
+        }
+        now >= MOST_TURNS / 2
+    }
+
     /// Notes the time that libc took for some bytes, such as those of a look.
     pub fn note_look(&self, look: Cost) {
         blend(&self.libc, look.per_mebibyte(), 8);
@@ -312,7 +328,8 @@ impl Cell {
     /// such copies would gain, but only benchmarks make them, and a program that uses the bytes later
     /// would lose.
     fn is_benchmark(&self) -> bool {
-        self.context() == Context::all() && self.size() < Some(UNUSED_FROM)
+        self.context().contains(Context::BETWEEN | Context::UNUSED)
+            && self.size() < Some(UNUSED_FROM)
     }
 
     /// Returns whether the program's period, or what libc would take, has moved since the last trial.

@@ -247,15 +247,13 @@ pub(super) fn log(process: &Process, stderr: i32) {
     for kind in Kind::ALL {
         for (size, cell) in DISPATCHER.learner(kind).known() {
             let [libc, alone, shared, streamed] = Way::ALL.map(|way| cell.cost(way));
+            let is_in = |context, words| if cell.context().contains(context) { words } else { "" };
             say(format_args!(
-                "from {size} bytes{}: {} {}, best {}; ticks per MiB by libc {libc}, streamed by the caller \
+                "from {size} bytes{}{}{}: {} {}, best {}; ticks per MiB by libc {libc}, streamed by the caller \
                  {alone}, shared {shared}, shared and streamed {streamed} (0: not tried)",
-                match cell.context() {
-                    context if context == Context::all() => ", between cache and memory, unused",
-                    Context::BETWEEN => ", between cache and memory",
-                    Context::UNUSED => ", unused",
-                    _ => "",
-                },
+                is_in(Context::BETWEEN, ", between cache and memory"),
+                is_in(Context::UNUSED, ", unused"),
+                is_in(Context::CROWD, ", by several threads"),
                 cell.calls(),
                 kind.name(),
                 cell.best().map_or("not known", Way::name),
