@@ -268,6 +268,13 @@ impl Dispatcher {
             return unsafe { task.before_start() };
         };
         if !config.counts() && !config.profile {
+            if task.len >= self.entry_min(config, FLOOR) && self.is_unaided(config, task.len) {
+                let begun = sys::ticks();
+                // SAFETY: the ranges of `task` are valid for it, as `call` demands.
+                let answer = unsafe { task.call_libc() };
+                Self::note_unaided(sys::ticks().wrapping_sub(begun));
+                return answer;
+            }
             // SAFETY: the ranges of `task` are valid for it, as `call` demands.
             if let Some(answer) = unsafe { self.leave_early(config, site, task) } {
                 return answer;
@@ -279,13 +286,6 @@ impl Dispatcher {
         if task.len < self.entry_min(config, FLOOR) || self.closed.load(Ordering::Relaxed) {
             // SAFETY: the ranges of `task` are valid for it, as `call` demands.
             return unsafe { task.call_libc() };
-        }
-        if !config.counts() && self.is_unaided(config, task.len) {
-            let begun = sys::ticks();
-            // SAFETY: the ranges of `task` are valid for it, as `call` demands.
-            let answer = unsafe { task.call_libc() };
-            Self::note_unaided(sys::ticks().wrapping_sub(begun));
-            return answer;
         }
         let mut looked = 0;
         if let Work::Compare(_) = task.work {

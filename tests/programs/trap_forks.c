@@ -300,12 +300,17 @@ static void one_large_copy(void)
     copy_once(64 * MIB, 1, "large copy");
 }
 
+static long page_faults(void)
+{
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    return used.ru_minflt;
+}
+
 static void page_faults_of_a_child(void)
 {
     IN_CHILD("child") {
-        struct rusage used;
-        getrusage(RUSAGE_SELF, &used);
-        printf("%ld\n", used.ru_minflt);
+        printf("%ld\n", page_faults());
         exit(0);
     }
 }
@@ -407,6 +412,19 @@ static void exec_again_and_again(void)
         pause();
 }
 
+static void page_faults_of_the_first_copy(void)
+{
+    b = map_blocks(1 * MIB);
+    for (size_t at = 0; at < b.size; at += 64)
+        ((volatile char *)b.to)[at] = ((volatile char *)b.from)[at] = 1;
+    volatile size_t size = 1;
+    memcpy(b.to, b.from, size); /* the loader is asked for memcpy */
+    page_faults();
+    long before = page_faults();
+    memcpy(b.to, b.from, b.size);
+    printf("%ld\n", page_faults() - before);
+}
+
 SCENES((void)0, {"fork", fork_during_copies, PLAIN}, {"handlers", fork_during_copies, WITH_HANDLERS},
        {"bare", fork_during_copies, BARE}, {"bare-exit", fork_during_copies, ONLY_EXIT},
        {"vfork", vfork_during_copies, COPY}, {"vfork-first", vfork_during_copies, FIRST},
@@ -415,5 +433,6 @@ SCENES((void)0, {"fork", fork_during_copies, PLAIN}, {"handlers", fork_during_co
        {"unshare", enter_namespace, CLONE_NEWUSER}, {"setns", enter_namespace, CLONE_NEWNS},
        {"prefork", copy_in_children, 256 * KIB}, {"again", copy_in_children, 4 * MIB},
        {"turn", copy_and_fork_in_turn}, {"large", one_large_copy},
-       {"faults", page_faults_of_a_child}, {"spawn", spawn}, {"leaf", leaf},
+       {"faults", page_faults_of_a_child}, {"first", page_faults_of_the_first_copy},
+       {"spawn", spawn}, {"leaf", leaf},
        {"daemon", become_daemon}, {"exec", exec_again_and_again})
