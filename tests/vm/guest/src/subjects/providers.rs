@@ -202,6 +202,9 @@ pub fn provider_error_disabled_queue_ends_every_request() -> Outcome {
 
 /// Until the DSA is unbound: that resets it, and the transfer is dead.
 pub fn provider_error_hung_queue_holds_up_its_own_copies_only() -> Outcome {
+    if kernel::has_checkers() {
+        skip!("idxd writes to a channel that it has freed when a queue that hangs is unbound");
+    }
     let (bench, device) = disordered(0)?;
     kernel::announce("idxd|adma");
     let places = bench.find_channels(&device)?;
