@@ -29,6 +29,7 @@ static ALL: [Lock<Ring>; RINGS] = [const { Lock::new(Ring::new()) }; RINGS];
 /// Set while a thread looks for rings that are idle.
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 
+#[derive(Default)]
 pub struct Ring {
     /// Id of the context, the context and its card; 0: the ring is closed.
     id: u64,
@@ -39,12 +40,6 @@ pub struct Ring {
     /// Slots whose event was recorded, and not waited for.
     recorded: [bool; SLOTS],
     used: u64,
-}
-
-impl Default for Ring {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 /// Returns a ring that no other thread uses, pinned if need be. `None`: all are in use, or the
