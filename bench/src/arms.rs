@@ -39,8 +39,9 @@ impl Arm {
     }
 
     /// Returns the arm of what people could have instead.
-    pub fn rival(name: &str, rival: Rival) -> Self {
-        Arm { rival: Some(Rc::new(rival)), ..Arm::new(name, real_memcpy(), 1) }
+    pub fn rival(rival: Rival) -> Self {
+        let arm = Arm::new(rival.name, real_memcpy(), 1);
+        Arm { rival: Some(Rc::new(rival)), ..arm }
     }
 
     /// Returns the arm of streaming stores, the widest of this CPU.

@@ -10,6 +10,8 @@ pub enum Target {
     Old,
     /// Memory fresh from the kernel, given back after the copy.
     Fresh,
+    /// The same, by malloc and free: what glibc's tunables are about.
+    Allocated,
 }
 
 impl Target {
@@ -19,6 +21,7 @@ impl Target {
         match self {
             Target::Old => "old",
             Target::Fresh => "fresh",
+            Target::Allocated => "allocated",
         }
     }
 }
@@ -26,6 +29,7 @@ impl Target {
 /// Copies that walk through a long source, so that none finds lines that another has cached.
 pub struct Copies {
     src: Area,
+    target: Target,
     /// Destination; `None` when all targets are fresh.
     dst: Option<Area>,
     size: usize,
@@ -37,7 +41,12 @@ impl Copies {
     pub fn new(target: Target, size: usize, len: usize) -> Self {
         let len = len.max(size);
         let dst = (target == Target::Old).then(|| Area::new(len));
-        Copies { src: Area::new(len), dst, size, at: 0 }
+        if target == Target::Allocated {
+            // Otherwise free lets later blocks be parts of a heap, which were written before.
+            // SAFETY: a number for a setting that takes one.
+            unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 20) };
+        }
+        Copies { src: Area::new(len), target, dst, size, at: 0 }
     }
 
     /// Returns the nanoseconds of the next copy.
@@ -45,11 +54,17 @@ impl Copies {
         if self.at + self.size > self.src.len() {
             self.at = 0;
         }
-        let fresh = self.dst.is_none().then(|| Area::untouched(self.size));
-        let dst = match (&self.dst, &fresh) {
+        let (fresh, block);
+        let dst = match (&self.dst, self.target) {
             (Some(old), _) => old.at(self.at),
-            (None, Some(fresh)) => fresh.at(0),
-            (None, None) => unreachable!("one of the two is there"),
+            (None, Target::Allocated) => {
+                block = Block::new(self.size);
+                block.0
+            }
+            (None, _) => {
+                fresh = Area::untouched(self.size);
+                fresh.at(0)
+            }
         };
         let src = self.src.at(self.at);
         self.at += self.size;
@@ -71,5 +86,24 @@ impl Copies {
     /// Returns the nanoseconds of several copies back to back.
     pub fn row(&mut self, copy: CopyFn, count: usize) -> f64 {
         (0..count).map(|_| self.next(copy)).sum()
+    }
+}
+
+/// Memory of malloc.
+struct Block(*mut u8);
+
+impl Block {
+    fn new(size: usize) -> Self {
+        // SAFETY: a size that is not 0.
+        let block = unsafe { libc::malloc(size) };
+        assert!(!block.is_null(), "no memory for {size} bytes");
+        Block(block.cast())
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: from malloc, and freed once.
+        unsafe { libc::free(self.0.cast()) };
     }
 }

@@ -84,6 +84,8 @@ const ROLES: &[(&str, Run)] = &[
         }
     }),
     ("rival", turns::serve),
+    ("fresh-rival", benches::fresh::serve),
+    ("used-rival", benches::used::serve),
     ("neighbour", benches::neighbours::neighbour),
     ("short", benches::short::child),
     ("ipc-bound", benches::ipc::bound),

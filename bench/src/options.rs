@@ -23,9 +23,9 @@ pub struct Options {
     /// (default: libadma.so beside this file)
     #[arg(long)]
     pub lib: Option<String>,
-    /// One more arm of copy, small, start and programs: another library to be preloaded; of copy and
-    /// programs also glibc tuned by hand: threshold (streams from 1 MiB up), hugetlb (huge pages for
-    /// malloc) or tuned (both). May be repeated
+    /// One more arm of copy, used, fresh, small, start and programs: another library to be preloaded;
+    /// but for small and start also glibc tuned by hand: threshold (streams from 1 MiB up), hugetlb
+    /// (huge pages for malloc) or tuned (both). May be repeated
     #[arg(long, value_name = "LIB.so|NAME", value_parser = alternative)]
     pub against: Vec<Alternative>,
     /// Keep the results in this folder: about.json and figures.csv (evidence: where its page and

@@ -1,27 +1,59 @@
-//! What people could have instead as an arm: a process of its own that has another library preloaded,
-//! or glibc's tunables, makes its turns on request (`turns::serve`) and sleeps in a read meanwhile.
+//! What people could have instead, as an arm: a process of its own that has another library preloaded,
+//! or glibc's tunables, makes its turns on request and sleeps in a read meanwhile.
 
-use crate::heat::Heat;
 use crate::options::{Alternative, Options};
 use crate::spawn::{self, Server};
 use std::cell::RefCell;
+use std::io::stdin;
 
-pub struct Rival(RefCell<Server>);
+/// Order that asks whether the process answers.
+const READY: &str = "ready";
+
+pub struct Rival {
+    pub name: &'static str,
+    server: RefCell<Server>,
+}
 
 impl Rival {
-    /// Starts the process; `None` where it cannot be started so.
-    pub fn start(what: &Alternative, options: &Options) -> Option<Self> {
-        let mut command = spawn::again("rival", what.preload.as_deref(), options);
-        let server = Server::start(command.envs(what.knobs()))?;
-        let rival = Rival(RefCell::new(server));
-        rival.turn(4096, Heat::Hot, 2).map(|_| rival)
+    /// Starts a process for each `--against`, in a role that `serve`s.
+    pub fn all(role: &str, options: &Options) -> Vec<Self> {
+        let start = |what: &Alternative| {
+            let rival = Self::start(role, what, options);
+            if rival.is_none() {
+                println!("--against {}: no process starts so", what.name);
+            }
+            rival
+        };
+        options.against.iter().filter_map(start).collect()
     }
 
-    /// Nanoseconds of a copy: the first of a burst, the mean of the others, the mean of all.
-    pub fn turn(&self, size: usize, heat: Heat, burst: usize) -> Option<[f64; 3]> {
-        let order = format!("{size} {} {burst}", heat.name());
-        let line = self.0.borrow_mut().ask(&order).ok()?;
-        let mut numbers = line.split_whitespace().flat_map(str::parse);
-        Some([numbers.next()?, numbers.next()?, numbers.next()?])
+    fn start(role: &str, what: &Alternative, options: &Options) -> Option<Self> {
+        let mut command = spawn::again(role, what.preload.as_deref(), options);
+        let server = Server::start(command.envs(what.knobs()))?;
+        let rival = Rival { name: what.name, server: RefCell::new(server) };
+        rival.ask(READY).map(|_| rival)
+    }
+
+    /// Returns the numbers of its answer; `None`: it has ended.
+    pub fn ask(&self, order: &str) -> Option<Vec<f64>> {
+        let line = self.server.borrow_mut().ask(order).ok()?;
+        let numbers: Vec<f64> = line.split_whitespace().flat_map(str::parse).collect();
+        (!numbers.is_empty()).then_some(numbers)
+    }
+
+    /// Returns the nanoseconds that it answers; NaN if it has ended.
+    pub fn time(&self, order: &str) -> f64 {
+        self.ask(order).map_or(f64::NAN, |numbers| numbers[0])
+    }
+}
+
+/// Answers orders, in the process of a `Rival`, whose memcpy is the preloaded library's or libc's. Ends with
+/// the input, or with an order that is not understood.
+pub fn serve(mut turn: impl FnMut(&[&str]) -> Option<Vec<f64>>) {
+    for line in stdin().lines().map_while(Result::ok) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let answer = if words == [READY] { Some(vec![0.0]) } else { turn(&words) };
+        let Some(numbers) = answer else { return };
+        println!("{}", numbers.iter().map(f64::to_string).collect::<Vec<_>>().join(" "));
     }
 }

@@ -10,6 +10,7 @@ use crate::machine;
 use crate::measure::{PAUSE_US, Samples, clock_cost, now, settle, shuffled};
 use crate::memory::{Pair, Spot, Walk};
 use crate::options::{MIB, Options};
+use crate::rival;
 use crate::team::Team;
 use std::hint::black_box;
 
@@ -86,7 +87,9 @@ pub fn turn(
     times: &mut Times,
 ) {
     if let Some(rival) = &arm.rival {
-        let [first, next, all] = rival.turn(size, heat, burst).unwrap_or([f64::NAN; 3]);
+        let order = format!("{size} {} {burst}", heat.name());
+        let answer = rival.ask(&order).and_then(|numbers| numbers.try_into().ok());
+        let [first, next, all] = answer.unwrap_or([f64::NAN; 3]);
         times.first.push(first);
         times.next.push(next);
         times.all.push(all);
@@ -167,35 +170,36 @@ impl Budget {
     }
 }
 
-/// Returns the times of the first of two arms, and how many times faster the second was, round by
-/// round. In each round both have one turn, in random order; `turn` returns its time. The first
+/// Returns the times of the first of several arms, and how many times faster each other one was, round by
+/// round. In each round all have one turn, in random order; `turn` returns its time. The first
 /// fifth of the time is not counted.
-pub fn in_turn(seconds: f64, mut turn: impl FnMut(usize) -> f64) -> (Samples, Samples) {
-    let (mut base, mut gain) = (Samples::default(), Samples::default());
+pub fn in_turn(
+    seconds: f64,
+    arms: usize,
+    mut turn: impl FnMut(usize) -> f64,
+) -> (Samples, Vec<Samples>) {
+    let (mut base, mut gains) = (Samples::default(), vec![Samples::default(); arms - 1]);
     let budget = Budget::new(seconds);
-    while gain.len() < 5 || budget.used() < 1.0 {
-        let mut times = [0.0; 2];
-        for arm in shuffled(2) {
+    while base.len() < 5 || budget.used() < 1.0 {
+        let mut times = vec![0.0; arms];
+        for arm in shuffled(arms) {
             times[arm] = turn(arm);
         }
         if budget.used() > 0.2 {
             base.push(times[0]);
-            gain.push(times[0] / times[1]);
+            gains.iter_mut().zip(&times[1..]).for_each(|(gain, time)| gain.push(times[0] / time));
         }
     }
-    (base, gain)
+    (base, gains)
 }
 
-/// Makes turns on request, in the process of a `Rival`: its memcpy is the preloaded library's.
+/// Makes turns on request, in the process of a `Rival`.
 pub fn serve(options: &Options) {
     let (arm, mut place) = (Arm::shim(), Place::new(options, 1));
-    for line in std::io::stdin().lines().map_while(Result::ok) {
-        let mut words = line.split(' ');
-        let mut word = || words.next().unwrap_or_default();
-        let (size, heat, burst) = (word().parse(), Heat::named(word()), word().parse());
-        let (Ok(size), Some(heat), Ok(burst)) = (size, heat, burst) else { return };
-        let mut times = Times::default();
-        turn(&mut place, &arm, size, heat, burst, &mut times);
-        println!("{} {} {}", times.first[0], times.next[0], times.all[0]);
-    }
+    rival::serve(|words| {
+        let [size, heat, burst] = words else { return None };
+        let (heat, mut times) = (Heat::named(heat)?, Times::default());
+        turn(&mut place, &arm, size.parse().ok()?, heat, burst.parse().ok()?, &mut times);
+        Some(vec![times.first[0], times.next[0], times.all[0]])
+    });
 }

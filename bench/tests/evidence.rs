@@ -130,7 +130,7 @@ fn evidence_that_is_killed_keeps_the_steps_that_were_done() {
 }
 
 #[test]
-fn another_library_is_an_arm_of_copy_and_small() {
+fn another_library_and_tuned_glibc_are_arms() {
     let folder = scratch("against");
     // Any library can be preloaded; libc's own is there wherever this runs.
     let lib = fs::read_to_string("/proc/self/maps").expect("maps");
@@ -140,7 +140,15 @@ fn another_library_is_an_arm_of_copy_and_small() {
     let words = ["copy", "small", "start", "--against", lib, "--against", "threshold"];
     bench(&[&words[..], &BRIEF].concat(), &folder);
     let figures = fs::read_to_string(folder.join("figures.csv")).expect("figures");
+    let loops = ["--jobs", "steady.copy,a_thread_on_each_CPU.copy", "--buffers", "64M"];
+    let words = ["used", "fresh", "--against", "tuned", "--seconds", "0.01", "--sizes", "64K"];
+    let others = scratch("against-tuned");
+    bench(&[&words[..], &loops].concat(), &others);
+    let figures = figures + &fs::read_to_string(others.join("figures.csv")).expect("figures");
     for key in [
+        "used.steady.copy.64K.tuned_libc,",
+        "fresh.all.64K.tuned_libc,",
+        "fresh.one.64K.tuned_libc,",
         "copy.cold.64K.against_libc,",
         "copy.cold.64K.threshold_libc,",
         "small.1K.against,",

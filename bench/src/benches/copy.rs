@@ -17,12 +17,7 @@ pub fn run(options: &Options) {
     let cpus = cpu_count();
     let mut arms = vec![Arm::libc(), Arm::shim()];
     arms.extend(thread_counts(cpus).into_iter().map(Arm::ceiling));
-    for what in &options.against {
-        match Rival::start(what, options) {
-            Some(rival) => arms.push(Arm::rival(what.name, rival)),
-            None => println!("--against {}: no process starts so", what.name),
-        }
-    }
+    arms.extend(Rival::all("rival", options).into_iter().map(Arm::rival));
     let mut place = Place::new(options, cpus);
     println!("{}; buffers 2 x {}", arms::describe_shim(), short(place.pair.len()));
     println!(

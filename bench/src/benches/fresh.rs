@@ -5,6 +5,7 @@ use crate::arms::{self, interposed_memcpy, real_memcpy};
 use crate::copies::{Copies, Target};
 use crate::options::{MIB, Options};
 use crate::out::{Table, median, progress, range, ratio, size as short, spread};
+use crate::rival::{self, Rival};
 use crate::turns::{buffer_size, in_turn};
 use crate::{machine, spawn};
 
@@ -12,7 +13,11 @@ use crate::{machine, spawn};
 const BURST: usize = 4;
 
 pub fn run(options: &Options) {
-    println!("{}; each copy into a new mapping, {BURST} in a row", arms::describe_shim());
+    println!(
+        "{}; each copy into a new mapping, {BURST} in a row;\n\
+         last columns, with --against: into memory of malloc, x libc",
+        arms::describe_shim()
+    );
     println!("\nall CPUs of this process");
     cells(options, "all");
 
@@ -22,20 +27,44 @@ pub fn run(options: &Options) {
 
 /// Measures the cells; called again by the process that has one CPU only.
 pub fn cells(options: &Options, cpus: &str) {
-    let mut table = Table::of("size|libc GB/s|x libc|q1-q3");
+    let rivals = Rival::all("fresh-rival", options);
+    let names = rivals.iter().map(|rival| rival.name);
+    let mut table = Table::new("size|libc GB/s|x libc|q1-q3".split('|').chain(names));
     for size in options.sizes(16 * MIB, 256 * MIB) {
         progress(&format!("fresh: {}, {cpus}", short(size)));
         let mut copies = Copies::new(Target::Fresh, size, buffer_size(options));
         let arms = [real_memcpy(), interposed_memcpy()];
-        let turn = |arm: usize| copies.row(arms[arm], BURST) / BURST as f64;
-        let (libc, gain) = in_turn(options.seconds, turn);
-        spread(&format!("fresh.{cpus}.{}.libc", short(size)), &gain);
-        table.row([
+        let turn = |arm: usize| match arms.get(arm) {
+            Some(copy) => copies.row(*copy, BURST) / BURST as f64,
+            None => rivals[arm - arms.len()].time(&size.to_string()),
+        };
+        let (libc, gains) = in_turn(options.seconds, arms.len() + rivals.len(), turn);
+        let key = |name: &str| format!("fresh.{cpus}.{}.{name}", short(size));
+        spread(&key("libc"), &gains[0]);
+        let mut row = vec![
             short(size),
             ratio(size as f64 / libc.median()),
-            median(&gain),
-            range(&gain, 0.25),
-        ]);
+            median(&gains[0]),
+            range(&gains[0], 0.25),
+        ];
+        for (rival, gain) in rivals.iter().zip(&gains[1..]) {
+            spread(&key(&format!("{}_libc", rival.name)), gain);
+            row.push(median(gain));
+        }
+        table.row(row);
     }
     table.print();
+}
+
+/// Makes turns on request, in the process of a `Rival`: into memory of malloc.
+pub fn serve(options: &Options) {
+    let mut copies: Option<(usize, Copies)> = None;
+    rival::serve(|words| {
+        let size = words[0].parse().ok()?;
+        if copies.as_ref().is_none_or(|(before, _)| *before != size) {
+            copies = Some((size, Copies::new(Target::Allocated, size, buffer_size(options))));
+        }
+        let (_, copies) = copies.as_mut()?;
+        Some(vec![copies.row(interposed_memcpy(), BURST) / BURST as f64])
+    });
 }

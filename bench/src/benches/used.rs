@@ -11,6 +11,7 @@ use crate::measure::now;
 use crate::memory::{CopyFn, Pair, Walk};
 use crate::options::{MIB, Options};
 use crate::out::{Table, median, progress, range, size as short, spread};
+use crate::rival::{self, Rival};
 use crate::turns::{self, buffer_size, in_turn};
 use std::sync::Barrier;
 
@@ -28,17 +29,22 @@ const fn one(name: &'static str, writes: bool, is_cold: bool, reads: bool) -> Lo
 }
 
 impl Loop {
-    fn key(self, when: &str) -> String {
-        let [when, name] = [when, self.name].map(|name| name.replace(", ", "_").replace(' ', "_"));
+    fn key(self, when: usize) -> String {
+        let [when, name] =
+            [name_of(when), self.name].map(|name| name.replace(", ", "_").replace(' ', "_"));
         format!("{when}.{name}")
     }
 }
 
 /// Returns whether `--jobs` may name a loop so, as in "after_cold.write_copy_read".
 pub fn is_a_loop(name: &str) -> bool {
-    let moments = BEFORE.iter().map(|(when, _)| *when).chain([CROWD]);
-    let mut keys = moments.flat_map(|when| LOOPS.map(|each| each.key(when)));
-    keys.any(|key| key == name)
+    find(name).is_some()
+}
+
+/// Returns when a loop is measured, and the loop, by its key.
+fn find(key: &str) -> Option<(usize, Loop)> {
+    let all = (0..=CROWD).flat_map(|when| LOOPS.map(|each| (when, each)));
+    all.into_iter().find(|(when, each)| each.key(*when) == key)
 }
 
 const HOT: Loop = one("copy", false, false, false);
@@ -60,7 +66,12 @@ const BEFORE: [(&str, Option<Loop>); 4] = [
     ("by turns", Some(COLD)),
 ];
 const BY_TURNS: usize = 3;
-const CROWD: &str = "a thread on each CPU";
+/// As many threads as CPUs, each with its loop: after all of `BEFORE`.
+const CROWD: usize = BEFORE.len();
+
+fn name_of(when: usize) -> &'static str {
+    BEFORE.get(when).map_or("a thread on each CPU", |(name, _)| *name)
+}
 
 /// Nanoseconds of a turn, and of what is not counted before it.
 const TURN: u64 = 10_000_000;
@@ -74,33 +85,34 @@ struct Place {
     walk: Walk,
 }
 
+/// Buffers of one thread, or of one for each CPU.
+struct Places {
+    is_crowd: bool,
+    each: Vec<Place>,
+}
+
 pub fn run(options: &Options) {
-    println!("{}; whole loops, x libc in turn, median and q1-q3\n", describe_shim());
-    let mut place = Place::new(buffer_size(options));
+    println!(
+        "{}; whole loops, x libc in turn, median and q1-q3; last columns, with --against: the same\n\
+         in another process, x libc\n",
+        describe_shim()
+    );
     let sizes = options.sizes(MIB / 16, 16 * MIB);
-    for (number, (when, before)) in BEFORE.into_iter().enumerate() {
-        table(options, when, &sizes, |copy, each, size| {
-            place.turn(copy, each, size, number, before)
-        });
+    let rivals = Rival::all("used-rival", options);
+    let mut places = Places::new(false, options);
+    for when in 0..CROWD {
+        table(options, when, &sizes, &mut places, &rivals);
     }
-    drop(place);
-    let threads = machine::cpu_count();
-    if threads > 1 {
-        let largest = sizes.iter().max().expect("a size is given");
-        let len = (buffer_size(options) / threads).max(2 * largest);
-        let mut places: Vec<Place> = (0..threads).map(|_| Place::new(len)).collect();
-        table(options, CROWD, &sizes, |copy, each, size| at_once(&mut places, copy, each, size));
+    drop(places);
+    if machine::cpu_count() > 1 {
+        table(options, CROWD, &sizes, &mut Places::new(true, options), &rivals);
     }
 }
 
-/// Measures and prints all loops of all sizes; `turn` returns the nanoseconds of one loop.
-fn table(
-    options: &Options,
-    when: &str,
-    sizes: &[usize],
-    mut turn: impl FnMut(CopyFn, Loop, usize) -> f64,
-) {
-    let mut table = Table::of("loop|size|x libc|q1-q3");
+/// Measures and prints all loops of all sizes.
+fn table(options: &Options, when: usize, sizes: &[usize], places: &mut Places, rivals: &[Rival]) {
+    let names = rivals.iter().map(|rival| rival.name);
+    let mut table = Table::new("loop|size|x libc|q1-q3".split('|').chain(names));
     let is_wanted = |each: &Loop| {
         options.jobs.as_ref().is_none_or(|jobs| jobs.iter().any(|job| each.key(when) == *job))
     };
@@ -110,34 +122,75 @@ fn table(
     }
     for each in loops {
         for &size in sizes {
-            progress(&format!("used: {when}, {}, {}", each.name, short(size)));
+            progress(&format!("used: {}, {}, {}", name_of(when), each.name, short(size)));
             let copies = [real_memcpy(), interposed_memcpy()];
-            let (_, gain) =
-                in_turn(options.seconds / 4.0, |arm: usize| turn(copies[arm], each, size));
-            spread(&format!("used.{}.{}", each.key(when), short(size)), &gain);
-            table.row([each.name.into(), short(size), median(&gain), range(&gain, 0.25)]);
+            let turn = |arm: usize| match copies.get(arm) {
+                Some(copy) => places.turn(*copy, each, size, when),
+                None => rivals[arm - copies.len()].time(&format!("{} {size}", each.key(when))),
+            };
+            let (_, gains) = in_turn(options.seconds / 4.0, copies.len() + rivals.len(), turn);
+            let key = format!("used.{}.{}", each.key(when), short(size));
+            spread(&key, &gains[0]);
+            let mut row =
+                vec![each.name.into(), short(size), median(&gains[0]), range(&gains[0], 0.25)];
+            for (rival, gain) in rivals.iter().zip(&gains[1..]) {
+                spread(&format!("{key}.{}_libc", rival.name), gain);
+                row.push(median(gain));
+            }
+            table.row(row);
         }
     }
-    println!("{when}");
+    println!("{}", name_of(when));
     table.print();
 }
 
-/// Returns the nanoseconds for each loop of as many threads at once, each with a place of its own.
-fn at_once(places: &mut [Place], copy: CopyFn, each: Loop, size: usize) -> f64 {
-    let ready = Barrier::new(places.len());
-    let loops_in_a_nanosecond: f64 = std::thread::scope(|scope| {
-        let turn = |place| {
-            let (ready, place): (&Barrier, &mut Place) = (&ready, place);
-            scope.spawn(move || {
-                ready.wait();
-                place.repeat(copy, each, None, size, [LEAST_TO_ADAPT.into(), ADAPTS]);
-                place.repeat(copy, each, None, size, [LEAST_IN_TURN.into(), TURN])
-            })
-        };
-        let threads: Vec<_> = places.iter_mut().map(turn).collect();
-        threads.into_iter().map(|thread| 1.0 / thread.join().expect("a loop ends")).sum()
+/// Makes turns on request, in the process of a `Rival`.
+pub fn serve(options: &Options) {
+    let mut places = Places::new(false, options);
+    rival::serve(|words| {
+        let [key, size] = words else { return None };
+        let (when, each) = find(key)?;
+        if places.is_crowd != (when == CROWD) {
+            places.each.clear(); // there may be no room for both
+            places = Places::new(when == CROWD, options);
+        }
+        Some(vec![places.turn(interposed_memcpy(), each, size.parse().ok()?, when)])
     });
-    1.0 / loops_in_a_nanosecond
+}
+
+impl Places {
+    fn new(is_crowd: bool, options: &Options) -> Self {
+        let threads = if is_crowd { machine::cpu_count() } else { 1 };
+        let largest = options.sizes(MIB / 16, 16 * MIB).into_iter().max().unwrap_or(MIB);
+        let len = (buffer_size(options) / threads).max(2 * largest);
+        Places { is_crowd, each: (0..threads).map(|_| Place::new(len)).collect() }
+    }
+
+    /// Returns the nanoseconds of one loop of a turn.
+    fn turn(&mut self, copy: CopyFn, each: Loop, size: usize, when: usize) -> f64 {
+        match BEFORE.get(when) {
+            Some((_, before)) => self.each[0].turn(copy, each, size, when, *before),
+            None => self.at_once(copy, each, size),
+        }
+    }
+
+    /// Returns the nanoseconds for each loop of as many threads at once.
+    fn at_once(&mut self, copy: CopyFn, each: Loop, size: usize) -> f64 {
+        let ready = Barrier::new(self.each.len());
+        let loops_in_a_nanosecond: f64 = std::thread::scope(|scope| {
+            let turn = |place| {
+                let (ready, place): (&Barrier, &mut Place) = (&ready, place);
+                scope.spawn(move || {
+                    ready.wait();
+                    place.repeat(copy, each, None, size, [LEAST_TO_ADAPT.into(), ADAPTS]);
+                    place.repeat(copy, each, None, size, [LEAST_IN_TURN.into(), TURN])
+                })
+            };
+            let threads: Vec<_> = self.each.iter_mut().map(turn).collect();
+            threads.into_iter().map(|thread| 1.0 / thread.join().expect("a loop ends")).sum()
+        });
+        1.0 / loops_in_a_nanosecond
+    }
 }
 
 impl Place {
