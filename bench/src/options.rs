@@ -13,7 +13,7 @@ pub const KIB: usize = 1 << 10;
 pub const MIB: usize = 1 << 20;
 
 /// Every figure is a ratio to libc, measured in the same interleaved run.
-#[derive(Parser)]
+#[derive(Clone, Parser)]
 #[command(name = "adma-bench", args_override_self = true)]
 pub struct Options {
     /// What to measure; everything but programs unless named

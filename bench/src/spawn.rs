@@ -61,6 +61,9 @@ impl Program {
 /// An empty library, made by build.rs: the cost of preloading itself.
 const EMPTY_LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/null.so"));
 
+/// A library that writes down where copies are (trace.c), made by build.rs.
+const TRACING_LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trace.so"));
+
 /// A library for this run only.
 pub struct Scratch(pub String);
 
@@ -73,6 +76,10 @@ impl Scratch {
 
     pub fn empty() -> Option<Self> {
         Self::new("empty", |path| fs::write(path, EMPTY_LIBRARY))
+    }
+
+    pub fn tracing() -> Option<Self> {
+        Self::new("trace", |path| fs::write(path, TRACING_LIBRARY))
     }
 
     /// Copies a library, as an installation does: a linker's output through a mapping lies in the

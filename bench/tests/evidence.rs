@@ -159,6 +159,19 @@ fn another_library_and_tuned_glibc_are_arms() {
 }
 
 #[test]
+fn copies_of_real_programs_are_replayed_in_the_translation_cache() {
+    let folder = scratch("pins");
+    let said = bench(&["pins", "--quick", "--seconds", "0.01"], &folder).stdout;
+    let said = String::from_utf8_lossy(&said);
+    let figures = fs::read_to_string(folder.join("figures.csv")).expect("figures");
+    for program in ["numpy-slices", "redis-1M", "mpi-alltoall"] {
+        let shapes = figures.matches(&format!("pins.{program}.")).count();
+        let is_skipped = said.contains(&format!("{program} skipped: no "));
+        assert!(shapes == 36 || is_skipped && shapes == 0, "{program}: {shapes} shapes\n{said}");
+    }
+}
+
+#[test]
 fn page_of_two_machines_shows_both() {
     let folder = scratch("evidence-two");
     for (cpus, value) in [("2", "2.5"), ("16", "8.25")] {

@@ -20,4 +20,5 @@ pub mod short;
 pub mod small;
 pub mod start;
 pub mod syscall;
+pub mod traces;
 pub mod used;

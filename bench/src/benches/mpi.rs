@@ -6,6 +6,7 @@
 use crate::measure::Samples;
 use crate::options::{MIB, Options};
 use crate::out::{self, Table, figure, median, progress, ratio, spread};
+use crate::programs::run::Surroundings;
 use crate::spawn;
 use adma_shared::knobs;
 use std::collections::BTreeMap;
@@ -19,6 +20,21 @@ const SOURCE: &str = include_str!("../../mpi_collectives.c");
 const LIMIT_SECONDS: u32 = 120;
 
 const MPICH: &str = "mpich";
+
+/// Where programs are built; removed in the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        Folder(std::env::temp_dir().join(format!("adma-bench-mpi-{}", std::process::id())))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
 
 /// A configuration of all runs.
 struct Setting {
@@ -35,18 +51,21 @@ impl Setting {
         format!("{}.{}{yielding}", self.ranks, self.mechanism)
     }
 
-    fn command(&self, program: &Path, lib: Option<&str>, options: &Options) -> Command {
+    fn command(&self, program: &Path, around: &Surroundings, options: &Options) -> Command {
         // A run that hangs gives no figure, and does not block the benchmark.
         let mut command = spawn::command("timeout", None);
         command.args(["-k", "5", &LIMIT_SECONDS.to_string()]);
+        let owned = |(name, value): (&str, &str)| (name.to_string(), value.to_string());
         let knobs = std::env::vars().filter(|(name, _)| name.starts_with("ADMA_"));
-        let preload = lib.map(|lib| ("LD_PRELOAD".to_string(), lib.to_string()));
-        let set = knobs.filter(|_| lib.is_some()).chain(preload);
+        let preload = around.preload.map(|lib| owned(("LD_PRELOAD", lib)));
+        let set =
+            knobs.filter(|_| preload.is_some()).chain(around.knobs.iter().copied().map(owned));
+        let set: Vec<_> = set.chain(preload.clone()).collect();
         let ranks = self.ranks.to_string();
         if self.mechanism == MPICH {
             command.args(["mpirun.mpich", "-np", &ranks]);
-            for (name, value) in set {
-                command.args(["-genv", &name, &value]);
+            for (name, value) in &set {
+                command.args(["-genv", name, value]);
             }
         } else {
             let yielding = if self.yielding { "1" } else { "0" };
@@ -54,7 +73,7 @@ impl Setting {
             command.args(["--bind-to", "none", "-np", &ranks, "--mca", "btl", "self,vader"]);
             command.args(["--mca", "btl_vader_single_copy_mechanism", self.mechanism]);
             command.args(["--mca", "mpi_yield_when_idle", yielding]);
-            for (name, value) in set {
+            for (name, value) in &set {
                 command.args(["-x", &format!("{name}={value}")]);
             }
         }
@@ -73,7 +92,7 @@ fn open_mpi(name: &str) -> String {
 }
 
 pub fn run(options: &Options) {
-    let folder = std::env::temp_dir().join(format!("adma-bench-mpi-{}", std::process::id()));
+    let folder = Folder::new();
     println!("time of one operation without the shim, and how much faster it is with it\n");
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let mut ranks = vec![2, 4, 8, cpus.max(2)];
@@ -86,7 +105,7 @@ pub fn run(options: &Options) {
     for (compiler, mechanisms) in
         [(open_mpicc.as_str(), &["cma", "none"][..]), ("mpicc.mpich", &[MPICH])]
     {
-        let program = match build(compiler, &folder) {
+        let program = match build(compiler, &folder.0) {
             Ok(program) => program,
             Err(why) => {
                 println!("skipped: {why}\n");
@@ -106,7 +125,18 @@ pub fn run(options: &Options) {
             }
         }
     }
-    let _ = fs::remove_dir_all(&folder);
+}
+
+/// Runs four ranks of Open MPI, which read each other's memory, once.
+pub fn traced(around: &Surroundings, options: &Options) -> Result<(), String> {
+    let folder = Folder::new();
+    let program = build(&open_mpi("mpicc"), &folder.0)?;
+    let setting = Setting { ranks: 4, mechanism: "cma", yielding: true };
+    let mut options = options.clone();
+    (options.sizes, options.seconds) = (Some(vec![4 * MIB]), 0.1);
+    let output = setting.command(&program, around, &options).output();
+    let output = output.map_err(|error| error.to_string())?;
+    output.status.success().then_some(()).ok_or(format!("mpirun: {}", output.status))
 }
 
 fn compare(setting: &Setting, program: &Path, options: &Options, table: &mut Table) {
@@ -120,7 +150,8 @@ fn compare(setting: &Setting, program: &Path, options: &Options, table: &mut Tab
         for turn in 0..2 {
             let with = (pair + turn) % 2;
             let lib = options.library().filter(|_| with == 1);
-            let Ok(output) = setting.command(program, lib, options).output() else { continue };
+            let around = Surroundings { preload: lib, ..Surroundings::default() };
+            let Ok(output) = setting.command(program, &around, options).output() else { continue };
             let text = String::from_utf8_lossy(&output.stdout);
             sides[with] = text.lines().filter_map(case).collect();
         }

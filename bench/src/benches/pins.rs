@@ -1,6 +1,7 @@
-//! Simulation of the papers' translation cache: misses of synthetic copies, memory of its tables,
-//! and transfers of unaligned copies.
+//! Simulation of the papers' translation cache: misses of real and of synthetic copies, memory of its
+//! tables, and transfers of unaligned copies.
 
+use super::traces::{self, Copy, Side};
 use crate::options::Options;
 use crate::out::{Table, figure, progress};
 use std::collections::HashSet;
@@ -12,6 +13,9 @@ const GIB: u64 = 1 << 30;
 const ENTRIES: u64 = 16 << 10;
 const WAYS: u64 = 4;
 const LINE: u64 = 64;
+/// The paper's sweep.
+const SWEEP: ([u64; 3], [u64; 4], [u64; 3]) =
+    ([8 << 10, 16 << 10, 32 << 10], [8, 16, 64, 128], [2, 4, 8]);
 
 /// A set-associative cache of lines, LRU inside a set, the most recent last.
 struct Cache {
@@ -49,6 +53,20 @@ impl Cache {
             }
         }
         set.push((process, line));
+    }
+
+    /// Looks up the pages of a copy from the front, one of the source and one of the destination in turn.
+    fn copy(&mut self, copy: &Copy) {
+        let pages = |side: Side| side.at / PAGE..=(side.at + copy.len - 1) / PAGE;
+        let (mut src, mut dst) = (pages(copy.src), pages(copy.dst));
+        loop {
+            let both = (src.next(), dst.next());
+            both.0.into_iter().for_each(|page| self.page(copy.src.process, page));
+            both.1.into_iter().for_each(|page| self.page(copy.dst.process, page));
+            if both == (None, None) {
+                return;
+            }
+        }
     }
 
     /// Returns misses per thousand pages: all, and those that are not the first use of a line.
@@ -107,6 +125,9 @@ pub fn run(options: &Options) {
         }
     }
     table.print();
+    for (name, copies) in traces::all(options) {
+        sweep(name, &copies);
+    }
     let [aligned, offset] = [0, 2048].map(|offset| transfers(0, offset, 4 << 20) as f64);
     println!("transfers of a copy of 4 MiB: aligned {aligned}, offsets differ by 2 KiB {offset}\n");
     // A guest takes a minute.
@@ -121,6 +142,30 @@ pub fn run(options: &Options) {
     }
     figure("pins.transfers.aligned", aligned);
     figure("pins.transfers.offset_2K", offset);
+}
+
+/// Prints the misses of real copies by the shape of the cache.
+fn sweep(name: &str, copies: &[Copy]) {
+    let bytes: u64 = copies.iter().map(|copy| copy.len).sum();
+    println!(
+        "\n{name}: {} copies, {} MiB; misses per 1000 pages, and again",
+        copies.len(),
+        bytes >> 20
+    );
+    let mut table = Table::of("entries|pages in a line|2 ways|again|4 ways|again|8 ways|again");
+    let (entries, lines, ways) = SWEEP;
+    for (entries, line) in entries.into_iter().flat_map(|n| lines.map(|line| (n, line))) {
+        let mut row = vec![format!("{}K", entries >> 10), line.to_string()];
+        for ways in ways {
+            let mut cache = Cache::new(entries, ways, line);
+            copies.iter().for_each(|copy| cache.copy(copy));
+            let [misses, again] = cache.per_mille();
+            figure(&format!("pins.{name}.{}K.{line}.{ways}", entries >> 10), misses);
+            row.extend([misses, again].map(|count| format!("{count:.1}")));
+        }
+        table.row(row);
+    }
+    table.print();
 }
 
 /// Returns the part of a first copy's pages that the kernel helper pins while the copy is in flight, as
@@ -147,17 +192,10 @@ fn counted(line: &str) -> Option<f64> {
     Some(part.parse::<f64>().ok()? / all.parse::<f64>().ok()?)
 }
 
-/// The processes take turns, a copy each. A copy looks up its pages from the front, one of the
-/// source, which begins at a multiple of pages from there, and one of the destination.
+/// The processes take turns, a copy each.
 fn replay(processes: &[Vec<Copy>], mut cache: Cache) -> Cache {
     for turn in 0..processes[0].len() {
-        for (process, copies) in (1..).zip(processes) {
-            let (dst, len) = copies[turn];
-            for page in dst / PAGE..=(dst + len - 1) / PAGE {
-                cache.page(process, page + TO_SOURCE / PAGE);
-                cache.page(process, page);
-            }
-        }
+        processes.iter().for_each(|copies| cache.copy(&copies[turn]));
     }
     cache
 }
@@ -172,8 +210,6 @@ impl Random {
     }
 }
 
-/// Destination and length of a copy.
-type Copy = (u64, u64);
 /// Distance from a destination to its source.
 const TO_SOURCE: u64 = 16 * GIB;
 
@@ -183,11 +219,14 @@ type Place = fn(u64, u64, &mut Random) -> u64;
 /// Makes 64 GiB in all: four processes with 16 GiB each, half of it read, half written.
 fn four_processes(copies: u64, place: Place) -> [Vec<Copy>; 4] {
     let random = &mut Random(1);
-    [0, 1, 2, 3].map(|process| {
-        let base = 0x7000_0000_0000 + process * 32 * GIB;
+    [1, 2, 3, 4].map(|process| {
+        let base = 0x7000_0000_0000 + (process - 1) * 32 * GIB;
         let copy = |number| {
             let len = 64 << 10 << random.below(5);
-            (base + place(number, 8 * GIB - len, random) / 64 * 64, len)
+            // The source begins at a multiple of pages from there.
+            let dst = base + place(number, 8 * GIB - len, random) / 64 * 64;
+            let [dst, src] = [dst, dst + TO_SOURCE].map(|at| Side { process, at });
+            Copy { dst, src, len }
         };
         (0..copies / 4).map(copy).collect()
     })
