@@ -44,19 +44,26 @@ static bool interrupted_after(long us, char *to, const char *from, size_t size)
 
 static void *wait_for_ever(void *unused)
 {
-    sigset_t every;
-    sigfillset(&every);
-    pthread_sigmask(SIG_BLOCK, &every, NULL);
     for (;;)
         pause();
     return unused;
+}
+
+/* The thread hears no signal, not even before it has begun to wait: a jump would go to another stack. */
+static void start_waiting_thread(void)
+{
+    sigset_t every, before;
+    sigfillset(&every);
+    pthread_sigmask(SIG_BLOCK, &every, &before);
+    start_thread(wait_for_ever, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 static void files(void)
 {
     enum { SIZE = 8 * MIB };
     if (atoi(scene_argument(0, "1")) > 1)
-        start_thread(wait_for_ever, NULL);
+        start_waiting_thread();
     handle(SIGALRM, jump_out, SA_NODEFER);
     char *from = map(SIZE);
     memset(from, 1, SIZE);
