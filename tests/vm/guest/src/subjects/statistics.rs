@@ -3,6 +3,9 @@
 use super::*;
 use crate::kernel::{ALL_STATISTICS, STATISTICS};
 
+/// Bytes of what the module keeps together of pinned memory.
+const RANGE: u64 = 64 * PAGE as u64;
+
 /// A user without access to the device sees copies, errors and names of channels, but no bytes,
 /// pages or lines.
 pub fn statistics_for_all_users_reveal_no_sizes() -> Outcome {
@@ -62,9 +65,14 @@ pub fn statistics_pins_are_one_per_page_and_side() -> Outcome {
         let moved = counted(|| pair.device.carry(&mut pieces).map(drop))?;
         ensure_eq!(moved.pins, 2 * pages as u64, "pins for {pages} pages, {parts} pieces");
     }
-    let across = Piece::new(&pair.dst, 0, &pair.src, 1, 16 * PAGE);
-    let moved = counted(|| pair.device.carry(&mut [across]).map(drop))?;
-    ensure_eq!(moved.pins, 16 + 17, "pins where the source lies across the pages");
+    for at in (0..48 * PAGE).step_by(8 * PAGE) {
+        let across = Piece::new(&pair.dst, at, &pair.src, at + 1, 16 * PAGE);
+        let moved = counted(|| pair.device.carry(&mut [across]).map(drop))?;
+        // Where the destination is in two ranges, there are two parts, and both have a page of the source.
+        let range_of = |at| pair.dst.address(at) / RANGE;
+        let parts = range_of(at + 16 * PAGE - 1) - range_of(at) + 1;
+        ensure_eq!(moved.pins, 16 + 16 + parts, "pins where the source lies across the pages");
+    }
     Ok(())
 }
 
