@@ -66,6 +66,10 @@ for i in range(24):
     "loads": ("a cached file of 128 MiB, read into new memory", """
 import os
 for _ in range(12): open(os.environ["SAVED_FILE"], "rb").read()"""),
+    "joins": ("pieces of 1 MiB joined", """
+import os
+pieces = [os.urandom(1 << 20) for _ in range(64)]
+for _ in range(40): b"".join(pieces)"""),
     "pool": ("four workers that copy at once", COPY + """
 import multiprocessing
 def work(n):
