@@ -268,7 +268,7 @@ impl Dispatcher {
             return unsafe { task.before_start() };
         };
         if !config.counts() && !config.profile {
-            if task.len >= self.entry_min(config, FLOOR) && self.is_unaided(config, task.len) {
+            if self.is_unaided(config, task.len) && task.len >= self.entry_min(config, FLOOR) {
                 let begun = sys::ticks();
                 // SAFETY: the ranges of `task` are valid for it, as `call` demands.
                 let answer = unsafe { task.call_libc() };

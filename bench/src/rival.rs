@@ -1,7 +1,9 @@
 //! What people could have instead, as an arm: a process of its own that has another library preloaded,
 //! or glibc's tunables, makes its turns on request and sleeps in a read meanwhile.
 
+use crate::measure::Samples;
 use crate::options::{Alternative, Options};
+use crate::out::{median, spread};
 use crate::spawn::{self, Server};
 use std::cell::RefCell;
 use std::io::stdin;
@@ -45,6 +47,19 @@ impl Rival {
     pub fn time(&self, order: &str) -> f64 {
         self.ask(order).map_or(f64::NAN, |numbers| numbers[0])
     }
+}
+
+/// Keeps how many times faster than libc each rival was, under keys that begin with `key`; returns the cells
+/// of a table.
+pub fn cells<'a>(
+    rivals: &'a [Rival],
+    key: &'a str,
+    gains: &'a [Samples],
+) -> impl Iterator<Item = String> {
+    rivals.iter().zip(gains).map(move |(rival, gain)| {
+        spread(&format!("{key}.{}_libc", rival.name), gain);
+        median(gain)
+    })
 }
 
 /// Answers orders, in the process of a `Rival`, whose memcpy is the preloaded library's or libc's. Ends with

@@ -116,7 +116,8 @@ pub fn itself(role: &str, preload: Option<&str>) -> Command {
 /// Like `itself`, with the options of the caller.
 pub fn again(role: &str, preload: Option<&str>, options: &Options) -> Command {
     let mut command = itself(role, preload);
-    // The caller's own role is among the given options; the last one counts. What its maker has added is not.
+    // The caller's own role is among the given options; the last one counts, unless it came behind the caller's
+    // own `--`.
     let given = options.given.iter().take_while(|word| *word != "--");
     command.args(given).args(["--inner", role]);
     command

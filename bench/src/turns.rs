@@ -4,13 +4,13 @@
 //! copies, each timed on its own: the first comes after a pause, when the
 //! shim's workers have gone to sleep; the others follow in a row.
 
-use crate::arms::Arm;
+use crate::arms::{Arm, interposed_memcpy, real_memcpy};
 use crate::heat::Heat;
 use crate::machine;
 use crate::measure::{PAUSE_US, Samples, clock_cost, now, settle, shuffled};
-use crate::memory::{Pair, Spot, Walk};
+use crate::memory::{CopyFn, Pair, Spot, Walk};
 use crate::options::{MIB, Options};
-use crate::rival;
+use crate::rival::{self, Rival};
 use crate::team::Team;
 use std::hint::black_box;
 
@@ -191,6 +191,20 @@ pub fn in_turn(
         }
     }
     (base, gains)
+}
+
+/// Like `in_turn`: libc and the shim by `turn`, and rivals, who get an order for each of theirs.
+pub fn in_turn_with(
+    rivals: &[Rival],
+    order: &str,
+    seconds: f64,
+    mut turn: impl FnMut(CopyFn) -> f64,
+) -> (Samples, Vec<Samples>) {
+    let copies = [real_memcpy(), interposed_memcpy()];
+    in_turn(seconds, copies.len() + rivals.len(), |arm| match copies.get(arm) {
+        Some(copy) => turn(*copy),
+        None => rivals[arm - copies.len()].time(order),
+    })
 }
 
 /// Makes turns on request, in the process of a `Rival`.

@@ -164,7 +164,7 @@ fn copies_of_real_programs_are_replayed_in_the_translation_cache() {
     let said = bench(&["pins", "--quick", "--seconds", "0.01"], &folder).stdout;
     let said = String::from_utf8_lossy(&said);
     let figures = fs::read_to_string(folder.join("figures.csv")).expect("figures");
-    for program in ["numpy-slices", "redis-1M", "mpi-alltoall"] {
+    for program in ["numpy-slices", "redis-1M", "mpi-collectives"] {
         let shapes = figures.matches(&format!("pins.{program}.")).count();
         let is_skipped = said.contains(&format!("{program} skipped: no "));
         assert!(shapes == 36 || is_skipped && shapes == 0, "{program}: {shapes} shapes\n{said}");

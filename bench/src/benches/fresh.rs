@@ -1,12 +1,12 @@
 //! Copies into fresh memory, where page faults cost more than the bytes. With all CPUs, and with
 //! one, where no worker can help.
 
-use crate::arms::{self, interposed_memcpy, real_memcpy};
+use crate::arms::{self, interposed_memcpy};
 use crate::copies::{Copies, Target};
 use crate::options::{MIB, Options};
 use crate::out::{Table, median, progress, range, ratio, size as short, spread};
 use crate::rival::{self, Rival};
-use crate::turns::{buffer_size, in_turn};
+use crate::turns::{buffer_size, in_turn_with};
 use crate::{machine, spawn};
 
 /// Back-to-back copies of an arm's turn.
@@ -33,24 +33,17 @@ pub fn cells(options: &Options, cpus: &str) {
     for size in options.sizes(16 * MIB, 256 * MIB) {
         progress(&format!("fresh: {}, {cpus}", short(size)));
         let mut copies = Copies::new(Target::Fresh, size, buffer_size(options));
-        let arms = [real_memcpy(), interposed_memcpy()];
-        let turn = |arm: usize| match arms.get(arm) {
-            Some(copy) => copies.row(*copy, BURST) / BURST as f64,
-            None => rivals[arm - arms.len()].time(&size.to_string()),
-        };
-        let (libc, gains) = in_turn(options.seconds, arms.len() + rivals.len(), turn);
-        let key = |name: &str| format!("fresh.{cpus}.{}.{name}", short(size));
-        spread(&key("libc"), &gains[0]);
+        let turn = |copy| copies.row(copy, BURST) / BURST as f64;
+        let (libc, gains) = in_turn_with(&rivals, &size.to_string(), options.seconds, turn);
+        let key = format!("fresh.{cpus}.{}", short(size));
+        spread(&format!("{key}.libc"), &gains[0]);
         let mut row = vec![
             short(size),
             ratio(size as f64 / libc.median()),
             median(&gains[0]),
             range(&gains[0], 0.25),
         ];
-        for (rival, gain) in rivals.iter().zip(&gains[1..]) {
-            spread(&key(&format!("{}_libc", rival.name)), gain);
-            row.push(median(gain));
-        }
+        row.extend(rival::cells(&rivals, &key, &gains[1..]));
         table.row(row);
     }
     table.print();

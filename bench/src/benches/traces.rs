@@ -19,7 +19,7 @@ const NUMBERS: usize = 5;
 
 /// Programs, by their jobs; the last name is that of the ranks.
 const JOBS: [&str; 2] = ["numpy-slices", "redis-1M"];
-const RANKS: &str = "mpi-alltoall";
+const RANKS: &str = "mpi-collectives";
 
 /// One side of a copy.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -5,14 +5,14 @@
 //! is measured steadily, after others, and by turns with cold copies. What it takes the library to
 //! adapt, 32 loops or 20 ms, is not counted. Last come as many threads as CPUs, each with its loop.
 
-use crate::arms::{describe_shim, interposed_memcpy, real_memcpy};
+use crate::arms::{describe_shim, interposed_memcpy};
 use crate::machine;
 use crate::measure::now;
 use crate::memory::{CopyFn, Pair, Walk};
 use crate::options::{MIB, Options};
 use crate::out::{Table, median, progress, range, size as short, spread};
 use crate::rival::{self, Rival};
-use crate::turns::{self, buffer_size, in_turn};
+use crate::turns::{self, buffer_size, in_turn_with};
 use std::sync::Barrier;
 
 /// A loop: its name, and whether it writes the source, takes the next place, and reads the destination.
@@ -123,20 +123,14 @@ fn table(options: &Options, when: usize, sizes: &[usize], places: &mut Places, r
     for each in loops {
         for &size in sizes {
             progress(&format!("used: {}, {}, {}", name_of(when), each.name, short(size)));
-            let copies = [real_memcpy(), interposed_memcpy()];
-            let turn = |arm: usize| match copies.get(arm) {
-                Some(copy) => places.turn(*copy, each, size, when),
-                None => rivals[arm - copies.len()].time(&format!("{} {size}", each.key(when))),
-            };
-            let (_, gains) = in_turn(options.seconds / 4.0, copies.len() + rivals.len(), turn);
+            let (order, seconds) = (format!("{} {size}", each.key(when)), options.seconds / 4.0);
+            let turn = |copy| places.turn(copy, each, size, when);
+            let (_, gains) = in_turn_with(rivals, &order, seconds, turn);
             let key = format!("used.{}.{}", each.key(when), short(size));
             spread(&key, &gains[0]);
             let mut row =
                 vec![each.name.into(), short(size), median(&gains[0]), range(&gains[0], 0.25)];
-            for (rival, gain) in rivals.iter().zip(&gains[1..]) {
-                spread(&format!("{key}.{}_libc", rival.name), gain);
-                row.push(median(gain));
-            }
+            row.extend(rival::cells(rivals, &key, &gains[1..]));
             table.row(row);
         }
     }
