@@ -2,6 +2,9 @@
 //! installation or Python wheel; and makes a path that the loader accepts.
 
 use crate::say::{FAILED, fail};
+use object::elf::{self, FileHeader64};
+use object::read::elf::FileHeader;
+use object::{Endian, Endianness, ReadCache};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -67,6 +70,18 @@ pub fn unpreloadable(path: &Path) -> bool {
         .as_bytes()
         .iter()
         .any(|byte| byte.is_ascii_whitespace() || b":$".contains(byte))
+}
+
+/// Returns whether a file is a shared library, or a program, of this processor.
+pub fn is_shared(path: &Path) -> bool {
+    let read = || -> Option<bool> {
+        let file = path.is_file().then(|| fs::File::open(path).ok())??;
+        let header = *FileHeader64::<Endianness>::parse(&ReadCache::new(file)).ok()?;
+        let endian = header.endian().ok()?;
+        let is_ours = endian.is_little_endian() && header.e_machine(endian) == elf::EM_X86_64;
+        Some(is_ours && header.e_type(endian) == elf::ET_DYN)
+    };
+    read().unwrap_or(false)
 }
 
 fn copy(library: &Path, folder: &Path, user: u32) -> Result<PathBuf, String> {

@@ -180,6 +180,26 @@ fn bench_has_rivals_of_adma_as_further_arms() {
         err.contains("No such file or directory; want a library, or threshold, hugetlb, tuned"),
         "{err}"
     );
+    // The loader would pass over these, and libc be measured under their names.
+    for path in ["/", "/dev/null", "/etc/passwd"] {
+        let (status, _, err) = done(&["--against", path], &["true"]);
+        assert_eq!(status, Some(125), "{path}");
+        assert!(err.contains("no shared library for x86-64"), "{err}");
+    }
+}
+
+#[test]
+fn bench_does_not_blame_adma_for_what_a_rival_changes() {
+    let rivals = ["-n2", "-w0", "--against", "hugetlb"];
+    let (status, out, err) = done(&rivals, &["sh", "-c", "echo $GLIBC_TUNABLES"]);
+    assert_eq!((status, err.as_str()), (Some(0), ""), "{out}");
+    assert!(out.contains("output: the same with and without adma, another with a rival"), "{out}");
+    let fails = "[ -z \"$GLIBC_TUNABLES\" ]";
+    let (_, out, _) = done(&[&rivals[..], &["--ignore-failure"]].concat(), &["sh", "-c", fails]);
+    assert!(out.contains("with glibc's hugetlb it ends by exit 1"), "{out}");
+    let (status, out, _) = done(&rivals, &["sh", "-c", "echo $LD_PRELOAD $GLIBC_TUNABLES"]);
+    assert_eq!(status, Some(1), "{out}");
+    assert!(out.contains("OUTPUT DIFFERS with adma"), "{out}");
 }
 
 #[test]

@@ -7,6 +7,8 @@ use std::path::Path;
 
 pub struct Arm {
     pub name: String,
+    /// Set if adma is preloaded.
+    pub has_adma: bool,
     /// Variables and their values.
     pub environment: Vec<(String, OsString)>,
 }
@@ -33,15 +35,16 @@ pub fn all(with: &[String], against: &[Rival]) -> Vec<Arm> {
     let mut arms = vec![
         Arm {
             name: "without adma".to_owned(),
+            has_adma: false,
             environment: preload(run::preload_without(&library)),
         },
-        Arm { name: "with adma".to_owned(), environment: ours() },
+        Arm { name: "with adma".to_owned(), has_adma: true, environment: ours() },
     ];
     for settings in with {
         let mut environment = ours();
         let pairs = settings.split_whitespace().filter_map(|setting| setting.split_once('='));
         environment.extend(pairs.map(|(knob, value)| (knob.to_owned(), value.into())));
-        arms.push(Arm { name: format!("with {settings}"), environment });
+        arms.push(Arm { name: format!("with {settings}"), has_adma: true, environment });
     }
     for Rival { name, variable, value } in against {
         let mut environment = preload(run::preload_without(&library));
@@ -54,7 +57,7 @@ pub fn all(with: &[String], against: &[Rival]) -> Vec<Arm> {
         }
         values.push(value);
         environment.push(((*variable).to_owned(), values)); // the last of two counts
-        arms.push(Arm { name: format!("with {name}"), environment });
+        arms.push(Arm { name: format!("with {name}"), has_adma: false, environment });
     }
     arms
 }
@@ -72,6 +75,10 @@ pub fn rival(text: &str) -> Result<Rival, String> {
     })?;
     if library::unpreloadable(&path) {
         return Err("LD_PRELOAD cannot hold blanks, : and $".to_owned());
+    }
+    // The loader would only complain, to a standard error that is not shown, and libc be measured.
+    if !library::is_shared(&path) {
+        return Err("no shared library for x86-64".to_owned());
     }
     let value = path.into_os_string();
     Ok(Rival { name: say::printable(text), variable: "LD_PRELOAD", value })

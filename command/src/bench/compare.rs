@@ -37,6 +37,8 @@ pub enum Output {
     /// Varies also without adma.
     Varies,
     Differs,
+    /// Only of runs that have something else instead of adma.
+    RivalDiffers,
     NotCompared,
 }
 
@@ -108,9 +110,17 @@ impl Measured {
         if without.any(|output| output != Some(first)) {
             return Output::Varies;
         }
-        match self.rounds.iter().flatten().all(|run| run.output == Some(first)) {
-            true => Output::Same,
-            false => Output::Differs,
+        let differs = |has_adma: bool| {
+            let of_kind =
+                self.arms.iter().enumerate().skip(1).filter(|(_, arm)| arm.has_adma == has_adma);
+            let mut runs =
+                of_kind.flat_map(|(arm, _)| self.rounds.iter().map(move |runs| &runs[arm]));
+            runs.any(|run| run.output != Some(first))
+        };
+        match () {
+            () if differs(true) => Output::Differs,
+            () if differs(false) => Output::RivalDiffers,
+            () => Output::Same,
         }
     }
 
@@ -127,8 +137,8 @@ impl Measured {
 
     /// Returns whether adma has changed nothing but times.
     pub fn is_alike(&self) -> bool {
-        let ends = (1..self.arms.len()).all(|arm| self.ends(arm) == self.ends(0));
-        ends && self.output() != Output::Differs
+        let mut ours = (1..self.arms.len()).filter(|arm| self.arms[*arm].has_adma);
+        ours.all(|arm| self.ends(arm) == self.ends(0)) && self.output() != Output::Differs
     }
 
     pub fn fails(&self) -> bool {

@@ -39,6 +39,9 @@ fn notes(result: &Measured) -> Vec<String> {
         Output::Same => "output: the same in all runs".to_owned(),
         Output::Varies => "output: another in each run, also without adma".to_owned(),
         Output::Differs => "OUTPUT DIFFERS with adma: please report that".to_owned(),
+        Output::RivalDiffers => {
+            "output: the same with and without adma, another with a rival".to_owned()
+        }
         Output::NotCompared => "output: not compared".to_owned(),
     });
     for (at, arm) in result.arms.iter().enumerate() {
