@@ -68,11 +68,12 @@ fn trace(name: &str, options: &Options) -> Result<Vec<Copy>, String> {
     }
     let copies = read(&file)?;
     let _ = fs::remove_file(&file);
-    Ok(copies)
+    // Otherwise it would seem that none of its pages is missed.
+    if copies.is_empty() { Err("its copies were not written down".to_owned()) } else { Ok(copies) }
 }
 
 fn read(file: &Path) -> Result<Vec<Copy>, String> {
-    let bytes = fs::read(file).map_err(|error| format!("no trace: {error}"))?;
+    let bytes = fs::read(file).map_err(|error| format!("its trace: {error}"))?;
     let (records, _) = bytes.as_chunks::<{ 8 * NUMBERS }>();
     Ok(records.iter().map(copy).collect())
 }
