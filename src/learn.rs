@@ -214,8 +214,8 @@ pub struct Learner {
     recent: [Recent; THREAD_SLOTS],
     /// Calls that found their bytes in the caller's caches, by size; for reports.
     near: [AtomicU32; SIZES],
-    /// Copies into memory that was never written, of any size. Always shared; the cell counts them for
-    /// reports.
+    /// Copies into memory that was never written, of any size. Shared, but for those that libc makes for
+    /// reports; the cell counts them for these.
     pub fresh: Cell,
     /// Choice of huge pages for fresh memory, by size.
     marks: [Marks; SIZES],

@@ -153,8 +153,8 @@ impl Decision<'_> {
         *self.real_time.get_or_insert_with(real_time::is_real_time)
     }
 
-    /// Detects fresh memory. Such a call is always shared, for the sake of its page faults, and not
-    /// learned from: often its first bytes are resident and the rest is not.
+    /// Detects fresh memory. Such a call is shared, for the sake of its page faults (`leave_sample_to_libc`
+    /// has the exception), and not learned from: often its first bytes are resident and the rest is not.
     fn look_for_fresh_memory(&mut self, operation: &impl Operation) {
         let len = operation.len();
         match self.by {
