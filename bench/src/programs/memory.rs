@@ -100,9 +100,9 @@ mod tests {
 
     #[test]
     fn memory_of_what_a_job_starts_is_counted() {
-        let holds = "x=$(head -c 16777216 /dev/zero | tr '\\0' x); echo ready; read line";
         let mut child = Command::new("sh")
-            .args(["-c", &format!("sh -c \"{holds}\"; exit 0")])
+            .args(["-c", "sh -c \"$HOLDS\"; exit 0"])
+            .env("HOLDS", "x=$(head -c 16777216 /dev/zero | tr '\\0' x); echo ready; read line")
             .env_remove("LD_PRELOAD")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
