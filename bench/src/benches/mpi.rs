@@ -92,6 +92,9 @@ impl Way {
     }
 }
 
+/// At most so many rounds of each size, so many MB and messages; fewer if that takes ten seconds.
+const ROUNDS_OF_IMB: [&str; 4] = ["-iter", "1000,320,100", "-iter_policy", "dynamic"];
+
 /// File with the sizes of IMB-MPI1.
 const LENGTHS: &str = "lengths";
 
@@ -162,7 +165,7 @@ impl Setting {
             let _ = fs::write(&lengths, sizes.collect::<Vec<_>>().join("\n"));
             command.args([OsStr::new("-genv"), OsStr::new("LD_LIBRARY_PATH"), folder.as_os_str()]);
             command.arg(program).args(["PingPong", "Alltoall", "Allreduce", "-npmin", &ranks]);
-            command.args(["-time", &seconds, "-msglen"]).arg(lengths);
+            command.args(ROUNDS_OF_IMB).arg("-msglen").arg(lengths);
         } else {
             command.arg(program).arg(seconds).args(sizes);
         }
@@ -242,7 +245,7 @@ fn compare(setting: &Setting, program: &Path, options: &Options, table: &mut Tab
             let around = Surroundings { preload: lib, ..Surroundings::default() };
             let Ok(output) = setting.command(program, &around, options).output() else { continue };
             if !output.status.success() {
-                failed = last_words(&output);
+                failed = format!("mpirun failed: {}", last_words(&output));
             }
             let text = String::from_utf8_lossy(&output.stdout);
             sides[with] = match setting.way.program {
@@ -259,8 +262,11 @@ fn compare(setting: &Setting, program: &Path, options: &Options, table: &mut Tab
             }
         }
     }
-    if cases.is_empty() || !failed.is_empty() {
-        table.row([ranks.clone(), format!("{name}: mpirun failed: {failed}")]);
+    if cases.is_empty() && failed.is_empty() {
+        failed = "no times".into();
+    }
+    if !failed.is_empty() {
+        table.row([ranks.clone(), format!("{name}: {failed}")]);
     }
     let way = format!("{}{}", setting.way.title, if setting.yielding { ", yielding" } else { "" });
     for ((operation, size), [plain, gain]) in &cases {
