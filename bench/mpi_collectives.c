@@ -73,7 +73,7 @@ static void rewrite_all(size_t size, long round)
 	rewrite_words(size * ranks, round);
 }
 
-/* Compares a block with the words of its sender from `at` on. */
+/* Compares a block with what its sender wrote, the first word of which is known. */
 static int is_block(const void *block, size_t size, uint64_t word, int everything)
 {
 	const uint64_t *words = block;

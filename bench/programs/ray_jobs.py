@@ -1,7 +1,6 @@
 """Ray: arrays are put into its object store, by six threads that Ray has for large ones."""
 
 import os
-import sys
 
 import numpy as np
 from work import CHECK, MIB, check, clock, main, short_folder
@@ -13,10 +12,11 @@ import ray  # noqa: E402 (reads these variables)
 
 
 def put(count):
-    """Each array has gone from the store before the next one comes."""
+    """Each array is given back before the next one is put."""
     src = np.arange(256 * MIB // 8, dtype=np.float64)
     with short_folder() as folder:
-        ray.init(num_cpus=1, include_dashboard=False, object_store_memory=1 << 30, log_to_driver=False, _temp_dir=folder)
+        ray.init(num_cpus=1, include_dashboard=False, object_store_memory=1 << 30, log_to_driver=False,
+                 _temp_dir=folder)
         with clock():
             for _ in range(count):
                 kept = None  # gives the one before back

@@ -79,15 +79,15 @@ const WAYS: &[Way] = &[
 ];
 
 impl Way {
-    /// Returns whether it is measured with this many ranks on this many CPUs.
+    /// Returns whether it is measured with this many ranks on this many CPUs: the usual ways with all,
+    /// those beside them with two.
     fn is_wanted(&self, ranks: usize, cpus: usize, is_quick: bool) -> bool {
         let is_possible = !self.is_bound || ranks <= cpus;
         is_possible
             && match self.name {
-                _ if !is_quick => true,
                 "cma" | "none" | "mpich" => true,
-                "cma_bound" | "ucx" => ranks == 2,
-                _ => false,
+                "cma_bound" | "ucx" => ranks == 2 || !is_quick,
+                _ => ranks == 2 && !is_quick,
             }
     }
 }
@@ -222,7 +222,7 @@ pub fn run(options: &Options) {
 pub fn traced(around: &Surroundings, options: &Options) -> Result<(), String> {
     let folder = Folder::new();
     let program = build(&open_mpi("mpicc"), &folder.0)?;
-    let setting = Setting { ranks: 4, way: &WAYS[0], yielding: true };
+    let setting = Setting { ranks: 4, way: &WAYS[0], yielding: true }; // cma
     let mut options = options.clone();
     (options.sizes, options.seconds) = (Some(vec![4 * MIB]), 0.1);
     let output = setting.command(&program, around, &options).output();
