@@ -3,14 +3,29 @@
  * alltoall and allreduce of all, each for about the given time, and at the end an integer sort as
  * NAS IS describes it. Rank 0 prints "operation size nanoseconds"; size is what one rank sends to
  * another one, of the sort the bytes of one rank's keys.
+ *
+ * Every rank writes what it sends anew before each round, and looks at what has arrived after it; neither
+ * is timed. All bytes are compared in the first round, later the ends of each block.
  */
 #include <mpi.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static int rank, ranks;
 static char *out, *in;
+
+/* An operation; rewrite and compare may be missing. */
+struct operation {
+	const char *name;
+	void (*work)(size_t size);
+	void (*rewrite)(size_t size, long round);
+	/* Compares everything, or the ends of each block; returns whether all is right. */
+	int (*compare)(size_t size, long round, int everything);
+	/* Set if only the first two ranks take part, in two messages. */
+	int is_of_two;
+};
 
 static void pingpong(size_t size)
 {
@@ -31,6 +46,86 @@ static void alltoall(size_t size)
 static void allreduce(size_t size)
 {
 	MPI_Allreduce(out, in, size / sizeof(float), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+}
+
+/* The first word that a rank sends; each further one is greater by one. */
+static uint64_t first_word(int sender, long round)
+{
+	return (uint64_t)(sender + 1) << 48 ^ (uint64_t)round << 32;
+}
+
+/* By a loop, since memset is a function that the library under test may replace. */
+static void rewrite_words(size_t bytes, long round)
+{
+	uint64_t *words = (uint64_t *)out, word = first_word(rank, round);
+
+	for (size_t i = 0; i < bytes / sizeof(*words); i++)
+		words[i] = word + i;
+}
+
+static void rewrite_block(size_t size, long round)
+{
+	rewrite_words(size, round);
+}
+
+static void rewrite_all(size_t size, long round)
+{
+	rewrite_words(size * ranks, round);
+}
+
+/* Compares a block with what its sender wrote, the first word of which is known. */
+static int is_block(const void *block, size_t size, uint64_t word, int everything)
+{
+	const uint64_t *words = block;
+	size_t last = size / sizeof(*words) - 1, step = everything || !last ? 1 : last;
+
+	for (size_t i = 0; i <= last; i += step)
+		if (words[i] != word + i)
+			return 0;
+	return 1;
+}
+
+static int is_from_other(size_t size, long round, int everything)
+{
+	return rank > 1 || is_block(in, size, first_word(1 - rank, round), everything);
+}
+
+static int is_from_all(size_t size, long round, int everything)
+{
+	for (int i = 0; i < ranks; i++) {
+		uint64_t word = first_word(i, round) + rank * (size / sizeof(uint64_t));
+
+		if (!is_block(in + i * size, size, word, everything))
+			return 0;
+	}
+	return 1;
+}
+
+/* Small whole numbers, whose sum is exact. */
+static float number(int sender, long round, size_t i)
+{
+	return (sender + round + i) % 64;
+}
+
+static void rewrite_numbers(size_t size, long round)
+{
+	for (size_t i = 0; i < size / sizeof(float); i++)
+		((float *)out)[i] = number(rank, round, i);
+}
+
+static int is_sum(size_t size, long round, int everything)
+{
+	size_t last = size / sizeof(float) - 1, step = everything || !last ? 1 : last;
+
+	for (size_t i = 0; i <= last; i += step) {
+		float sum = 0;
+
+		for (int sender = 0; sender < ranks; sender++)
+			sum += number(sender, round, i);
+		if (((float *)in)[i] != sum)
+			return 0;
+	}
+	return 1;
 }
 
 enum { KEYS = 1 << 22, RANGE = 1 << 19, BUCKETS = 1 << 10 };
@@ -89,30 +184,56 @@ static void prepare_sort(void)
 	}
 }
 
-static void measure(const char *name, void (*work)(size_t), size_t size, double seconds)
+/* Returns the seconds of one round, with `whole` those of all that belongs to it. */
+static double take_turn(const struct operation *operation, size_t size, long round, int everything, double *whole)
 {
-	long rounds = 1;
-	double begun, time = 0;
+	double begun = MPI_Wtime(), timed;
 
-	for (int i = 0; i < 3; i++) {
-		begun = MPI_Wtime();
-		work(size);
-		time = MPI_Wtime() - begun;
+	if (operation->rewrite)
+		operation->rewrite(size, round);
+	if (!operation->is_of_two)
+		MPI_Barrier(MPI_COMM_WORLD);
+	else if (rank < 2)
+		MPI_Sendrecv(NULL, 0, MPI_BYTE, 1 - rank, 1, NULL, 0, MPI_BYTE, 1 - rank, 1, MPI_COMM_WORLD,
+			     MPI_STATUS_IGNORE);
+	timed = MPI_Wtime();
+	operation->work(size);
+	timed = MPI_Wtime() - timed;
+	if (operation->compare && !operation->compare(size, round, everything)) {
+		fprintf(stderr, "%s of %zu bytes, rank %d: wrong bytes\n", operation->name, size, rank);
+		MPI_Abort(MPI_COMM_WORLD, 1);
 	}
-	if (rank == 0 && time > 0)
-		rounds = seconds / time;
-	if (rounds < 3)
-		rounds = 3;
+	*whole = MPI_Wtime() - begun;
+	return timed;
+}
+
+static void measure(const struct operation *operation, size_t size, double seconds)
+{
+	enum { WARM_UP = 3 };
+	int takes_part = !operation->is_of_two || rank < 2;
+	long rounds = 3;
+	double time = 0, whole = 0;
+
+	for (int i = 0; takes_part && i < WARM_UP; i++)
+		take_turn(operation, size, i, i == 0, &whole);
+	if (rank == 0 && whole > 0 && seconds / whole > rounds)
+		rounds = seconds / whole;
 	MPI_Bcast(&rounds, 1, MPI_LONG, 0, MPI_COMM_WORLD);
 	MPI_Barrier(MPI_COMM_WORLD);
-	begun = MPI_Wtime();
-	for (long i = 0; i < rounds; i++)
-		work(size);
-	time = (MPI_Wtime() - begun) / rounds;
+	for (long i = 0; takes_part && i < rounds; i++)
+		time += take_turn(operation, size, WARM_UP + i, 0, &whole);
 	if (rank == 0)
-		printf("%s %zu %.0f\n", name, size, time * 1e9 / (work == pingpong ? 2 : 1));
+		printf("%s %zu %.0f\n", operation->name, size,
+		       time / rounds * 1e9 / (operation->is_of_two ? 2 : 1));
 	MPI_Barrier(MPI_COMM_WORLD);
 }
+
+/* `sort` writes what it sends itself and counts what it gets. */
+static const struct operation OPERATIONS[] = {
+	{"pingpong", pingpong, rewrite_block, is_from_other, 1},
+	{"alltoall", alltoall, rewrite_all, is_from_all, 0},
+	{"allreduce", allreduce, rewrite_numbers, is_sum, 0},
+}, SORT = {"sort", sort, NULL, NULL, 0};
 
 int main(int argc, char **argv)
 {
@@ -129,15 +250,11 @@ int main(int argc, char **argv)
 	in = malloc(most * ranks);
 	memset(out, 1, most * ranks);
 	memset(in, 2, most * ranks);
-	for (int i = 2; i < argc; i++) {
-		size_t size = strtoul(argv[i], NULL, 0);
-
-		measure("pingpong", pingpong, size, seconds);
-		measure("alltoall", alltoall, size, seconds);
-		measure("allreduce", allreduce, size, seconds);
-	}
+	for (int i = 2; i < argc; i++)
+		for (size_t j = 0; j < sizeof(OPERATIONS) / sizeof(*OPERATIONS); j++)
+			measure(&OPERATIONS[j], strtoul(argv[i], NULL, 0), seconds);
 	prepare_sort();
-	measure("sort", sort, KEYS * sizeof(*keys), seconds);
+	measure(&SORT, KEYS * sizeof(*keys), seconds);
 	MPI_Finalize();
 	return 0;
 }

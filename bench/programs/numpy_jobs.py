@@ -4,7 +4,7 @@ import os
 from multiprocessing import shared_memory
 
 import numpy as np
-from work import CHECK, FOLDER, MIB, beside, check, clock, digest, main, repeat
+from work import CHECK, FOLDER, MIB, OWN_THREADS, beside, check, clock, digest, main, repeat
 
 
 def numbers(mib, first=0):
@@ -136,6 +136,22 @@ def arrow_ipc(count):
     check(not CHECK or again.equals(table))
 
 
+def arrow_write(count):
+    """Writes 256 MiB into a buffer: by one copy, or by pyarrow's own threads, one on each CPU."""
+    import pyarrow as pa
+
+    src, dst = pa.py_buffer(numbers(256)), pa.py_buffer(bytearray(256 * MIB))
+    threads = len(os.sched_getaffinity(0)) if OWN_THREADS else 1
+
+    def write():
+        with pa.FixedSizeBufferWriter(dst) as writer:
+            writer.set_memcopy_threads(threads)
+            writer.write(src)
+
+    repeat(count, write)
+    check(not CHECK or dst.equals(src))
+
+
 def hdf5_core(count):
     """Data sets of 64 MiB are written and read in a file in memory (core driver)."""
     import h5py
@@ -179,5 +195,5 @@ def frames_filter(count):
 
 if __name__ == "__main__":
     jobs = (copyto, copy, mapped, roll, concatenate, stack, slices, pickled, shared, arrow_ipc,
-            hdf5_core, frames_concat, frames_filter)
+            arrow_write, hdf5_core, frames_concat, frames_filter)
     main({job.__name__: job for job in jobs})

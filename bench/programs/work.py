@@ -5,6 +5,7 @@ line, `work SECONDS`: what it took after imports and set-up. The environment say
 
 BENCH_FOLDER   a folder for files; what is made there once is found there the next time
 BENCH_CHECK    set in one run of each job, which is not timed: compare the results
+BENCH_THREADS  set if the job is to copy with threads of its own, if it can
 BENCH_PRELOAD  what the programs that the job starts are to have preloaded; the job itself is
                only their client then
 """
@@ -26,6 +27,7 @@ PRCTL, PR_SET_PDEATHSIG = ctypes.CDLL(None).prctl, 1
 
 MIB = 1 << 20
 CHECK = "BENCH_CHECK" in os.environ
+OWN_THREADS = "BENCH_THREADS" in os.environ
 FOLDER = os.environ.get("BENCH_FOLDER", tempfile.gettempdir())
 
 

@@ -156,11 +156,13 @@ fn cpu(pair: &Pair, walk: &mut Walk, options: &Options) {
         "CPU time of all threads for a cold copy, over libc's, the workers' spinning afterwards\n\
          included; time: x libc, as elsewhere"
     );
-    let mut table = Table::of("size|libc ms|CPU time / libc|time x libc");
+    let mut table =
+        Table::of("size|libc ms|CPU ns for a KiB, libc|shim|CPU time / libc|time x libc");
     for size in options.sizes_or(&[MIB, 4 * MIB, 16 * MIB, 64 * MIB]) {
         progress(&format!("phases: CPU time {}", short(size)));
         let burst = turns::burst(size);
         let [mut cost, mut gain, mut libc] = [(); 3].map(|()| Samples::default());
+        let mut for_a_kib = [(); 2].map(|()| Samples::default());
         let arms = [real_memcpy(), interposed_memcpy()];
         let budget = Budget::new(options.seconds);
         while budget.used() < 1.0 || cost.len() < 5 {
@@ -176,12 +178,20 @@ fn cpu(pair: &Pair, walk: &mut Walk, options: &Options) {
                 std::thread::sleep(Duration::from_millis(2));
                 used[arm] = (cpu_time() - busy) as f64;
             }
+            for (samples, used) in for_a_kib.iter_mut().zip(used) {
+                samples.push(used * 1024.0 / (burst * size) as f64);
+            }
             cost.push(used[1] / used[0]);
             gain.push(took[0] / took[1]);
             libc.push(took[0] / burst as f64);
         }
         spread(&format!("phases.cpu.{}.ratio", short(size)), &cost);
-        table.row([short(size), ratio(libc.median() / 1e6), median(&cost), median(&gain)]);
+        for (name, samples) in ["libc_ns_kib", "shim_ns_kib"].into_iter().zip(&for_a_kib) {
+            spread(&format!("phases.cpu.{}.{name}", short(size)), samples);
+        }
+        let [by_libc, by_shim] = for_a_kib.map(|samples| ratio(samples.median()));
+        let took = ratio(libc.median() / 1e6);
+        table.row([short(size), took, by_libc, by_shim, median(&cost), median(&gain)]);
     }
     table.print();
 }

@@ -4,17 +4,18 @@
 
 use crate::measure::{Samples, shuffled};
 use crate::options::Options;
-use crate::out::{Table, figure, median, progress, range, spread};
+use crate::out::{Table, figure, median, progress, range, ratio, spread};
 use crate::programs::jobs::{self, Job};
+use crate::programs::memory::Peak;
 use crate::programs::needs::Place;
-use crate::programs::run::{Failure, Measured, Run, Surroundings, once};
+use crate::programs::run::{Failure, Measured, OWN_THREADS, Run, Surroundings, once};
 
 /// Least gain of a winning job; jobs below must not cost CPU time.
 const WIN: f64 = 1.03;
 
 /// A row of the table, which is printed while it grows.
 const WIDEST: &str = "postgres-string_agg|10.00|100 %|1.00|1.00-1.00|1.00|1.00-1.00|1.00|1.00-1.00\
-                      |1.00|100 % (10-100)";
+                      |10.00|1.00|100 % (10-100)";
 
 pub fn run(options: &Options) {
     let place = match Place::new() {
@@ -33,14 +34,15 @@ pub fn run(options: &Options) {
          together. null: an empty library preloaded, the noise. whole: with the shim, the whole\n\
          run; work: its working part, after imports and set-up. CPU: CPU time of the whole run\n\
          over plain, less is better. engine: bytes of large copies that the engine carried,\n\
-         lowest and highest run.\n"
+         lowest and highest run. own: plain, by threads that the program has for copies.\n"
     );
 
     let arms = Arms::new(options, &place);
     let also = |_| Table::of("job|whole|q1-q3|work|q1-q3|CPU|engine|default|work");
     let mut tables: Vec<Table> = arms.also.iter().map(also).collect();
-    let mut table = Table::of("job|run s|copies|null|q1-q3|whole|q1-q3|work|q1-q3|CPU|engine")
+    let mut table = Table::of("job|run s|copies|null|q1-q3|whole|q1-q3|work|q1-q3|own|CPU|engine")
         .with_widths_of(WIDEST);
+    let mut memory = Table::of("job|largest MiB|x|q1-q3|all MiB|with|x|huge pages MiB|with");
     table.print_new();
     for (number, job) in jobs.iter().enumerate() {
         let about = format!("{} ({} of {})", job.name, number + 1, jobs.len());
@@ -54,6 +56,7 @@ pub fn run(options: &Options) {
         match result {
             Ok(times) => {
                 table.row(main_row(job, &times));
+                memory.row(memory_row(job, &times));
                 for (also, table) in tables.iter_mut().enumerate() {
                     table.row(also_row(job, &times, ALSO + also));
                 }
@@ -69,7 +72,13 @@ pub fn run(options: &Options) {
         }
         table.print_new();
     }
-    println!();
+    println!(
+        "\nMemory at its peak. largest: resident memory of the process that has the most, plain, and\n\
+         with the shim over that, of all rounds. all: of all processes together, a page that several\n\
+         have counted once (PSS); huge pages: what of that is anonymous memory in huge pages; both from\n\
+         one run of each kind, looked at every 5 ms, plain and with the shim. Less is better.\n"
+    );
+    memory.print();
     for (knobs, table) in arms.also.iter().zip(&tables) {
         println!("{knobs}; default: how default knobs compare with it (whole, work)");
         table.print();
@@ -80,7 +89,9 @@ pub fn run(options: &Options) {
 const PLAIN: usize = 0;
 const NULL: usize = 1;
 const SHIM: usize = 2;
-const ALSO: usize = 3;
+/// Plain, by the program's own threads; only of jobs that have some.
+const OWN: usize = 3;
+const ALSO: usize = 4;
 struct Arms<'a> {
     all: Vec<Surroundings<'a>>,
     also: Vec<&'a str>,
@@ -90,11 +101,12 @@ struct Arms<'a> {
 impl<'a> Arms<'a> {
     fn new(options: &'a Options, place: &'a Place) -> Self {
         let lib = options.library();
-        let with = |preload, knobs| Surroundings { preload, knobs, check: false };
+        let with = |preload, knobs| Surroundings { preload, knobs, ..Surroundings::default() };
         let mut all = vec![
             with(None, Vec::new()),
             with(place.empty.as_ref().map(|lib| lib.0.as_str()), Vec::new()),
             with(lib, Vec::new()),
+            with(None, vec![(OWN_THREADS, "1")]),
         ];
         // Options::parse has seen that these are NAME=VALUE.
         let knobs = |text: &'a String| text.split(' ').filter_map(|k| k.split_once('=')).collect();
@@ -114,6 +126,8 @@ struct Times {
     arms: Vec<Vec<Measured>>,
     /// Part of a run that large copies take; NaN without a library to time them.
     share: f64,
+    /// Memory of all processes together, plain and with the library.
+    peaks: [Peak; 2],
 }
 
 impl Times {
@@ -131,22 +145,31 @@ impl Times {
 const WHOLE: fn(&Measured) -> f64 = |run| run.whole;
 const WORK: fn(&Measured) -> f64 = |run| run.work;
 const CPU: fn(&Measured) -> f64 = |run| run.cpu;
+const RSS: fn(&Measured) -> f64 = |run| run.rss;
 
 fn measure(run: &Run<'_>, arms: &Arms<'_>, pairs: usize, about: &str) -> Result<Times, Failure> {
     progress(&format!("{about}: checking its result"));
     once(run, &Surroundings { check: true, ..arms.all[SHIM].clone() })?;
     progress(&format!("{about}: timing its copies"));
     let knobs = vec![("ADMA_BACKEND", "libc"), ("ADMA_MIN_BYTES", "auto")];
-    let by_libc = once(run, &Surroundings { preload: arms.lib, knobs, check: false })?;
+    let by_libc = Surroundings { preload: arms.lib, knobs, ..Surroundings::default() };
+    let by_libc = once(run, &by_libc)?;
     let share = match arms.lib {
         Some(_) => by_libc.copies.libc_ns / 1e9 / by_libc.whole,
         None => f64::NAN,
     };
 
-    let mut times = Times { arms: arms.all.iter().map(|_| Vec::new()).collect(), share };
+    progress(&format!("{about}: watching its memory"));
+    let watched = |arm: usize| {
+        let around = Surroundings { watch: true, ..arms.all[arm].clone() };
+        once(run, &around).map(|run| run.peak)
+    };
+    let peaks = [watched(PLAIN)?, watched(SHIM)?];
+    let mut times = Times { arms: arms.all.iter().map(|_| Vec::new()).collect(), share, peaks };
     for pair in 0..pairs {
         progress(&format!("{about}: round {} of {pairs}", pair + 1));
-        for arm in shuffled(arms.all.len()) {
+        let is_run = |arm: &usize| *arm != OWN || run.job.has_threads;
+        for arm in shuffled(arms.all.len()).into_iter().filter(is_run) {
             times.arms[arm].push(once(run, &arms.all[arm])?);
         }
     }
@@ -177,7 +200,29 @@ fn main_row(job: &Job, times: &Times) -> Vec<String> {
     for samples in [&null, &shim, &working] {
         row.extend([median(samples), range(samples, 0.25)]);
     }
-    row.extend([format!("{cost:.2}"), percent(&engine)]);
+    let own = times.ratio(PLAIN, OWN, WORK);
+    spread(&key("own"), &times.ratio(PLAIN, OWN, WHOLE));
+    spread(&key("own_work"), &own);
+    row.extend([median(&own), format!("{cost:.2}"), percent(&engine)]);
+    row
+}
+
+fn memory_row(job: &Job, times: &Times) -> Vec<String> {
+    let key = |name: &str| format!("programs.{}.{name}", job.name);
+    let plain: Samples = times.arms[PLAIN].iter().map(RSS).collect();
+    let rss = times.ratio(SHIM, PLAIN, RSS);
+    let [before, with] = times.peaks;
+    figure(&key("plain_rss_mib"), plain.median());
+    spread(&key("rss"), &rss);
+    figure(&key("plain_pss_mib"), before.pss);
+    figure(&key("pss"), with.pss / before.pss);
+    figure(&key("plain_huge_mib"), before.huge);
+    figure(&key("huge_mib"), with.huge);
+    let mut row = vec![job.name.to_string(), format!("{:.0}", plain.median())];
+    row.extend([median(&rss), range(&rss, 0.25)]);
+    row.extend([before.pss, with.pss].map(|mib| format!("{mib:.0}")));
+    row.push(ratio(with.pss / before.pss));
+    row.extend([before.huge, with.huge].map(|mib| format!("{mib:.0}")));
     row
 }
 

@@ -56,7 +56,7 @@ fn trace(name: &str, options: &Options) -> Result<Vec<Copy>, String> {
     let around = Surroundings {
         preload: Some(&library.0),
         knobs: vec![(VARIABLE, file.to_str().ok_or("a folder whose name is no text")?)],
-        check: false,
+        ..Surroundings::default()
     };
     match jobs::JOBS.iter().find(|job| job.name == name) {
         Some(job) => {

@@ -181,7 +181,11 @@ pub const LOSSES: &[(&str, &str, bool)] = &[
     ("a process beside one that copies: delay at p99, over beside libc's copies", "neighbours.*.late", true),
     ("messages of 64 KiB in any memory: x best other way", "ipc.64K.best", false),
     ("messages of 64 to 256 bytes: time over a futex and a buffer", "ipc.64|256.small", true),
+    ("Open MPI, ranks bound to cores: lowest x without", "mpi.*.cma_bound.*.*.ratio", false),
     ("programs: lowest whole run, x plain", "programs.*.whole", false),
+    ("programs: lowest whole run, x plain, of those that copy with threads of their own", "programs.arrow-write|ray-put.whole", false),
+    ("programs: most memory of one process at its peak, over plain", "programs.*.rss", true),
+    ("programs: most memory of all processes at its peak (PSS), over plain", "programs.*.pss", true),
     ("programs that gain nothing: most CPU time over plain", "programs.*.cpu_without_gain", true),
 ];
 

@@ -29,24 +29,36 @@ const DRAWINGS: &[Drawing] = &[
     ("window", "128 copies outstanding, cold (ADCE 5)", "size", "GB/s", false, &[("adma_icopy", "async.window.*.gbs"), ("libc", "async.window.*.libc_gbs")]),
     ("overlap", "Part of a copy hidden behind computation (ADCE 6)", "size", "overlap", false, &[("hot", "async.overlap_hot.*.part"), ("cold", "async.overlap.*.part")]),
     ("split", "Parts of a split-phase copy (ADCE 7)", "size", "%", false, &[("start", "phases.split.*.start"), ("work, can be hidden", "phases.split.*.work"), ("wait", "phases.split.*.wait")]),
+    ("cpu", "CPU time of a cold copy, all threads, their spinning included", "size", "ns for a KiB", false, &[("adma", "phases.cpu.*.shim_ns_kib"), ("libc", "phases.cpu.*.libc_ns_kib")]),
     ("cache", "Columns of a small buffer after a copy of 64 MiB (ADCE 8)", "small buffer", "x undisturbed", false, &[("libc", "cache.*.libc"), ("threads", "cache.*.threads"), ("streaming alone", "cache.*.streaming"), ("graphics card", "gpu.cache.*.threads"), ("undisturbed again", "cache.*.again")]),
-    ("messages", "Messages between processes, half a round trip (ADCE 9a)", "size", "us", true, &[("adma", "ipc.us.*.adma"), ("adma_alloc", "ipc.us.*.adma_alloc"), ("pipe", "ipc.us.*.pipe"), ("socket", "ipc.us.*.socket"), ("shared memory", "ipc.us.*.shared_memory"), ("process_vm_readv", "ipc.us.*.process_vm"), ("Open MPI", "mpi.us.2.cma.pingpong.*")]),
+    ("messages", "Messages between processes, half a round trip (ADCE 9a)", "size", "us", true, &[("adma", "ipc.us.*.adma"), ("adma_alloc", "ipc.us.*.adma_alloc"), ("pipe", "ipc.us.*.pipe"), ("socket", "ipc.us.*.socket"), ("shared memory", "ipc.us.*.shared_memory"), ("process_vm_readv", "ipc.us.*.process_vm"), ("Open MPI", "mpi.us.2.cma.pingpong.*"), ("Open MPI over UCX", "mpi.us.2.ucx.pingpong.*")]),
     ("one-way", "Messages one way (ADCE 9b)", "size", "MB/s", true, &[("adma", "ipc.oneway.*.adma"), ("adma_alloc", "ipc.oneway.*.adma_alloc"), ("pipe", "ipc.oneway.*.pipe"), ("socket", "ipc.oneway.*.socket"), ("shared memory", "ipc.oneway.*.shared_memory")]),
     ("receive", "Receive overhead, cold: CPU held by the copy (DAMNICK 1)", "size", "us", true, &[("libc", "phases.receive.cold.*.libc.copy_us"), ("threads", "phases.receive.cold.*.threads.copy_us"), ("split", "phases.receive.cold.*.split.copy_us"), ("start of split", "phases.receive.cold.*.split.start_us"), ("look, libc", "phases.receive.cold.*.libc.look_us"), ("look, split", "phases.receive.cold.*.split.look_us")]),
     ("pins", "Translation cache: misses of real copies, 4 ways (miNI 5)", "pages in a line", "misses per 1000 pages", true, &[("numpy, 8K entries", "pins.numpy-slices.8K.*.4"), ("numpy, 16K", "pins.numpy-slices.16K.*.4"), ("numpy, 32K", "pins.numpy-slices.32K.*.4"), ("Redis, 16K", "pins.redis-1M.16K.*.4"), ("MPI, 8K", "pins.mpi-collectives.8K.*.4"), ("MPI, 16K", "pins.mpi-collectives.16K.*.4"), ("MPI, 32K", "pins.mpi-collectives.32K.*.4")]),
     ("small", "Small copies in cache, x libc", "size", "x libc", false, &[("adma", "small.*.libc"), ("--against", "small.*.against")]),
-    ("alltoall", "Open MPI alltoall of 4 MiB, with / without (Open-MX 12)", "ranks", "x", false, &[("cma", "mpi.*.cma.alltoall.4M.ratio"), ("copy in, copy out", "mpi.*.none.alltoall.4M.ratio"), ("MPICH", "mpi.*.mpich.alltoall.4M.ratio"), ("integer sort, cma", "mpi.*.cma.sort.16M.ratio")]),
+    ("alltoall", "Open MPI alltoall of 4 MiB, with / without (Open-MX 12)", "ranks", "x", false, &[("cma", "mpi.*.cma.alltoall.4M.ratio"), ("cma, ranks bound", "mpi.*.cma_bound.alltoall.4M.ratio"), ("UCX, cma", "mpi.*.ucx.alltoall.4M.ratio"), ("copy in, copy out", "mpi.*.none.alltoall.4M.ratio"), ("MPICH", "mpi.*.mpich.alltoall.4M.ratio"), ("integer sort, cma", "mpi.*.cma.sort.16M.ratio")]),
 ];
 
 /// Columns of the table of programs: last field of their keys, and title; that of the machine is its own.
-const PROGRAMS: [(Text, Text); 7] = [
+const PROGRAMS: [(Text, Text); 8] = [
     ("whole", ""),
     ("cpu", "CPU time"),
     ("null", "noise"),
+    ("own", "own threads"),
     ("threshold", "streams early"),
     ("hugetlb", "huge pages"),
     ("tuned", "both"),
     ("against", "--against"),
+];
+
+/// Columns of the table of memory: last field of their keys, and title.
+const MEMORY: [(Text, Text); 6] = [
+    ("plain_rss_mib", "largest process, MiB"),
+    ("rss", "with adma, x"),
+    ("plain_pss_mib", "all, MiB"),
+    ("pss", "with adma, x"),
+    ("plain_huge_mib", "in huge pages, MiB"),
+    ("huge_mib", "with adma, MiB"),
 ];
 
 /// Name of the page: the one that code hosts show for a folder.
@@ -76,7 +88,7 @@ fn document(all: &[Results]) -> Document {
                  are of the machine with the most CPUs. This page is made by bench/run page.";
     let mut sections = vec![losses(all)];
     sections.extend(DRAWINGS.iter().map(|drawing| drawing_of(drawing, all)));
-    sections.extend([programs(all), claims_section(all)]);
+    sections.extend([programs(all), memory(all), claims_section(all)]);
     sections.push(Section {
         title: "Machines".into(),
         tables: all.iter().map(machine).collect(),
@@ -284,12 +296,7 @@ fn drawing_of(drawing: &Drawing, all: &[Results]) -> Section {
 }
 
 fn programs(all: &[Results]) -> Section {
-    let mut names: Vec<&str> = all
-        .iter()
-        .flat_map(|results| results.figures.keys())
-        .filter(|key| matches("programs.*.whole", key))
-        .filter_map(|key| key.split('.').nth(1))
-        .collect();
+    let mut names: Vec<&str> = all.iter().flat_map(names_of_programs).collect();
     names.sort_unstable();
     names.dedup();
     let was_measured = |what: &str| {
@@ -316,10 +323,47 @@ fn programs(all: &[Results]) -> Section {
     });
     Section {
         title: "Programs, x plain (CPU time: less is better)".into(),
-        about: "Measured by bench/run programs. Noise: an empty library preloaded. Streams early, huge pages, both: \
-                plain glibc tuned by hand, by GLIBC_TUNABLES."
+        about: "Measured by bench/run programs. Noise: an empty library preloaded. Own threads: plain, by threads \
+                that the program has for copies. Streams early, huge pages, both: plain glibc tuned by hand, by \
+                GLIBC_TUNABLES."
             .into(),
         tables: vec![Table::new("", titles, rows.collect())],
+        ..Section::default()
+    }
+}
+
+fn names_of_programs(results: &Results) -> impl Iterator<Item = &str> {
+    let keys = results.figures.keys().filter(|key| matches("programs.*.whole", key));
+    keys.filter_map(|key| key.split('.').nth(1))
+}
+
+fn memory(all: &[Results]) -> Section {
+    let table = |results: &Results| {
+        let figure = |name: &str, what: &str| {
+            let figure = results.figures.get(&format!("programs.{name}.{what}"))?;
+            Some(number(figure.value))
+        };
+        let row = |name: &str| {
+            figure(name, MEMORY[0].0)?;
+            let cells = MEMORY.iter().map(|(what, _)| figure(name, what).unwrap_or("-".into()));
+            Some(Row::new([name.to_owned()].into_iter().chain(cells)))
+        };
+        let rows: Vec<Row> = names_of_programs(results).filter_map(row).collect();
+        let titles = ["program"].into_iter().chain(MEMORY.iter().map(|(_, title)| *title));
+        (!rows.is_empty()).then(|| Table::new(label(results), titles, rows))
+    };
+    let tables: Vec<Table> = all.iter().filter_map(table).collect();
+    Section {
+        title: "Memory of programs at its peak, over plain (less is better)".into(),
+        about: if tables.is_empty() {
+            "Not measured.".into()
+        } else {
+            "Measured by bench/run programs. Largest process: resident memory of the process that has the most, in \
+             each round. All: of all processes together, pages that several have counted once (PSS), and what of it \
+             is in huge pages, in one run of each kind."
+                .into()
+        },
+        tables,
         ..Section::default()
     }
 }
@@ -385,6 +429,24 @@ mod tests {
         let one = results(&[("programs.rust-clone.whole", 8.22), ("copy.hot.64K.row_libc", 0.96)]);
         let text = adma_report::text::table(&losses(&[one]).tables[0]);
         assert!(text.contains("no loss: 8.22 (rust-clone)") && text.contains(" 0.96"), "{text}");
+    }
+
+    #[test]
+    fn memory_has_a_table_for_each_machine_that_measured_it() {
+        let old = results(&[("programs.rust-clone.whole", 2.0)]);
+        assert!(memory(std::slice::from_ref(&old)).tables.is_empty());
+        let new = results(&[
+            ("programs.rust-clone.whole", 2.0),
+            ("programs.rust-clone.plain_rss_mib", 131.0),
+            ("programs.rust-clone.rss", 1.02),
+        ]);
+        let section = memory(&[old, new]);
+        assert_eq!(section.tables.len(), 1);
+        let text = adma_report::text::table(&section.tables[0]);
+        assert!(
+            text.contains("rust-clone") && text.contains("131") && text.contains("1.02"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub struct Job {
     count: usize,
     pub under_test: UnderTest,
     pub needs: &'static [Need],
+    /// Whether it can copy with threads of its own, which is an arm of it then.
+    pub has_threads: bool,
 }
 
 /// Processes that get the library.
@@ -33,6 +35,7 @@ use UnderTest::{Job as Itself, Servers};
 const NUMPY: &[Need] = &[Module("numpy")];
 const PANDAS: &[Need] = &[Module("numpy"), Module("pandas")];
 const ARROW: &[Need] = &[Module("numpy"), Module("pyarrow")];
+const RAY: &[Need] = &[Module("numpy"), Module("ray")];
 const ZMQ: &[Need] = &[Module("zmq")];
 const TORCH: &[Need] = &[Module("numpy"), Module("torch")];
 const HDF5: &[Need] = &[Module("numpy"), Module("h5py")];
@@ -63,6 +66,8 @@ pub const JOBS: &[Job] = &[
     job("pandas-concat", "pd.concat of 6 x 64 MB, {} times", ("numpy_jobs.py", "frames_concat"), 8, Itself, PANDAS),
     job("pandas-filter", "frame[mask] of 256 MB, {} times", ("numpy_jobs.py", "frames_filter"), 12, Itself, PANDAS),
     job("arrow-ipc", "pyarrow IPC stream in memory, {} x 256 MiB", ("numpy_jobs.py", "arrow_ipc"), 8, Itself, ARROW),
+    Job { has_threads: true, ..job("arrow-write", "pa.FixedSizeBufferWriter, {} x 256 MiB", ("numpy_jobs.py", "arrow_write"), 12, Itself, ARROW) },
+    job("ray-put", "ray.put, by six threads of Ray's own, {} x 256 MiB", ("ray_jobs.py", "put"), 8, Itself, RAY),
     job("zmq-messages", "pyzmq between two processes, {} x 16 MiB", ("zmq_jobs.py", "messages"), 200, Itself, ZMQ),
     job("hdf5-core", "h5py core driver, {} x 64 MiB written and read", ("numpy_jobs.py", "hdf5_core"), 24, Itself, HDF5),
     job("python-read", "file.read(), {} x 256 MiB in the page cache", ("reads_jobs.py", "read"), 12, Itself, &[]),
@@ -86,6 +91,7 @@ pub const SCRIPTS: &[(&str, &str)] = &[
     ("work.py", include_str!("../../programs/work.py")),
     ("numpy_jobs.py", include_str!("../../programs/numpy_jobs.py")),
     ("zmq_jobs.py", include_str!("../../programs/zmq_jobs.py")),
+    ("ray_jobs.py", include_str!("../../programs/ray_jobs.py")),
     ("reads_jobs.py", include_str!("../../programs/reads_jobs.py")),
     ("sqlite_jobs.py", include_str!("../../programs/sqlite_jobs.py")),
     ("redis_jobs.py", include_str!("../../programs/redis_jobs.py")),
@@ -103,7 +109,7 @@ const fn job(
     under_test: UnderTest,
     needs: &'static [Need],
 ) -> Job {
-    Job { name, what, script, count, under_test, needs }
+    Job { name, what, script, count, under_test, needs, has_threads: false }
 }
 
 impl Job {

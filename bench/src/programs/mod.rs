@@ -2,6 +2,7 @@
 //! `benches::programs` compares.
 
 pub mod jobs;
+pub mod memory;
 pub mod needs;
 pub mod run;
 pub mod statistics;

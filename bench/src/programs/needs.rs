@@ -18,9 +18,14 @@ pub struct Place {
 }
 
 impl Place {
-    pub fn new() -> io::Result<Self> {
+    /// Returns that folder.
+    pub fn folder() -> io::Result<PathBuf> {
         let program = std::env::current_exe()?;
-        let folder = program.parent().unwrap_or(Path::new("/")).join("programs");
+        Ok(program.parent().unwrap_or(Path::new("/")).join("programs"))
+    }
+
+    pub fn new() -> io::Result<Self> {
+        let folder = Self::folder()?;
         let scripts = folder.join("scripts");
         fs::create_dir_all(&scripts)?;
         for (name, text) in SCRIPTS {

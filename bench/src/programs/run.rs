@@ -1,6 +1,7 @@
-//! One run of one job: time, CPU time, and copies by path.
+//! One run of one job: time, CPU time, memory, and copies by path.
 
 use super::jobs::{Job, UnderTest};
+use super::memory::{Peak, Watch};
 use super::needs::Place;
 use super::statistics::Copies;
 use crate::measure::now;
@@ -26,7 +27,12 @@ pub struct Surroundings<'a> {
     pub knobs: Vec<(&'a str, &'a str)>,
     /// Set to compare results; such a run is not timed.
     pub check: bool,
+    /// Set to read how much memory all processes have; such a run is not timed.
+    pub watch: bool,
 }
+
+/// Variable that has a job copy with threads of its own, if it can.
+pub const OWN_THREADS: &str = "BENCH_THREADS";
 
 pub struct Measured {
     /// Seconds from start to end, as seen from outside.
@@ -35,6 +41,10 @@ pub struct Measured {
     pub work: f64,
     /// Seconds of CPU time, user and system, of all its processes.
     pub cpu: f64,
+    /// Most resident memory of any of these processes, in MiB.
+    pub rss: f64,
+    /// Memory of all together, if it was watched.
+    pub peak: Peak,
     pub copies: Copies,
 }
 
@@ -67,8 +77,10 @@ pub fn once(run: &Run<'_>, around: &Surroundings<'_>) -> Result<Measured, Failur
 
     let start = now();
     let mut child = command.spawn()?;
+    let watch = around.watch.then(|| Watch::start(child.id()));
     let output = output(&mut child);
-    let (status, cpu) = wait(&child)?;
+    let peak = watch.map(Watch::stop).unwrap_or_default();
+    let (status, cpu, rss) = wait(&child)?;
     let whole = (now() - start) as f64 / 1e9;
 
     let last_words = || {
@@ -86,7 +98,7 @@ pub fn once(run: &Run<'_>, around: &Surroundings<'_>) -> Result<Measured, Failur
     }
     let work = output.lines().find_map(|line| line.strip_prefix("work ")?.trim().parse().ok());
     let work = work.ok_or(Failure::Failed("it does not tell its time".into()))?;
-    Ok(Measured { whole, work, cpu, copies: Copies::read(&reports)? })
+    Ok(Measured { whole, work, cpu, rss, peak, copies: Copies::read(&reports)? })
 }
 
 fn command(run: &Run<'_>, around: &Surroundings<'_>, reports: &Path) -> Command {
@@ -109,7 +121,7 @@ fn command(run: &Run<'_>, around: &Surroundings<'_>, reports: &Path) -> Command 
     if around.check {
         command.env("BENCH_CHECK", "1");
     }
-    command.env("BENCH_FOLDER", &place.folder);
+    command.env_remove(OWN_THREADS).env("BENCH_FOLDER", &place.folder);
     command.env("ADMA_STATS", "json").env("ADMA_STATS_FILE", reports.join("%p.json"));
     command.envs(around.knobs.iter().copied());
     command
@@ -140,8 +152,9 @@ fn output(child: &mut Child) -> Option<String> {
     text
 }
 
-/// Returns its status, and the CPU time of it and of all children that it has waited for.
-fn wait(child: &Child) -> io::Result<(i32, f64)> {
+/// Returns its status, and of it and of all children that it has waited for the CPU time and the most
+/// resident memory that one of them had, in MiB.
+fn wait(child: &Child) -> io::Result<(i32, f64, f64)> {
     let mut status = 0;
     // SAFETY: zeros are a good rusage.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -157,7 +170,8 @@ fn wait(child: &Child) -> io::Result<(i32, f64)> {
         }
     }
     let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-    Ok((status, seconds(usage.ru_utime) + seconds(usage.ru_stime)))
+    let cpu = seconds(usage.ru_utime) + seconds(usage.ru_stime);
+    Ok((status, cpu, usage.ru_maxrss as f64 / 1024.0)) // which Linux gives in KiB
 }
 
 #[cfg(test)]
@@ -173,8 +187,9 @@ mod tests {
             .spawn()
             .expect("there is a shell");
         assert_eq!(output(&mut child).as_deref(), Some("work 1\n"));
-        let (status, cpu) = wait(&child).expect("it ends");
+        let (status, cpu, rss) = wait(&child).expect("it ends");
         assert_eq!(libc::WEXITSTATUS(status), 3);
         assert!(cpu > 0.02, "{cpu} s are a shell that does nothing");
+        assert!((0.5..500.0).contains(&rss), "{rss} MiB are no shell");
     }
 }
