@@ -40,6 +40,7 @@ const RARE: &[(&str, i64, &str)] = calls! {
     SYS_memfd_create: "message refused, block none";
     SYS_mincore: "fresh small";
     SYS_mkdirat: "";
+    SYS_move_pages: "";
     SYS_munlock: "";
     SYS_pidfd_open: "";
     SYS_poll: "";
