@@ -277,9 +277,9 @@ pub fn work(
     (own, left)
 }
 
-/// Claims what is unclaimed without beginning it, so that no worker does. Returns these pieces. They are
-/// contiguous, because workers claim from the other end; a piece between them that a worker of the first
-/// node has claimed is copied twice.
+/// Claims what is unclaimed without beginning it, so that no worker does. Returns the range of these pieces.
+/// Workers claim from the other end, but for those on the node of the first page: what they have claimed
+/// inside the range is copied twice.
 fn leave_the_rest(shared: &Shared) -> Range<usize> {
     let mut left = 0..0;
     while let Some(claim) = shared.claim(End::Front) {
