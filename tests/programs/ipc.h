@@ -184,7 +184,7 @@ static inline double seconds(void)
 static inline void expect_seconds(double begun, double least, double most, const char *what)
 {
     double taken = seconds() - begun;
-    if (taken < least || taken > most)
+    if (taken < least || taken > most * slower())
         wrong("%s took %.3f s", what, taken);
 }
 

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Tests of the host's that tests/vm/run --host has built: each is a verdict. The emulated processors are
-# slow, so a run has one test at a time, and fewer rounds.
+# slow, so a run has one test at a time, fewer rounds, and more time for each.
 set -u
-export SKIP_LOG=/run/adma-vm/skipped QUICK=1 TRAP_LESS=20
+export SKIP_LOG=/run/adma-vm/skipped QUICK=1 TRAP_LESS=20 TEST_SLOWER=10
 : >"$SKIP_LOG"
 printf 'processors: %s\n' "$(sed -n 's/^flags.*: //p' /proc/cpuinfo | head -n 1)"
 run=$GUEST_HOST_PREFIX
