@@ -19,6 +19,10 @@ bitflags! {
         const HAS_RIGHTS = 1 << 2;
         /// The `PolicyId` by which the caller's new pages are placed.
         const POLICY = 0b1_1111 << 3;
+        /// Nodes of the first and the last page of the destination, each plus one; 0: it is one node, or they
+        /// are not known.
+        const FIRST_NODE = 0x7f << 8;
+        const LAST_NODE = 0x7f << 15;
         /// Beside `BY_FUNCTION`: all workers that gain by it have been called; they call no others.
         const ALL_CALLED = 1 << 23;
         /// Beside `BY_FUNCTION`: the function counts its bytes itself. See `parallel`.
@@ -70,6 +74,19 @@ impl Mode {
     pub fn for_new_pages(copy_loop: CopyLoop) -> Result<Self, Refused> {
         let mode = Self::of_caller(copy_loop);
         if mode.policy() == memory_policy::UNKNOWN { Err(Refused::Busy) } else { Ok(mode) }
+    }
+
+    /// Returns a mode with the nodes of a destination's ends (`memory_policy::nodes_of_ends`).
+    pub fn of_ends(nodes: Option<[u32; 2]>) -> Self {
+        let [first, last] = nodes.map_or([0, 0], |nodes| nodes.map(|node| node as usize + 1));
+        Self::from_bits_truncate(first << 8 | last << 15)
+    }
+
+    /// Returns the nodes of the destination's ends, where they are known and differ.
+    pub fn nodes_of_ends(self) -> Option<[u32; 2]> {
+        let node = |bits: Self, shift: u32| ((self & bits).bits() >> shift).checked_sub(1);
+        let [first, last] = [node(Self::FIRST_NODE, 8)?, node(Self::LAST_NODE, 15)?];
+        Some([first as u32, last as u32])
     }
 
     /// Adopts the caller's memory policy and rights, in a worker whose own policy is in `policy`.

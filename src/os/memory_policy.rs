@@ -1,16 +1,19 @@
-//! The memory policy of a caller (numactl, set_mempolicy), for workers that touch its pages first.
+//! The memory policy of a caller (numactl, set_mempolicy), for workers that touch its pages first; and the
+//! nodes of pages that exist, for threads that choose their pieces by them.
 //!
 //! A new page comes from the node that the policy of its mapping names (mbind), for all threads. Without such
 //! a policy, the thread that touches the page first decides: the page comes from the node that its policy
 //! names, by default the node on which it runs. So a worker adopts the policy of the caller before it copies
 //! for it, and prefers the caller's node where that policy is the default.
 //!
-//! Pieces still go to any worker, whichever node their pages are on. Choosing workers by node is not built,
-//! because no machine with two nodes was there to measure it on. The smallest design: with several nodes
-//! the caller asks move_pages(2) once per chunk for the node of each piece's first destination page, which
-//! faults nothing in, and posts one mask of pieces per node beside the ticket. A worker, whose node its
-//! rseq area shows (node_id, Linux 6.3), claims among the unclaimed pieces of that mask first, then among
-//! all, with the same compare-and-swap. One node: no call, and no mask is read.
+//! Where the first and the last page of a copy's destination are on different nodes, each thread begins at
+//! the end that is on its own (`End::or_nearer`): the parts of an array that threads of two nodes have
+//! filled are so copied by workers of these nodes, as far as those keep pace. With several nodes that takes
+//! one move_pages(2) for each chunk, which faults nothing in, and where its ends differ one getcpu(2) for each
+//! thread; with one node it takes nothing. What it saves is not measured, because no machine with two nodes
+//! was there. Not built are two other steps, for the same reason: an order of pieces by node where nodes
+//! alternate within a chunk, for the ticket of a slot knows only unclaimed pieces side by side; and leaving
+//! a copy on one node to the workers of that node, who may be too few.
 //!
 //! Policies are kept in a table and identified by their index, because a copy in the queue has few bits to
 //! spare. The kernel is not asked on a machine with one node, nor under a seccomp filter, which may kill for
@@ -93,6 +96,23 @@ pub fn of_caller() -> PolicyId {
     found.map_or(UNKNOWN, |at| at as PolicyId + 1)
 }
 
+/// Returns the nodes of the first and the last page of a range, where they are known and differ.
+pub fn nodes_of_ends(start: usize, len: usize) -> Option<[u32; 2]> {
+    if !SEVERAL_NODES.load(Ordering::Relaxed) || len == 0 {
+        return None;
+    }
+    NoFilter::look()?;
+    let pages = [start, start + len - 1];
+    let mut nodes = [-1i32; 2];
+    let (all, place) = (pages.len(), nodes.as_mut_ptr());
+    // SAFETY: without target nodes no page is moved. The kernel reads `pages` and writes `nodes`: an errno
+    // for a page that does not exist.
+    unsafe { syscall!(SYS_move_pages, 0, all, pages.as_ptr(), 0, place, 0) };
+    let named = |node: i32| u32::try_from(node).ok().filter(|&node| (node as usize) < NAMED_NODES);
+    let [first, last] = [named(nodes[0])?, named(nodes[1])?];
+    (first != last).then_some([first, last])
+}
+
 /// Adopts a policy in a worker, whose current policy is `own`.
 pub fn take_on(policy: PolicyId, own: &AtomicU32) {
     if policy == ANY || policy == own.load(Ordering::Relaxed) || NoFilter::look().is_none() {
@@ -124,9 +144,15 @@ fn ask(flags: usize, _: NoFilter) -> Option<(u32, u64)> {
 }
 
 /// Returns the default policy of this thread, expressed as a preferred node.
-fn prefer_this_node(_: NoFilter) -> Option<(u32, u64)> {
+fn prefer_this_node(allowed: NoFilter) -> Option<(u32, u64)> {
+    let node = this_node(allowed)?;
+    ((node as usize) < NAMED_NODES).then_some((PREFERRED, 1 << node))
+}
+
+/// Returns the node on which this thread runs.
+pub fn this_node(_: NoFilter) -> Option<u32> {
     let mut node = 0u32;
     // SAFETY: the kernel writes one number, `node`.
     let answer = unsafe { syscall!(SYS_getcpu, 0, &raw mut node) };
-    (answer == 0 && (node as usize) < NAMED_NODES).then_some((PREFERRED, 1 << node))
+    (answer == 0).then_some(node)
 }

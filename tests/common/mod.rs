@@ -137,8 +137,11 @@ pub fn finish(command: &mut Command) -> Output {
     finish_within(command, Duration::from_secs(300))
 }
 
-/// Like `finish`; also fails if a process left behind holds its output open.
+/// Like `finish`; also fails if a process left behind holds its output open. TEST_SLOWER in the environment,
+/// in emulated guests, multiplies the limit.
 pub fn finish_within(command: &mut Command, limit: Duration) -> Output {
+    let slower = std::env::var("TEST_SLOWER").map_or(1, |factor| factor.parse().unwrap());
+    let limit = limit * slower;
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = child.id() as i32;
     let (sender, ended) = std::sync::mpsc::channel();

@@ -100,7 +100,7 @@ static void show(const struct becoming *scene, bool reads)
     struct peer peer = fork_peer(scene->peer, own_path, post_secret, reads);
     int connection = made(adma_attach(peer.socket));
     char text[80] = "", want[80];
-    expect_engine(connection, "process_vm, one copy, both processes copy");
+    need_engine(connection, "process_vm, one copy, both processes copy");
     if (read(peer.from, text, sizeof(text) - 1) <= 0)
         wrong("the program does not begin");
     snprintf(want, sizeof(want), "ready %d", scene->becomes);

@@ -26,7 +26,7 @@ static void stopped(void)
         EXPECT(adma_wait(read), 8 * MIB);
         expect_content(room + 8 * MIB, 8 * MIB, 9, "read by the stopped process");
     }
-    expect_engine(connection, getenv("ENGINE") ?: "process_vm");
+    need_engine(connection, getenv("ENGINE") ?: "process_vm");
     expect_stop(child);
     fill(room + 8 * MIB, 8 * MIB, 9);
     EXPECT(adma_read(connection, (void *)room, 8 * MIB), 8 * MIB);
@@ -97,7 +97,7 @@ static void stopped_in_piece(int signal, bool closes, bool threaded)
     fill(room, 8 * MIB, 4);
     for (int tries = 0;; tries++) {
         connection = with_child(stop_in_piece);
-        expect_engine(connection, "process_vm");
+        need_engine(connection, "process_vm");
         cookie = adma_iwrite(connection, (void *)room, 8 * MIB);
         EXPECT(waitpid(child, &status, WUNTRACED), child);
         if (WIFSTOPPED(status))
@@ -182,7 +182,7 @@ static void both_close(void)
         EXPECT(adma_write(connection, (void *)room, 8 * MIB), -EBADF);
         pthread_join(thread, NULL);
     }
-    expect_engine(connection, "process_vm");
+    need_engine(connection, "process_vm");
     if (adma_iread(connection, (void *)room, 8 * MIB) < 0)
         wrong("iread");
     while (!piece->closing)

@@ -36,7 +36,7 @@ static void quiet(void)
                   (after.ru_utime.tv_usec - before.ru_utime.tv_usec) * 1e-6;
     /* Two waits of 400 ms: one short sleep and one long one each; and the copies' own, which
      * are at most one for each chunk of two MiB. */
-    if (switches > 100 || used > 0.1)
+    if (switches > 100 || used > 0.1 * slower())
         wrong("waiting took %ld switches and %.3f s", switches, used);
     expect_good_end(child);
     if (other)

@@ -49,9 +49,13 @@ static void copy(void)
     FILE *rollup = fopen("/proc/self/smaps_rollup", "r");
     while (rollup && fgets(line, sizeof line, rollup))
         sscanf(line, "AnonHugePages: %ld", &huge);
-    printf("fresh %s\n", huge ? "huge" : "small");
     if (rollup)
         fclose(rollup);
+    FILE *setting = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "r");
+    bool unasked = setting && fgets(line, sizeof line, setting) && strstr(line, "[always]");
+    if (setting)
+        fclose(setting);
+    printf("fresh %s\n", unasked ? "unasked" : huge ? "huge" : "small");
 }
 
 static sigjmp_buf back;

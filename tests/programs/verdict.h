@@ -30,6 +30,13 @@ static inline __attribute__((noreturn, format(printf, 2, 3))) void end_with(int 
     _exit(status);
 }
 
+/* TEST_SLOWER in the environment: what limits of time are multiplied by, in emulated guests. */
+static inline int slower(void)
+{
+    const char *factor = getenv("TEST_SLOWER");
+    return factor ? atoi(factor) : 1;
+}
+
 static inline void sleep_ms(long ms)
 {
     struct timespec left = {ms / 1000, ms % 1000 * 1000000};

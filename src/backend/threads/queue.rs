@@ -18,7 +18,8 @@
 //!
 //! The pieces from `front` to `back` are unclaimed. A claim is one compare-and-swap that takes the
 //! first or the last of them. The caller takes from the front and workers from the back, so that in
-//! a repeated copy each finds its own part in its own cache. The copy's fields are read before the
+//! a repeated copy each finds its own part in its own cache; but a thread whose NUMA node has the pages at one
+//! of the ends takes them from there (`End::or_nearer`). The copy's fields are read before the
 //! swap and used only when the swap succeeds: the generation shows that the slot still holds that
 //! copy. So a thread that comes late claims nothing and delays no other, and the poster waits only
 //! for pieces that have begun.
@@ -38,9 +39,13 @@
 
 use crate::backend::mode::Mode;
 use crate::backend::piece_end::PieceEnd;
+#[cfg(not(loom))]
+use crate::os::memory_policy;
 use crate::os::sync::{
     AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, Sleepable, Woken, fetch_to_change,
 };
+#[cfg(not(loom))]
+use crate::os::sys::NoFilter;
 use crate::plan::Cut;
 use core::mem::MaybeUninit;
 #[cfg(not(loom))]
@@ -61,6 +66,19 @@ pub struct Posted {
 pub enum End {
     Front,
     Back,
+}
+
+#[cfg(not(loom))]
+impl End {
+    /// Returns the end that is on this thread's node, where the ends are on different ones.
+    pub fn or_nearer(self, mode: Mode) -> Self {
+        let Some([first, last]) = mode.nodes_of_ends() else { return self };
+        match NoFilter::look().and_then(memory_policy::this_node) {
+            Some(node) if node == first => End::Front,
+            Some(node) if node == last => End::Back,
+            _ => self,
+        }
+    }
 }
 
 #[derive(Clone, Copy)]

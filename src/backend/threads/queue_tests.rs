@@ -90,3 +90,20 @@ fn full_queue_refuses_the_next_copy_and_reset_queue_is_empty() {
     queue.forget_everything();
     assert!(queue.copies() == 0 && queue.find_work(0).is_none() && queue.take().is_some());
 }
+
+#[test]
+fn thread_claims_from_the_end_on_its_node() {
+    let Some(here) = NoFilter::look().and_then(memory_policy::this_node) else { return };
+    let other = here + 1;
+    for (nodes, usual, expected) in [
+        (Some([here, other]), End::Back, End::Front),
+        (Some([other, here]), End::Front, End::Back),
+        (Some([other, other + 1]), End::Back, End::Back),
+        (None, End::Back, End::Back),
+        (None, End::Front, End::Front),
+    ] {
+        let mode = Mode::of_ends(nodes);
+        assert_eq!(mode.nodes_of_ends(), nodes);
+        assert_eq!(usual.or_nearer(mode), expected, "{nodes:?}, usually {usual:?}");
+    }
+}

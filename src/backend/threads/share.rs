@@ -11,6 +11,7 @@ use crate::backend::mode::Mode;
 use crate::backend::piece_end::PieceEnd;
 use crate::backend::{Refused, signals};
 use crate::os::huge_pages::Region;
+use crate::os::memory_policy;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::sync::{Ordering, pause};
 use crate::os::sys;
@@ -165,6 +166,9 @@ unsafe fn share_chunk(
     let posted = rest.len > 0;
     if posted {
         let mut mode = mode;
+        if !how.fresh {
+            mode |= Mode::of_ends(memory_policy::nodes_of_ends(rest.dst, rest.len));
+        }
         mode.set(Mode::FRESH, how.fresh && cut.suits_making_pages(parties));
         QUEUE.post(shared, &Posted { dst: rest.dst, src: rest.src, cut, mode });
         if watch::ask_for(&held) {
@@ -273,8 +277,9 @@ pub fn work(
     (own, left)
 }
 
-/// Claims what is unclaimed without beginning it, so that no worker does. Returns these pieces,
-/// which are contiguous because workers claim from the other end.
+/// Claims what is unclaimed without beginning it, so that no worker does. Returns the range of these pieces.
+/// Workers claim from the other end, but for those on the node of the first page: what they have claimed
+/// inside the range is copied twice.
 fn leave_the_rest(shared: &Shared) -> Range<usize> {
     let mut left = 0..0;
     while let Some(claim) = shared.claim(End::Front) {
@@ -288,7 +293,8 @@ fn leave_the_rest(shared: &Shared) -> Range<usize> {
 /// the quickest piece: slower ones may have been preempted.
 fn claim_pieces(shared: &Shared, seen: &mut Seen, how: &WaitMode) -> (usize, Option<u64>) {
     let (mut own, mut quickest, mut now) = (0, None, sys::ticks());
-    while let Some(claim) = shared.claim(End::Front) {
+    let end = End::Front.or_nearer(shared.mode());
+    while let Some(claim) = shared.claim(end) {
         let len = claim.copy.cut.piece(claim.index).len;
         piece::run(shared, &claim, None);
         let then = core::mem::replace(&mut now, sys::ticks());

@@ -321,8 +321,9 @@ fn leave(me: &Worker) -> ! {
 
 fn help(shared: &Shared, me: &Worker) {
     me.helps.store(core::ptr::from_ref(shared) as usize, Ordering::Relaxed);
+    let end = End::Back.or_nearer(shared.mode());
     while me.is_wanted()
-        && let Some(claim) = shared.claim(End::Back)
+        && let Some(claim) = shared.claim(end)
     {
         claim.copy.mode.adopt(&me.policy);
         // Counted before the piece is finished, because after that the caller may return and report.
