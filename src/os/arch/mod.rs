@@ -1,0 +1,12 @@
+//! What depends on the instruction set, under one set of names for each of them: instructions (`mod`),
+//! naked functions that the program, the kernel or a worker enters (`entries`), and the copy loops
+//! (`loops`).
+//!
+//! A macro of `entries` is a template of assembly. Its comment names the operands that it takes, which
+//! are the same for every instruction set.
+
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+#[cfg(target_arch = "x86_64")]
+pub use x86_64::*;
