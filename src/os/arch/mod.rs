@@ -5,8 +5,12 @@
 //! A macro of `entries` is a template of assembly. Its comment names the operands that it takes, which
 //! are the same for every instruction set.
 
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
+#[cfg(target_arch = "aarch64")]
+pub use aarch64::*;
 #[cfg(target_arch = "x86_64")]
 pub use x86_64::*;
