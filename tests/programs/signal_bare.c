@@ -134,7 +134,7 @@ static void in_children(void)
     copy_sound();
     for (int i = 0; i < 6; i++) {
         int status, with_default = i % 3;
-        pid_t child = i < 3 ? fork() : syscall(SYS_fork);
+        pid_t child = i < 3 ? fork() : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
         if (child == 0) {
             caller = gettid();
             say("the child reads %s\n", handler_now());
