@@ -79,7 +79,7 @@
 // Test executables have the standard library; see `freestanding`.
 #![cfg_attr(not(any(test, loom)), no_std)]
 // Test executables hold the parts without the whole, loom's only the claiming protocol.
-#![cfg_attr(any(test, loom), allow(dead_code))]
+#![cfg_attr(any(test, loom), allow(dead_code, unused_macros))]
 
 #[cfg(not(all(
     any(target_arch = "x86_64", target_arch = "aarch64"),

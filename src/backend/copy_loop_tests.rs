@@ -1,7 +1,11 @@
 use super::*;
 #[cfg(target_arch = "x86_64")]
 use crate::os::cpus::{self, Features};
-use arch::*;
+#[cfg(target_arch = "x86_64")]
+use arch::{
+    adma_compare_avx2, adma_compare_sse2, adma_loop_avx2, adma_loop_movsb, adma_loop_stream_avx512,
+    adma_loop_stream_sse2,
+};
 
 #[cfg(target_arch = "x86_64")]
 fn has(feature: Features) -> bool {
@@ -26,7 +30,7 @@ fn loops() -> [Vec<*const u8>; 2] {
 
 #[cfg(target_arch = "aarch64")]
 fn loops() -> [Vec<*const u8>; 2] {
-    [vec![ordinary_loop(|_| false), stream_loop()], vec![compare_loop()]]
+    [vec![arch::ordinary_loop(|_| false), arch::stream_loop()], vec![arch::compare_loop()]]
 }
 
 /// Every length and alignment in which loops can differ.
