@@ -14,12 +14,15 @@ static struct kernel_action {
 
 static void set_bare(void (*handler)(int, siginfo_t *, void *))
 {
-    struct kernel_action action = {.handler = handler, .flags = SA_SIGINFO | 0x04000000};
+    struct kernel_action action = {.handler = handler, .flags = SA_SIGINFO};
+#ifdef __x86_64__
     struct sigaction seen;
     /* The C library's restorer is found where it has set something. */
     signal(SIGUSR1, mend_whatever);
     sigaction(SIGUSR1, NULL, &seen);
+    action.flags |= 0x04000000;
     action.restorer = seen.sa_restorer;
+#endif
     MUST(!syscall(SYS_rt_sigaction, SIGSEGV, &action, &before, 8));
 }
 
