@@ -2,8 +2,9 @@
 //! naked functions that the program, the kernel or a worker enters (`entries`), and the copy loops
 //! (`loops`).
 //!
-//! A macro of `entries` is a template of assembly. Its comment names the operands that it takes, which
-//! are the same for every instruction set.
+//! A macro of `entries` is a template of assembly. What a name means, which operands a template takes and
+//! what the caller of an unsafe function promises says the comment in `x86_64`; the others' have only what
+//! differs there.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;

@@ -1,6 +1,5 @@
 //! Naked functions of aarch64. Registers x16 and x17 are free at the entry of every function.
 
-/// Names the register of an argument.
 macro_rules! argument {
     (second) => {
         "x1"
@@ -13,14 +12,12 @@ macro_rules! argument {
     };
 }
 
-/// Jumps to a function: `concat!(jump!(), " {function}")`.
 macro_rules! jump {
     () => {
         "b"
     };
 }
 
-/// An instruction that is never reached.
 macro_rules! trap {
     () => {
         "udf #0"
@@ -35,7 +32,6 @@ macro_rules! load_min {
     };
 }
 
-/// Jumps to the original, with operands `entries` and `next`.
 macro_rules! jump_to_next {
     () => {
         "adrp x16, {entries} + {next}
@@ -44,7 +40,6 @@ macro_rules! jump_to_next {
     };
 }
 
-/// An entry: to `slow` if the argument has reached the threshold. `entries`, `min`, `next`, `slow`.
 macro_rules! memory_entry {
     ($length:ident) => {
         concat!(
@@ -58,9 +53,6 @@ macro_rules! memory_entry {
     };
 }
 
-/// Jumps to 2 if the bytes that a file call asks for reach the threshold: an argument, a product of two,
-/// which above 64 bits wraps, as it does in libc; or a list, which only the slow path sums up
-/// (`functions::NEVER` is -1). `entries`, `min`.
 macro_rules! compare_bytes {
     ((list)) => {
         concat!($crate::os::arch::load_min!(), "cmn x16, #1\nb.ne 2f")
@@ -85,14 +77,12 @@ macro_rules! compare_bytes {
     };
 }
 
-/// Jumps to a function with the call site as its sixth argument, given as the template's name for it.
 macro_rules! jump_with_site_sixth {
     ($function:literal) => {
         concat!("mov x5, x30\nb ", $function)
     };
 }
 
-/// Calls `slow` with the call site as its seventh argument.
 macro_rules! call_with_site_seventh {
     () => {
         "mov x6, x30\nb {slow}"
@@ -123,8 +113,6 @@ macro_rules! call_aligned {
     };
 }
 
-/// Compares the first 128 bytes: to `slow` if they are equal or cannot be looked at, else to the original.
-/// `entries`, `min`, `next`, `slow`.
 macro_rules! look {
     () => {
         concat!(
@@ -166,7 +154,6 @@ macro_rules! look {
     };
 }
 
-/// libc's syscall: jumps to `filter` for the numbers `seccomp`, `prctl` and `madvise`, else to `next`.
 macro_rules! syscall_entry {
     () => {
         "cmp x0, #{seccomp}
@@ -182,7 +169,6 @@ macro_rules! syscall_entry {
     };
 }
 
-/// Calls `find`, and jumps to the function that it returns with the arguments as they came.
 macro_rules! find_and_jump {
     () => {
         "stp x29, x30, [sp, #-80]!
@@ -216,7 +202,6 @@ macro_rules! check_failed {
     };
 }
 
-/// Changes the arguments of one function into those of another.
 macro_rules! change_arguments {
     (swapped) => {
         "mov x16, x0\nmov x0, x1\nmov x1, x16"
@@ -250,7 +235,6 @@ macro_rules! change_arguments {
     };
 }
 
-/// Hands to a macro what serves until libc's functions are known: see `bootstrap` in backend/libc.rs.
 macro_rules! bootstrap_functions {
     ($macro:ident) => {
         $macro! {
@@ -273,8 +257,6 @@ macro_rules! bootstrap_functions {
     };
 }
 
-/// The first frame of a worker, which has no caller: backtraces end here. Calls `work` with the number
-/// from `clone_thread`.
 macro_rules! first_frame {
     () => {
         ".cfi_undefined x30

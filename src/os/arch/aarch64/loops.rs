@@ -14,25 +14,18 @@ pub fn ordinary_loop(_loses: impl Fn([*const u8; 2]) -> bool) -> *const u8 {
     &raw const adma_loop_ordinary
 }
 
-/// Returns the loop with streaming stores.
 pub fn stream_loop() -> *const u8 {
     &raw const adma_loop_stream
 }
 
-/// Returns the loop that fills, by streaming stores or ordinary ones.
 pub fn fill_loop(streams: bool) -> *const u8 {
     if streams { &raw const adma_fill_stream } else { &raw const adma_fill_ordinary }
 }
 
-/// Returns the loop that compares.
 pub fn compare_loop() -> *const u8 {
     &raw const adma_compare
 }
 
-/// Copies by streaming stores, with a fault for the caller.
-///
-/// # Safety
-/// As memcpy.
 pub unsafe fn stream_alone(dst: usize, src: usize, len: usize) {
     // SAFETY: memcpy may copy these ranges, by the caller's promise.
     unsafe { adma_alone_stream(dst, src, len) }

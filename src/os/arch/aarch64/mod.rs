@@ -11,7 +11,6 @@ use crate::os::sys::{self, SysResult};
 use core::arch::asm;
 use core::num::NonZeroUsize;
 
-/// Makes a system call; the function `$argument` returns its arguments by number.
 macro_rules! system_call {
     ($number:expr, $argument:ident) => {{
         let answer;
@@ -39,10 +38,6 @@ pub unsafe fn epoll_wait(epoll: i32, events: usize, count: usize, limit_ms: i32)
     unsafe { sys::syscall!(SYS_epoll_pwait, epoll, events, count, limit_ms, 0, 8) }
 }
 
-/// Polls; for ever if the limit is negative.
-///
-/// # Safety
-/// `set` is an array of `count` libc::pollfd.
 pub unsafe fn poll(set: usize, count: usize, limit_ms: i32) -> SysResult {
     let ms = i64::from(limit_ms);
     let limit = libc::timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
@@ -51,14 +46,11 @@ pub unsafe fn poll(set: usize, count: usize, limit_ms: i32) -> SysResult {
     unsafe { sys::syscall!(SYS_ppoll, set, count, limit, 0, 8) }
 }
 
-/// Sleeps until a signal arrives.
 pub fn wait_for_signal() {
     // SAFETY: without descriptors and a limit, ppoll touches no memory.
     unsafe { sys::syscall!(SYS_ppoll, 0, 0, 0, 0, 8) };
 }
 
-/// Clones a thread with libc::SYS_clone. It begins in the function `$begin`, which finds `$number` in
-/// a register, see `first_frame`.
 macro_rules! clone_thread {
     ($flags:expr, $stack:expr, $tid:expr, $alive:expr, $number:expr, $begin:path) => {{
         let answer;
@@ -82,7 +74,6 @@ macro_rules! clone_thread {
 
 pub(crate) use clone_thread;
 
-/// Returns why all is left to libc on this machine; `None`: nothing speaks against us.
 pub fn obstacle() -> Option<&'static str> {
     const HWCAP2_POE: u64 = 1 << 63;
     let is_small = sys::auxiliary(libc::AT_PAGESZ) == Some(4096);
@@ -104,7 +95,6 @@ pub fn last_level_cache() -> Option<NonZeroUsize> {
     None
 }
 
-/// Returns whether programs may read `thread_register`.
 pub fn can_read_thread_register() -> bool {
     true
 }
@@ -134,28 +124,24 @@ pub fn ticks() -> u64 {
     count << frequency.leading_zeros().saturating_sub((1u64 << 30).leading_zeros())
 }
 
-/// Waits until earlier loads have ended, so that a clock is not read before.
 #[inline(always)]
 pub fn end_loads() {
     // SAFETY: changes nothing.
     unsafe { asm!("dsb ld", "isb", options(nostack, preserves_flags)) };
 }
 
-/// Orders earlier stores before later loads (store-load barrier).
 #[inline(always)]
 pub fn full_fence() {
     // SAFETY: changes nothing.
     unsafe { asm!("dmb ish", options(nostack, preserves_flags)) };
 }
 
-/// Prefetches a line that will be changed, and its address translation.
 #[inline(always)]
 pub fn fetch_to_change(address: usize) {
     // SAFETY: a prefetch changes no memory, and faults at no address.
     unsafe { asm!("prfm pstl1keep, [{}]", in(reg) address, options(nostack, preserves_flags)) };
 }
 
-/// Prefetches a line that will be read.
 #[inline(always)]
 pub fn fetch(address: usize) {
     // SAFETY: changes nothing.
@@ -176,10 +162,6 @@ pub unsafe fn rights() -> u32 {
 /// None needed here.
 pub unsafe fn set_rights(_: u32) {}
 
-/// Copies without calling memcpy, that is, us.
-///
-/// # Safety
-/// As memcpy.
 pub unsafe fn copy_bytes(to: usize, from: usize, len: usize) {
     // SAFETY: memcpy may copy these ranges, by the caller's promise.
     unsafe {
@@ -190,10 +172,6 @@ pub unsafe fn copy_bytes(to: usize, from: usize, len: usize) {
     }
 }
 
-/// Fills without calling memset, that is, us.
-///
-/// # Safety
-/// As memset.
 pub unsafe fn fill_bytes(dst: usize, value: u8, len: usize) {
     // SAFETY: `dst` is writable for `len`, by the caller's promise.
     unsafe {
@@ -203,10 +181,6 @@ pub unsafe fn fill_bytes(dst: usize, value: u8, len: usize) {
     }
 }
 
-/// Counts the equal bytes before the first difference, and reads nothing behind it.
-///
-/// # Safety
-/// Both sides can be read up to the first difference.
 pub unsafe fn count_same(a: usize, b: usize, len: usize) -> usize {
     let mut same = 0;
     // SAFETY: nothing behind the first difference is read.
@@ -218,7 +192,6 @@ pub unsafe fn count_same(a: usize, b: usize, len: usize) -> usize {
     same
 }
 
-/// Calls `bootstrap_memmove`, of which it is known which registers change.
 macro_rules! call_memmove {
     ($memmove:path, $dst:expr, $src:expr, $len:expr) => {
         core::arch::asm!("bl {copy}", copy = sym $memmove,
@@ -229,10 +202,6 @@ macro_rules! call_memmove {
 
 pub(crate) use call_memmove;
 
-/// Calls a function on another stack, whose upper end is given.
-///
-/// # Safety
-/// `top` is the upper end of a stack that is large enough for `function` and not in use.
 pub unsafe fn call_on_stack(top: usize, function: extern "C" fn()) {
     // SAFETY: the stack pointer is saved in x20, which `function` preserves, and restored from it afterwards.
     unsafe {
@@ -249,7 +218,6 @@ pub unsafe fn call_on_stack(top: usize, function: extern "C" fn()) {
     }
 }
 
-/// Returns the address of the C library's __register_atfork, a weak symbol; 0: it is not defined.
 pub fn register_atfork() -> usize {
     let address: usize;
     // SAFETY: reads the symbol's entry in the global offset table: an address, or null, because the symbol is
@@ -263,7 +231,6 @@ pub fn register_atfork() -> usize {
     address
 }
 
-/// Part of the kernel's ucontext that is used here.
 #[repr(C)]
 pub struct Ucontext {
     before: [u64; 5],
@@ -277,12 +244,10 @@ pub struct Ucontext {
 impl Ucontext {
     pub const INSTRUCTION: usize = core::mem::offset_of!(Ucontext, instruction);
 
-    /// Returns the stack pointer.
     pub fn stack(&self) -> usize {
         self.stack
     }
 
-    /// Returns the instruction pointer.
     pub fn instruction(&self) -> usize {
         self.instruction
     }
