@@ -84,7 +84,8 @@
 #[cfg(not(all(
     any(target_arch = "x86_64", target_arch = "aarch64"),
     target_os = "linux",
-    target_env = "gnu"
+    target_env = "gnu",
+    target_endian = "little"
 )))]
 compile_error!(
     "adma interposes glibc's memcpy on x86-64 and aarch64 Linux; other systems have no port yet"

@@ -368,6 +368,7 @@ macro_rules! unusual_signal {
     };
 }
 
+#[cfg_attr(test, allow(unused_imports))] // test executables have no entries
 pub(crate) use {
     argument, bootstrap_functions, call_aligned, call_with_site_ninth, call_with_site_seventh,
     change_arguments, check_failed, compare_bytes, end_loop, find_and_jump, first_frame, jump,
