@@ -13,9 +13,16 @@ fn main() {
     // Nothing here returns elsewhere than it was called from: a program with a shadow stack keeps
     // it. Of the other half of CET, indirect branch tracking, the note would be untrue: Rust's
     // standard library is built without landing pads.
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,shstk");
+    let architecture = std::env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
+    if architecture == "x86_64" {
+        println!("cargo:rustc-cdylib-link-arg=-Wl,-z,shstk");
+    }
     // Beside the script that rustc makes for the names it knows of. That takes lld, which is
-    // Rust's own linker on x86-64 since 1.90; GNU ld accepts one script only.
+    // Rust's own linker on x86-64 since 1.90, and elsewhere one of the system's; GNU ld accepts one script
+    // only.
+    if architecture != "x86_64" {
+        println!("cargo:rustc-cdylib-link-arg=-fuse-ld=lld");
+    }
     let map = concat!(env!("CARGO_MANIFEST_DIR"), "/include/adma.map");
     println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={map}");
     println!("cargo:rerun-if-changed=include/adma.map");

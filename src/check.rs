@@ -9,7 +9,7 @@ use crate::backend::{ENGINES, Refused, libc as original, threads};
 use crate::config::Config;
 use crate::os::cpus::{self, Features};
 use crate::os::lookup::rare;
-use crate::os::{sys, text};
+use crate::os::{arch, sys, text};
 use alloc::string::String;
 use core::ffi::c_void;
 use core::fmt::Write;
@@ -33,6 +33,9 @@ fn describe(config: &Config, out: &mut dyn Write) -> core::fmt::Result {
     match limits.quota {
         Some(quota) => writeln!(out, ", {quota:.1} by cgroup quota")?,
         None => writeln!(out, ", no cgroup quota")?,
+    }
+    if let Some(why) = arch::obstacle() {
+        return writeln!(out, "  channels    none, all is left to libc: {why}");
     }
     let workers = config.channels.unwrap_or(cpus - 1).min(workers::MOST_WORKERS);
     let settings = config.engine_settings();

@@ -11,7 +11,7 @@ macro_rules! export {
             concat!(".type ", stringify!($name), ", @function"),
             concat!(stringify!($name), ":"),
             ".cfi_startproc",
-            "jmp {function}",
+            concat!($crate::os::arch::jump!(), " {function}"),
             ".cfi_endproc",
             concat!(".size ", stringify!($name), ", . - ", stringify!($name)),
             ".popsection",

@@ -3,7 +3,7 @@
 //! relocations and no thread-local storage; its panics would print backtraces, with an unwinder and
 //! a reader of debug information.
 
-use crate::os::text;
+use crate::os::{arch, text};
 use core::alloc::{GlobalAlloc, Layout};
 use core::arch::global_asm;
 use core::ffi::c_void;
@@ -86,7 +86,7 @@ global_asm!(
     ".hidden _Unwind_Resume",
     ".type _Unwind_Resume, @function",
     "_Unwind_Resume:",
-    "ud2",
+    arch::trap!(),
     ".size _Unwind_Resume, . - _Unwind_Resume",
     ".size rust_eh_personality, . - rust_eh_personality",
 );

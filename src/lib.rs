@@ -56,7 +56,9 @@
 //!             bytes move; alone: streaming stores of a caller without help; libc: the originals
 //! plan        overlap, head / body / tail, pieces: pure arithmetic
 //! functions   what we stand in front of, and what the entry code of each reads
-//! os          cpus: what the machine leaves us; memory_policy: on which node the caller's new pages
+//! os          arch/          what depends on the instruction set: instructions, entries: naked functions,
+//!                            loops: of copies
+//!             cpus: what the machine leaves us; memory_policy: on which node the caller's new pages
 //!             come; file: what is known of an open file; brief_file: files that a call opens and
 //!             closes; mappings: as the kernel shows them; huge_pages: for fresh memory; remap: of
 //!             what that has split; real_time: callers that must not wait; process: whose memory this
@@ -77,10 +79,17 @@
 // Test executables have the standard library; see `freestanding`.
 #![cfg_attr(not(any(test, loom)), no_std)]
 // Test executables hold the parts without the whole, loom's only the claiming protocol.
-#![cfg_attr(any(test, loom), allow(dead_code))]
+#![cfg_attr(any(test, loom), allow(dead_code, unused_macros))]
 
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
-compile_error!("adma interposes glibc's memcpy on x86-64 Linux; other systems have no port yet");
+#[cfg(not(all(
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    target_os = "linux",
+    target_env = "gnu",
+    target_endian = "little"
+)))]
+compile_error!(
+    "adma interposes glibc's memcpy on x86-64 and aarch64 Linux; other systems have no port yet"
+);
 
 extern crate alloc;
 

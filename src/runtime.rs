@@ -17,7 +17,7 @@ use crate::os::once::Once;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::standard_error::StandardError;
 use crate::os::text::say;
-use crate::os::{brief_file, cpus, huge_pages, mappings, process, sys};
+use crate::os::{arch, brief_file, cpus, huge_pages, mappings, process, sys};
 use crate::stats::live::ended;
 use crate::stats::report::BUFFERS;
 use crate::{check, config, ipc};
@@ -85,6 +85,13 @@ fn start() {
     let Some(config) = CONFIG.set(config::from_environment()) else { return };
     if config.check {
         check::run(config);
+    }
+    if let Some(why) = arch::obstacle() {
+        if config.log >= Level::Info {
+            say(format_args!("all is left to libc: {why}"));
+        }
+        DISPATCHER.configure(config);
+        return DISPATCHER.close();
     }
     // The command that collects reports has warned for all processes.
     let is_collected = matches!(config.live, LiveFiles::In(_));
@@ -304,7 +311,7 @@ pub fn before_leaving(how: u32, status: Option<i32>) {
     STATUS.store(status.map_or(-1, |status| status & 0xff), Ordering::Relaxed);
     if let Some(top) = STACK.get_or_map().map(|stack| stack.0.get() as usize + size_of::<Stack>()) {
         // SAFETY: `may_report` returns true once, so the stack is used once only, by this thread.
-        unsafe { sys::call_on_stack(top, report_now) };
+        unsafe { arch::call_on_stack(top, report_now) };
     }
 }
 

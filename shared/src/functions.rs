@@ -10,7 +10,7 @@
 /// - `name`: in ADMA_OPS, reports, and as a variant of the library's `Op`.
 /// - `symbols`: the names that we export. The original is looked up by the first of them.
 /// - `unit`: bytes per counted unit, 4 for wide characters.
-/// - `length`: what entry code compares with the threshold: a register, a product of two, or `list`
+/// - `length`: what entry code compares with the threshold: an argument, a product of two, or `list`
 ///   where only the slow path can find it out.
 /// - `kind::large`: the function that large calls go to; the kind decides what it is called with.
 ///   `memory` and `compare`: intercept/slow.rs; `file`: intercept/reads.rs; `transfer`:
@@ -25,36 +25,36 @@
 macro_rules! intercepted_functions {
     ($macro:ident $([$($first:tt)*])?) => { $macro! {
         $([$($first)*])?
-        memcpy: (memcpy) 1 (rdx) memory::copy (as memmove);
-        memmove: (memmove) 1 (rdx) memory::copy (found bootstrap_memmove);
-        mempcpy: (mempcpy __mempcpy) 1 (rdx) memory::copy_to_end (found bootstrap_mempcpy);
-        wmempcpy: (wmempcpy) 4 (rdx) memory::copy_to_end (from mempcpy wide);
-        bcopy: (bcopy) 1 (rdx) memory::copy_backwards (from memmove swapped);
-        wmemcpy: (wmemcpy) 4 (rdx) memory::copy (from memmove wide);
-        wmemmove: (wmemmove) 4 (rdx) memory::copy (from memmove wide);
-        memcpy_chk: (__memcpy_chk) 1 (rdx) memory::copy_checked (from memmove checked);
-        memmove_chk: (__memmove_chk) 1 (rdx) memory::copy_checked (from memmove checked);
-        mempcpy_chk: (__mempcpy_chk) 1 (rdx) memory::copy_to_end_checked (from mempcpy checked);
+        memcpy: (memcpy) 1 (third) memory::copy (as memmove);
+        memmove: (memmove) 1 (third) memory::copy (found bootstrap_memmove);
+        mempcpy: (mempcpy __mempcpy) 1 (third) memory::copy_to_end (found bootstrap_mempcpy);
+        wmempcpy: (wmempcpy) 4 (third) memory::copy_to_end (from mempcpy wide);
+        bcopy: (bcopy) 1 (third) memory::copy_backwards (from memmove swapped);
+        wmemcpy: (wmemcpy) 4 (third) memory::copy (from memmove wide);
+        wmemmove: (wmemmove) 4 (third) memory::copy (from memmove wide);
+        memcpy_chk: (__memcpy_chk) 1 (third) memory::copy_checked (from memmove checked);
+        memmove_chk: (__memmove_chk) 1 (third) memory::copy_checked (from memmove checked);
+        mempcpy_chk: (__mempcpy_chk) 1 (third) memory::copy_to_end_checked (from mempcpy checked);
         process_vm_readv: (process_vm_readv) 1 (list) transfer::share (kept bootstrap_process_vm_readv);
         process_vm_writev: (process_vm_writev) 1 (list) transfer::share (kept bootstrap_process_vm_writev);
-        memset: (memset) 1 (rdx) memory::fill (found bootstrap_memset);
-        memset_chk: (__memset_chk) 1 (rdx) memory::fill_checked (from memset checked);
-        bzero: (bzero) 1 (rsi) memory::clear (from memset zeros);
-        wmemset: (wmemset) 4 (rdx) memory::fill (found bootstrap_wmemset);
-        memcmp: (memcmp) 1 (rdx) compare::compare (found bootstrap_memcmp);
-        bcmp: (bcmp) 1 (rdx) compare::compare (as memcmp);
-        wmemcmp: (wmemcmp) 4 (rdx) compare::compare (found bootstrap_wmemcmp);
-        read: (read __read) 1 (rdx) file::read (found bootstrap_read);
-        pread: (pread64 pread __pread64) 1 (rdx) file::read_at (found bootstrap_pread);
+        memset: (memset) 1 (third) memory::fill (found bootstrap_memset);
+        memset_chk: (__memset_chk) 1 (third) memory::fill_checked (from memset checked);
+        bzero: (bzero) 1 (second) memory::clear (from memset zeros);
+        wmemset: (wmemset) 4 (third) memory::fill (found bootstrap_wmemset);
+        memcmp: (memcmp) 1 (third) compare::compare (found bootstrap_memcmp);
+        bcmp: (bcmp) 1 (third) compare::compare (as memcmp);
+        wmemcmp: (wmemcmp) 4 (third) compare::compare (found bootstrap_wmemcmp);
+        read: (read __read) 1 (third) file::read (found bootstrap_read);
+        pread: (pread64 pread __pread64) 1 (third) file::read_at (found bootstrap_pread);
         readv: (readv) 1 (list) file::list (found bootstrap_readv);
         preadv: (preadv64 preadv) 1 (list) file::list_at (found bootstrap_preadv);
         preadv2: (preadv64v2 preadv2) 1 (list) file::list_with_flags (found bootstrap_preadv2);
-        read_chk: (__read_chk) 1 (rdx) file::read_checked (from read checked);
-        pread_chk: (__pread64_chk __pread_chk) 1 (rdx) file::read_at_checked (from pread checked_fifth);
-        fread: (fread) 1 (rsi * rdx) file::items (found early_fread);
-        fread_unlocked: (fread_unlocked) 1 (rsi * rdx) file::items (found early_fread_unlocked);
-        fread_chk: (__fread_chk) 1 (rdx * rcx) file::items_checked (from fread checked_items);
-        fread_unlocked_chk: (__fread_unlocked_chk) 1 (rdx * rcx) file::items_checked
+        read_chk: (__read_chk) 1 (third) file::read_checked (from read checked);
+        pread_chk: (__pread64_chk __pread_chk) 1 (third) file::read_at_checked (from pread checked_fifth);
+        fread: (fread) 1 (second * third) file::items (found early_fread);
+        fread_unlocked: (fread_unlocked) 1 (second * third) file::items (found early_fread_unlocked);
+        fread_chk: (__fread_chk) 1 (third * fourth) file::items_checked (from fread checked_items);
+        fread_unlocked_chk: (__fread_unlocked_chk) 1 (third * fourth) file::items_checked
             (from fread_unlocked checked_items);
     } };
 }

@@ -8,26 +8,15 @@
 //! A bad page faults here, in the program's thread and with nothing held, as it does in libc: the
 //! loops, which are written beside those of `copy_loop`, lie outside the range that its `recover` knows.
 
-use crate::os::cpus::{self, Features};
+use crate::os::arch;
 
 /// Copies with streaming stores.
 ///
 /// # Safety
 /// As memcpy of these arguments.
 pub unsafe fn copy(dst: usize, src: usize, len: usize) {
-    // SAFETY: memcpy may copy these ranges, by the caller's contract; the CPU has the instructions.
-    unsafe {
-        match cpus::features().contains(Features::AVX512) {
-            true => adma_alone_stream_avx512(dst, src, len),
-            false => adma_alone_stream_sse2(dst, src, len),
-        }
-    }
-}
-
-unsafe extern "C" {
-    /// Copies four pages side by side.
-    fn adma_alone_stream_avx512(dst: usize, src: usize, len: usize);
-    fn adma_alone_stream_sse2(dst: usize, src: usize, len: usize);
+    // SAFETY: memcpy may copy these ranges, by the caller's contract.
+    unsafe { arch::stream_alone(dst, src, len) };
 }
 
 #[cfg(test)]
@@ -48,10 +37,13 @@ mod tests {
                 assert_eq!(dst[to..to + len], src[from..from + len], "{len} {to} {from}");
                 assert!(dst[..to].iter().chain(&dst[to + len..]).all(|&byte| byte == 0));
                 // The loop of older CPUs.
-                dst[to..to + len].fill(0);
-                // SAFETY: both ranges lie in vectors of this test, and do not overlap.
-                unsafe { adma_alone_stream_sse2(at, source, len) };
-                assert_eq!(dst[to..to + len], src[from..from + len], "{len} {to} {from}");
+                #[cfg(target_arch = "x86_64")]
+                {
+                    dst[to..to + len].fill(0);
+                    // SAFETY: both ranges lie in vectors of this test, and do not overlap.
+                    unsafe { arch::adma_alone_stream_sse2(at, source, len) };
+                    assert_eq!(dst[to..to + len], src[from..from + len], "{len} {to} {from}");
+                }
             }
         }
     }

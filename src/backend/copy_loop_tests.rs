@@ -1,11 +1,20 @@
 use super::*;
+#[cfg(target_arch = "x86_64")]
+use crate::os::cpus::{self, Features};
+#[cfg(target_arch = "x86_64")]
+use arch::{
+    adma_compare_avx2, adma_compare_sse2, adma_loop_avx2, adma_loop_movsb, adma_loop_stream_avx512,
+    adma_loop_stream_sse2,
+};
 
+#[cfg(target_arch = "x86_64")]
 fn has(feature: Features) -> bool {
     cpus::features().contains(feature)
 }
 
 /// The loops that this CPU can run, whichever of them it prefers: those that copy, and those that
 /// compare.
+#[cfg(target_arch = "x86_64")]
 fn loops() -> [Vec<*const u8>; 2] {
     let copy = [
         (true, &raw const adma_loop_movsb),
@@ -17,6 +26,11 @@ fn loops() -> [Vec<*const u8>; 2] {
         [(true, &raw const adma_compare_sse2), (has(Features::AVX2), &raw const adma_compare_avx2)];
     let runs_here = |&(can, address): &(bool, *const u8)| can.then_some(address);
     [copy.iter().filter_map(runs_here).collect(), compare.iter().filter_map(runs_here).collect()]
+}
+
+#[cfg(target_arch = "aarch64")]
+fn loops() -> [Vec<*const u8>; 2] {
+    [vec![arch::ordinary_loop(|_| false), arch::stream_loop()], vec![arch::compare_loop()]]
 }
 
 /// Every length and alignment in which loops can differ.
@@ -74,6 +88,7 @@ fn loop_that_takes_far_longer_loses() {
     rows.into_iter().for_each(|(ticks, far)| assert_eq!(loses(ticks), far));
 }
 
+#[cfg(target_arch = "x86_64")]
 #[test]
 fn measured_choice_does_not_depend_on_luck() {
     let movsb = &raw const adma_loop_movsb;
@@ -130,6 +145,7 @@ fn recover_knows_the_loops_and_nothing_else() {
 ///
 /// # Safety
 /// As `adma_copy_loop`; the CPU has AVX2.
+#[cfg(target_arch = "x86_64")]
 unsafe fn upper_half_after(
     function: *const u8,
     [dst, src, len]: [usize; 3],
@@ -155,6 +171,7 @@ unsafe fn upper_half_after(
 }
 
 /// The program's own code runs next; where it has no AVX, dirty upper halves make it slow.
+#[cfg(target_arch = "x86_64")]
 #[test]
 fn loop_that_ends_at_a_bad_page_leaves_no_upper_halves_of_registers() {
     use crate::backend::signals;

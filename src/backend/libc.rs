@@ -5,8 +5,8 @@
 
 use crate::functions::{EntryPoint, NEVER, Op, next_offset};
 use crate::os::lookup::{self, Function};
-use crate::os::sys;
-use core::arch::{asm, naked_asm};
+use crate::os::{arch, sys};
+use core::arch::naked_asm;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
@@ -26,7 +26,7 @@ macro_rules! originals {
 
         /// Functions that serve as originals until start-up, and afterwards where none is looked up.
         mod at_first {
-            use super::{ENTRIES, Op, naked_asm, next_offset};
+            use super::{ENTRIES, Op, arch, naked_asm, next_offset};
             $( at_first! { $name $($original)* } )*
         }
     };
@@ -71,49 +71,13 @@ macro_rules! at_first {
         pub(super) unsafe extern "C" fn $name() {
             naked_asm!(
                 ".cfi_startproc",
-                change_arguments!($how),
-                "jmp qword ptr [rip + {entries} + {next}]",
+                arch::change_arguments!($how),
+                arch::jump_to_next!(),
                 ".cfi_endproc",
                 entries = sym ENTRIES,
                 next = const next_offset(Op::$other),
             )
         }
-    };
-}
-
-/// Changes the arguments of one function into those of another.
-macro_rules! change_arguments {
-    (swapped) => {
-        "xchg rdi, rsi"
-    };
-    (wide) => {
-        "shl rdx, 2"
-    };
-    (zeros) => {
-        "mov rdx, rsi\nxor esi, esi"
-    };
-    // rcx is the room at the destination. An overflow ends the program. Another C library has no
-    // such function, and its programs do not call the checked variants.
-    (checked) => {
-        ".weak __chk_fail\ncmp rcx, rdx\njae 3f\njmp [rip + __chk_fail@GOTPCREL]\n3:"
-    };
-    (checked_fifth) => {
-        concat!("xchg rcx, r8\n", change_arguments!(checked), "\nmov rcx, r8")
-    };
-    // The checked variants of fread take the room at the destination as their second argument: rdx
-    // and rcx are size and number of the items.
-    (checked_items) => {
-        ".weak __chk_fail
-        mov r9, rdx
-        mov rax, rdx
-        mul rcx
-        jo 2f
-        cmp rsi, rax
-        jae 3f
-        2: jmp [rip + __chk_fail@GOTPCREL]
-        3: mov rsi, r9
-        mov rdx, rcx
-        mov rcx, r8"
     };
 }
 
@@ -125,11 +89,11 @@ const fn pointer_to(function: *const ()) -> AtomicPtr<c_void> {
 
 /// libc's own memmove, for all copies of ours. A further interposer between us and libc may use
 /// thread-local storage, which workers do not have, or call memcpy, that is, us. Until libc's is
-/// known, this is `rep movsb`.
+/// known, this is a loop of our own.
 static LIBC_MEMMOVE: AtomicPtr<c_void> = pointer_to(bootstrap_memmove as *const ());
 
 /// libc's own memset, for the reasons of `LIBC_MEMMOVE`. With another interposer in front of it,
-/// this is `rep stosb`.
+/// this is a loop of our own.
 static LIBC_MEMSET: AtomicPtr<c_void> = pointer_to(bootstrap_memset as *const ());
 
 type Memmove = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
@@ -261,7 +225,7 @@ pub unsafe fn compare(op: Op, a: usize, b: usize, len: usize) -> isize {
 pub unsafe fn compare_before_start(op: Op, a: usize, b: usize, len: usize) -> isize {
     // SAFETY: both sides can be read up to the first difference, as memcmp demands.
     unsafe {
-        let same = count_same(a, b, len);
+        let same = arch::count_same(a, b, len);
         let at = same - same % op.unit();
         match op.unit() {
             _ if same == len => 0,
@@ -277,20 +241,7 @@ pub unsafe fn compare_before_start(op: Op, a: usize, b: usize, len: usize) -> is
     }
 }
 
-/// Counts the equal bytes before the first difference, and reads nothing behind it.
-///
-/// # Safety
-/// Both sides can be read up to the first difference.
-pub unsafe fn count_same(a: usize, b: usize, len: usize) -> usize {
-    let end: usize;
-    // SAFETY: both sides can be read up to the first difference.
-    unsafe {
-        asm!("cmp rcx, rcx", "repe cmpsb", "je 2f", "dec rsi", "2:",
-            inout("rsi") a => end, inout("rdi") b => _, inout("rcx") len => _,
-            options(nostack, readonly));
-    }
-    end - a
-}
+pub use arch::count_same;
 
 /// Fills before start-up.
 ///
@@ -298,10 +249,7 @@ pub unsafe fn count_same(a: usize, b: usize, len: usize) -> usize {
 /// As memset.
 pub unsafe fn fill_before_start(dst: usize, value: usize, len: usize) {
     // SAFETY: `dst` is writable for `len`, as memset demands.
-    unsafe {
-        asm!("rep stosb", inout("rdi") dst => _, inout("rcx") len => _, in("al") value as u8,
-            options(nostack, preserves_flags));
-    }
+    unsafe { arch::fill_bytes(dst, value as u8, len) };
 }
 
 /// Copies before start-up: reads nothing that the loader has to fill in.
@@ -310,11 +258,7 @@ pub unsafe fn fill_before_start(dst: usize, value: usize, len: usize) {
 /// As memmove.
 pub unsafe fn copy_before_start(dst: usize, src: usize, len: usize) {
     // SAFETY: the caller promises that memmove may copy these ranges, and `bootstrap_memmove` is a memmove.
-    unsafe {
-        asm!("call {copy}", copy = sym bootstrap_memmove,
-            inout("rdi") dst => _, inout("rsi") src => _, in("rdx") len,
-            out("rax") _, out("rcx") _, out("r8") _);
-    }
+    unsafe { arch::call_memmove!(bootstrap_memmove, dst, src, len) };
 }
 
 /// Assembly functions that end with a return, or with a jump to another.
@@ -325,7 +269,7 @@ macro_rules! bootstrap {
             naked_asm!(
                 ".cfi_startproc",
                 $($line,)*
-                $(concat!("jmp {", stringify!($body), "}"),)?
+                $(concat!(arch::jump!(), " {", stringify!($body), "}"),)?
                 ".cfi_endproc",
                 $($body = sym $body,)?
             )
@@ -333,22 +277,7 @@ macro_rules! bootstrap {
     )* };
 }
 
-bootstrap! {
-    // rdi, rsi, rdx as memmove; rax is kept. Copies from the end where the destination is inside the source.
-    move_bytes: "mov rcx, rdx", "mov r8, rdi", "sub r8, rsi", "cmp r8, rdx", "jb 2f",
-        "rep movsb", "ret",
-        "2:", "lea rdi, [rdi + rdx - 1]", "lea rsi, [rsi + rdx - 1]",
-        "std", "rep movsb", "cld", "ret";
-    bootstrap_memmove: "mov rax, rdi" => move_bytes;
-    bootstrap_mempcpy: "lea rax, [rdi + rdx]" => move_bytes;
-    bootstrap_memset: "mov eax, esi", "mov rcx, rdx",
-        "mov r8, rdi", "rep stosb", "mov rax, r8", "ret";
-    bootstrap_wmemset: "mov eax, esi", "mov rcx, rdx",
-        "mov r8, rdi", "rep stosd", "mov rax, r8", "ret";
-    // The kernel takes the flags after an offset in two halves, of which 64-bit programs use the
-    // first.
-    bootstrap_preadv2: "mov r9, r8" => bootstrap_preadv2_of_six;
-}
+arch::bootstrap_functions!(bootstrap);
 
 unsafe extern "C" fn bootstrap_memcmp(a: usize, b: usize, len: usize) -> i32 {
     // SAFETY: the program has called memcmp with these arguments.

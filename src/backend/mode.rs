@@ -5,6 +5,8 @@ use crate::backend::Refused;
 #[cfg(not(loom))]
 use crate::backend::copy_loop::CopyLoop;
 #[cfg(not(loom))]
+use crate::os::arch;
+#[cfg(not(loom))]
 use crate::os::cpus::{self, Features};
 #[cfg(not(loom))]
 use crate::os::memory_policy::{self, PolicyId};
@@ -96,10 +98,7 @@ impl Mode {
         if self.contains(Self::HAS_RIGHTS) && rights != read_rights() {
             // SAFETY: only set where the CPU has keys. The caller runs with these rights
             // and can reach its stack and our data, so a worker can too.
-            unsafe {
-                core::arch::asm!("wrpkru", in("eax") rights, in("ecx") 0, in("edx") 0,
-                    options(nostack, preserves_flags));
-            }
+            unsafe { arch::set_rights(rights) };
         }
     }
 }
@@ -107,11 +106,6 @@ impl Mode {
 /// Reads the protection-key rights of this thread. Only where the CPU has keys.
 #[cfg(not(loom))]
 fn read_rights() -> u32 {
-    let rights;
-    // SAFETY: callers have checked that the CPU has protection keys; the instruction touches no memory.
-    unsafe {
-        core::arch::asm!("rdpkru", out("eax") rights, in("ecx") 0, out("edx") _,
-            options(nomem, nostack, preserves_flags));
-    }
-    rights
+    // SAFETY: callers have checked that the CPU has protection keys.
+    unsafe { arch::rights() }
 }

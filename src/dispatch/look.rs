@@ -8,9 +8,8 @@ use crate::backend::libc as original;
 use crate::backend::threads::Cost;
 use crate::backend::threads::task::{Task, Work};
 use crate::learn::CACHE;
-use crate::os::sys;
+use crate::os::{arch, sys};
 use crate::plan::{PAGE, overlaps};
-use core::arch::x86_64::_mm_lfence;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Bytes of a look, which is short beside the smallest copy that is shared; twice as many from `LONG_FROM`
@@ -102,11 +101,9 @@ pub unsafe fn finish(task: &Task, look: Look) {
 #[inline]
 unsafe fn timed(dst: usize, src: usize, len: usize) -> u64 {
     let begun = sys::ticks();
-    // SAFETY: memcpy may copy these ranges; every x86-64 has the barrier.
-    unsafe {
-        original::copy(dst, src, len);
-        _mm_lfence(); // otherwise the clock is read before the last loads have ended
-    }
+    // SAFETY: memcpy may copy these ranges.
+    unsafe { original::copy(dst, src, len) };
+    arch::end_loads(); // otherwise the clock is read before the last loads have ended
     sys::ticks().wrapping_sub(begun)
 }
 
@@ -139,7 +136,6 @@ struct Aligned([AtomicU8; 2 * SHORT]);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::arch::x86_64::{_mm_clflush, _mm_mfence};
 
     #[test]
     fn look_and_finish_copy_every_byte_once_and_no_other() {
@@ -176,8 +172,10 @@ mod tests {
     }
 
     /// Caches are tried several times: other threads of the tests evict lines, too.
+    #[cfg(target_arch = "x86_64")] // others let programs flush no cache
     #[test]
     fn copy_that_was_just_made_is_near_and_one_that_was_flushed_is_not() {
+        use core::arch::x86_64::{_mm_clflush, _mm_mfence};
         original::resolve();
         measure_speed();
         let (src, mut dst) = (vec![7u8; 64 << 10], vec![0u8; 64 << 10]);

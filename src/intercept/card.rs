@@ -4,6 +4,7 @@
 #![allow(non_snake_case)] // names of CUDA's libraries
 
 use crate::backend::card::staging::{CardCall, CardFunction};
+use crate::os::arch;
 use crate::runtime::DISPATCHER;
 use core::arch::naked_asm;
 use core::ffi::c_int;
@@ -20,8 +21,7 @@ macro_rules! in_registers {
         unsafe extern "C" fn $name() {
             naked_asm!(
                 ".cfi_startproc",
-                "mov r9, [rsp]",
-                "jmp {large}",
+                arch::jump_with_site_sixth!("{large}"),
                 ".cfi_endproc",
                 large = sym large::$name,
             )
@@ -55,8 +55,7 @@ in_registers! {
     cuMemcpyDtoHAsync_v2_ptsz: copy_from_card_on_stream;
 }
 
-/// Exports functions with seven or eight arguments: the two on the stack are pushed again, behind the
-/// call site.
+/// Exports functions with seven or eight arguments.
 macro_rules! on_stack {
     ($($name:ident $has_stream:literal;)*) => { $(
         #[unsafe(naked)]
@@ -64,17 +63,7 @@ macro_rules! on_stack {
         unsafe extern "C" fn $name() {
             naked_asm!(
                 ".cfi_startproc",
-                "mov rax, [rsp]",
-                "push rax",
-                ".cfi_adjust_cfa_offset 8",
-                "push [rsp + 24]",
-                ".cfi_adjust_cfa_offset 8",
-                "push [rsp + 24]",
-                ".cfi_adjust_cfa_offset 8",
-                "call {large}",
-                "add rsp, 24",
-                ".cfi_adjust_cfa_offset -24",
-                "ret",
+                arch::call_with_site_ninth!(),
                 ".cfi_endproc",
                 large = sym rows::$name,
             )

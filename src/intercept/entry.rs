@@ -8,6 +8,7 @@ use super::slow::{aligned, looking};
 use super::{reads, remote};
 use crate::backend::libc::ENTRIES;
 use crate::functions::{Op, min_offset, next_offset};
+use crate::os::arch;
 use core::arch::naked_asm;
 
 /// Makes the exported functions of a row: of its kind, for each of its symbols.
@@ -39,9 +40,7 @@ macro_rules! memory_entry {
         unsafe extern "C" fn $symbol() {
             naked_asm!(
                 ".cfi_startproc",
-                concat!("cmp ", stringify!($length), ", qword ptr [rip + {entries} + {min}]"),
-                "jae {slow}",
-                "jmp qword ptr [rip + {entries} + {next}]",
+                arch::memory_entry!($length),
                 ".p2align 5", // aligns the function's section: all three share a cache line
                 ".cfi_endproc",
                 entries = sym ENTRIES,
@@ -53,43 +52,18 @@ macro_rules! memory_entry {
     };
 }
 
-/// Compares the bytes that a file call asks for, and jumps to 2 if they reach the threshold.
-macro_rules! compare_bytes {
-    (($length:ident)) => {
-        concat!("cmp ", stringify!($length), ", [rip + {entries} + {min}]\njae 2f")
-    };
-    // A product above 64 bits wraps, as it does in libc.
-    (($size:ident * $count:ident)) => {
-        concat!(
-            "mov rax, ",
-            stringify!($size),
-            "\nimul rax, ",
-            stringify!($count),
-            "\ncmp rax, [rip + {entries} + {min}]\njae 2f"
-        )
-    };
-}
-
 macro_rules! file_entry {
-    // Only the slow path sums up lists of buffers: functions::NEVER is -1.
-    ((list) $symbol:ident $name:ident) => {
-        file_entry! { by "cmp qword ptr [rip + {entries} + {min}], -1\njne 2f", $symbol $name }
-    };
     ($length:tt $symbol:ident $name:ident) => {
-        file_entry! { by compare_bytes!($length), $symbol $name }
-    };
-    (by $compare:expr, $symbol:ident $name:ident) => {
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         #[unsafe(link_section = ".text.start")]
         unsafe extern "C" fn $symbol() {
             naked_asm!(
                 ".cfi_startproc",
-                $compare,
-                "jmp qword ptr [rip + {entries} + {next}]",
+                arch::compare_bytes!($length),
+                arch::jump_to_next!(),
                 "2:",
-                "mov r9, [rsp]", // the call site, behind the five arguments that there can be
-                "jmp {slow}",
+                arch::jump_with_site_sixth!("{slow}"), // behind the five that there can be
                 ".p2align 5",
                 ".cfi_endproc",
                 entries = sym ENTRIES,
@@ -109,23 +83,10 @@ macro_rules! transfer_entry {
         unsafe extern "C" fn $symbol() {
             naked_asm!(
                 ".cfi_startproc",
-                "cmp qword ptr [rip + {entries} + {min}], -1", // functions::NEVER
-                "jne 2f",
-                "jmp qword ptr [rip + {entries} + {next}]",
+                arch::compare_bytes!((list)),
+                arch::jump_to_next!(),
                 "2:",
-                "push rbp",
-                ".cfi_def_cfa_offset 16",
-                ".cfi_offset rbp, -16",
-                "mov rbp, rsp",
-                ".cfi_def_cfa_register rbp",
-                "sub rsp, 16",
-                "and rsp, -16",
-                "mov rax, [rbp + 8]", // the call site, as the seventh argument
-                "mov [rsp], rax",
-                "call {slow}",
-                "leave",
-                ".cfi_def_cfa rsp, 8",
-                "ret",
+                arch::call_with_site_seventh!(),
                 ".cfi_endproc",
                 entries = sym ENTRIES,
                 min = const min_offset(Op::$name),

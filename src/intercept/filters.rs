@@ -4,7 +4,7 @@
 use crate::backend::libc::pass_to_kernel;
 use crate::backend::threads::workers::{self, Dismissal};
 use crate::os::lookup::{self, Function};
-use crate::os::{huge_pages, process, sys};
+use crate::os::{arch, huge_pages, process, sys};
 use crate::runtime::DISPATCHER;
 use core::arch::naked_asm;
 use core::ffi::{c_int, c_void};
@@ -63,13 +63,7 @@ fn note_page_size(option: usize, disables: usize) {
 unsafe extern "C" fn syscall() {
     naked_asm!(
         ".cfi_startproc",
-        "cmp rdi, {seccomp}",
-        "je {filter}",
-        "cmp rdi, {prctl}",
-        "je {filter}",
-        "cmp rdi, {madvise}",
-        "je {filter}",
-        "jmp qword ptr [rip + {next}]",
+        arch::syscall_entry!(),
         ".cfi_endproc",
         seccomp = const libc::SYS_seccomp,
         prctl = const libc::SYS_prctl,
@@ -87,24 +81,7 @@ static NEXT_SYSCALL: AtomicPtr<c_void> = AtomicPtr::new(first_syscall as *mut c_
 unsafe extern "C" fn first_syscall() {
     naked_asm!(
         ".cfi_startproc",
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "push rcx",
-        "push r8",
-        "push r9",
-        "sub rsp, 8",
-        ".cfi_adjust_cfa_offset 56",
-        "call {find}",
-        "add rsp, 8",
-        "pop r9",
-        "pop r8",
-        "pop rcx",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        ".cfi_adjust_cfa_offset -56",
-        "jmp rax",
+        arch::find_and_jump!(),
         ".cfi_endproc",
         find = sym find_syscall,
     )

@@ -1,6 +1,7 @@
 //! The functions that set a signal's action: see `backend::signals`.
 
 use crate::backend::signals::calls;
+use crate::os::arch;
 use core::arch::naked_asm;
 
 macro_rules! by_sigaction {
@@ -8,7 +9,12 @@ macro_rules! by_sigaction {
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name() {
-            naked_asm!(".cfi_startproc", "jmp {ours}", ".cfi_endproc", ours = sym calls::$function)
+            naked_asm!(
+                ".cfi_startproc",
+                concat!(arch::jump!(), " {ours}"),
+                ".cfi_endproc",
+                ours = sym calls::$function,
+            )
         }
     )* };
 }

@@ -13,6 +13,7 @@ use core::ffi::c_void;
 /// the table of call sites.
 pub mod aligned {
     use super::large;
+    use crate::os::arch;
     use core::arch::naked_asm;
 
     macro_rules! frames {
@@ -29,17 +30,7 @@ pub mod aligned {
             pub unsafe extern "C" fn $name() {
                 naked_asm!(
                     ".cfi_startproc",
-                    "mov r8, [rsp]", // the call site, behind the four arguments that there can be
-                    "push rbp",
-                    ".cfi_def_cfa_offset 16",
-                    ".cfi_offset rbp, -16",
-                    "mov rbp, rsp",
-                    ".cfi_def_cfa_register rbp",
-                    "and rsp, -16",
-                    "call {large}",
-                    "leave",
-                    ".cfi_def_cfa rsp, 8",
-                    "ret",
+                    arch::call_aligned!(),
                     ".cfi_endproc",
                     large = sym large::$name,
                 )
@@ -57,6 +48,7 @@ pub mod looking {
     use super::aligned;
     use crate::backend::libc::ENTRIES;
     use crate::functions::{Op, min_offset, next_offset};
+    use crate::os::arch;
     use core::arch::naked_asm;
 
     macro_rules! looks {
@@ -70,44 +62,7 @@ pub mod looking {
             pub unsafe extern "C" fn $name() {
                 naked_asm!(
                     ".cfi_startproc",
-                    // 0 before start-up, and for a profile: every call is seen.
-                    "cmp qword ptr [rip + {entries} + {min}], 0",
-                    "je {slow}",
-                    "cmp rdx, 4096",
-                    "jb {slow}",
-                    "mov eax, edi",
-                    "mov ecx, esi",
-                    "and eax, 4095",
-                    "and ecx, 4095",
-                    "cmp eax, 4096 - 128",
-                    "ja {slow}",
-                    "cmp ecx, 4096 - 128",
-                    "ja {slow}",
-                    "xor ecx, ecx",
-                    "2:",
-                    "movdqu xmm0, [rdi + rcx]",
-                    "movdqu xmm4, [rsi + rcx]",
-                    "movdqu xmm1, [rdi + rcx + 16]",
-                    "movdqu xmm5, [rsi + rcx + 16]",
-                    "movdqu xmm2, [rdi + rcx + 32]",
-                    "movdqu xmm6, [rsi + rcx + 32]",
-                    "movdqu xmm3, [rdi + rcx + 48]",
-                    "movdqu xmm7, [rsi + rcx + 48]",
-                    "pcmpeqb xmm0, xmm4",
-                    "pcmpeqb xmm1, xmm5",
-                    "pcmpeqb xmm2, xmm6",
-                    "pcmpeqb xmm3, xmm7",
-                    "pand xmm0, xmm1",
-                    "pand xmm2, xmm3",
-                    "pand xmm0, xmm2",
-                    "pmovmskb eax, xmm0",
-                    "cmp eax, 0xffff",
-                    "jne 3f",
-                    "xor ecx, 64",
-                    "jnz 2b",
-                    "jmp {slow}",
-                    "3:",
-                    "jmp qword ptr [rip + {entries} + {next}]",
+                    arch::look!(),
                     ".cfi_endproc",
                     entries = sym ENTRIES,
                     min = const min_offset(Op::$name),

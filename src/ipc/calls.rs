@@ -13,7 +13,7 @@ use crate::ipc::setup;
 use crate::ipc::setup::accept;
 use crate::ipc::setup::handshake::Established;
 use crate::ipc::wait::{Until, moment_in, serve};
-use crate::os::{sys, text};
+use crate::os::{arch, sys, text};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -91,6 +91,10 @@ pub extern "C" fn adma_attach(socket: c_int) -> c_int {
 }
 
 fn entered(establish: impl FnOnce() -> os::Result<Established>) -> c_int {
+    // Connections map files, whose blocks are of pages as x86-64 has them.
+    if arch::obstacle().is_some() {
+        return -libc::ENOSYS;
+    }
     serve::begin();
     let link = handles::become_owner().and_then(|owner| Ok(Link::new(establish()?, owner)));
     answer(link.and_then(|link| {

@@ -9,10 +9,10 @@ pub use memory::*;
 pub use sockets::*;
 
 use crate::ipc::claims::Role;
-use crate::os::brief_file;
 use crate::os::lock::Lock;
 use crate::os::mapped::Mapped;
 use crate::os::sys::{self, syscall};
+use crate::os::{arch, brief_file};
 use crate::plan::PAGE;
 use alloc::ffi::CString;
 use alloc::format;
@@ -38,13 +38,18 @@ pub fn check_heap() -> Result<()> {
 /// Makes the system call of this name, as `sys::syscall!` does; returns a value or an errno.
 macro_rules! call {
     ($name:ident $(, $argument:expr)* $(,)?) => {
-        match crate::os::sys::syscall!($name $(, $argument)*) {
-            answer @ 0.. => Ok(answer as usize),
-            errno => Err(-errno as i32),
-        }
+        crate::ipc::os::answer(crate::os::sys::syscall!($name $(, $argument)*))
     };
 }
 use call;
+
+/// Returns a system call's value, or its errno.
+fn answer(result: sys::SysResult) -> Result<usize> {
+    match result {
+        answer @ 0.. => Ok(answer as usize),
+        errno => Err(-errno as i32),
+    }
+}
 
 /// Marks of our open descriptors, by number; 0: none. The child of a fork closes them, because an
 /// inherited socket would hide its parent's end from the peer. Two numbers 65536 apart share a
@@ -452,7 +457,8 @@ impl Epoll {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; N];
         // SAFETY: the kernel fills at most `N` events.
         let got =
-            unsafe { call!(SYS_epoll_wait, self.raw(), events.as_mut_ptr(), N, limit_ms) }?.min(N);
+            unsafe { arch::epoll_wait(self.raw(), events.as_mut_ptr() as usize, N, limit_ms) };
+        let got = answer(got)?.min(N);
         for (key, event) in keys.iter_mut().zip(&events[..got]) {
             *key = event.u64;
         }

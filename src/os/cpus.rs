@@ -1,11 +1,10 @@
 //! CPUs that this process may use, by affinity and quota, and features of the CPU.
 
-use crate::os::brief_file;
 use crate::os::lock::TryLock;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::sys::{self, NoFilter, NoNewFilter, syscall};
+use crate::os::{arch, brief_file};
 use bitflags::bitflags;
-use core::arch::{asm, x86_64::__cpuid_count};
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
 use core::num::NonZeroUsize;
@@ -28,33 +27,8 @@ bitflags! {
 /// Returns the features. Asks the CPU once: cpuid takes microseconds in a virtual machine.
 pub fn features() -> Features {
     static BITS: OnceNonZeroUsize = OnceNonZeroUsize::new();
-    let ask = || {
-        let mut features = Features::KNOWN;
-        // For a leaf beyond its highest, an Intel CPU returns the values of another leaf.
-        if __cpuid_count(0, 0).eax >= 7 {
-            let (leaf, saved) = (__cpuid_count(7, 0), saved_registers());
-            features.set(Features::PROTECTION_KEYS, leaf.ecx >> 4 & 1 == 1);
-            features.set(Features::AVX512, saved & 0xe6 == 0xe6 && leaf.ebx >> 16 & 1 == 1);
-            features.set(Features::AVX2, saved & 6 == 6 && leaf.ebx >> 5 & 1 == 1);
-            features.set(Features::ERMS, leaf.ebx >> 9 & 1 == 1);
-        }
-        NonZeroUsize::new(features.bits()).unwrap_or(NonZeroUsize::MIN)
-    };
+    let ask = || NonZeroUsize::new(arch::features().bits()).unwrap_or(NonZeroUsize::MIN);
     Features::from_bits_truncate(BITS.get_or_init(ask).get())
-}
-
-/// Returns the low half of XCR0: one bit for each set of registers that the kernel saves.
-fn saved_registers() -> u32 {
-    if __cpuid_count(1, 0).ecx >> 27 & 1 == 0 {
-        return 0; // no xgetbv
-    }
-    let saved: u32;
-    // SAFETY: the bit checked above (OSXSAVE) means that the CPU has xgetbv and the kernel has enabled it.
-    unsafe {
-        asm!("xgetbv", in("ecx") 0, out("eax") saved, out("edx") _,
-            options(nomem, nostack, preserves_flags));
-    }
-    saved
 }
 
 /// Returns the CPU that this thread runs on; the thread may have moved by the time this returns.
@@ -67,14 +41,7 @@ pub fn current() -> u32 {
 /// virtual machine cpuid traps to the host.
 pub fn last_level_cache() -> usize {
     static BYTES: OnceNonZeroUsize = OnceNonZeroUsize::new();
-    let size = |index| {
-        let cache = __cpuid_count(4, index);
-        let field = |shift: u32, bits: u32| (cache.ebx >> shift & ((1 << bits) - 1)) as usize + 1;
-        let bytes = field(22, 10) * field(12, 10) * field(0, 12) * (cache.ecx as usize + 1);
-        (cache.eax & 0x1f != 0).then_some(bytes)
-    };
-    let last = || (0..8).map_while(size).last().and_then(NonZeroUsize::new);
-    BYTES.get_or_init(|| last().unwrap_or(NonZeroUsize::MIN)).get()
+    BYTES.get_or_init(|| arch::last_level_cache().unwrap_or(NonZeroUsize::MIN)).get()
 }
 
 /// Buffers for masks and files that the kernel returns. Not on the stack: the first large copy may be made on

@@ -9,8 +9,8 @@
 //! fork inherits the lock of dl_iterate_phdr in its locked state. The table needs no lock: libc is never
 //! unloaded.
 
+use crate::os::arch;
 use crate::os::once::Once;
-use core::arch::asm;
 use core::ffi::{c_char, c_void};
 use core::ops::Range;
 use core::ptr::{null, null_mut};
@@ -291,14 +291,7 @@ unsafe extern "C" fn look_into(
 /// Returns the address of glibc's __register_atfork; `None`: another C library. The symbol is weak, because
 /// such a library does not define it, and its loader would refuse to load ours.
 pub fn register_atfork() -> Option<usize> {
-    let address: usize;
-    // SAFETY: reads the symbol's entry in the global offset table: an address, or null, because the symbol is
-    // weak.
-    unsafe {
-        asm!(".weak __register_atfork",
-            "mov {}, qword ptr [rip + __register_atfork@GOTPCREL]",
-            out(reg) address, options(pure, readonly, nostack, preserves_flags));
-    }
+    let address = arch::register_atfork();
     (address != 0).then_some(address)
 }
 

@@ -1,6 +1,7 @@
 //! Operating system and processor without the C library's wrappers, which may allocate, set errno
 //! or use thread-local storage.
 
+pub mod arch;
 pub mod brief_file;
 pub mod cpus;
 pub mod deferred;

@@ -10,12 +10,12 @@
 //! by a move  room for all of it is mapped; each part is moved there, which copies no byte
 //! ```
 
+use super::arch;
 use super::brief_file;
 use super::huge_pages;
 use super::mappings::{self, Around};
 use super::signal_mask::SignalsHeld;
 use super::sys::{NoFilter, NoNewFilter, SysResult, syscall};
-use core::arch::asm;
 
 const PAGE: usize = 4096;
 
@@ -134,8 +134,7 @@ unsafe fn move_part(from: usize, len: usize, to: usize) {
             return;
         }
         map(to, len, libc::MAP_FIXED); // the refused call may have unmapped it
-        asm!("rep movsb", inout("rcx") len => _, inout("rsi") from => _, inout("rdi") to => _,
-             options(nostack, preserves_flags));
+        arch::copy_bytes(to, from, len);
         syscall!(SYS_munmap, from, len);
     }
 }

@@ -121,33 +121,20 @@ impl Sleepable {
 
 /// Orders earlier stores before later loads (store-load barrier).
 pub fn full_fence() {
-    // A locked instruction does what mfence does, in half the time.
-    // SAFETY: changes nothing.
     #[cfg(not(loom))]
-    unsafe {
-        core::arch::asm!("lock or dword ptr [rsp], 0");
-    }
+    crate::os::arch::full_fence();
     #[cfg(loom)]
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
 /// Prefetches a line that will be changed, and its address translation. Only a hint: any address is allowed.
 pub fn fetch_to_change(_address: usize) {
-    // SAFETY: a prefetch changes no memory, and faults at no address.
     #[cfg(not(loom))]
-    unsafe {
-        core::arch::asm!("prefetchw [{}]", in(reg) _address, options(nostack, preserves_flags));
-    }
+    crate::os::arch::fetch_to_change(_address);
 }
 
-/// Prefetches a line that will be read.
 #[cfg(not(loom))]
-pub fn fetch(address: usize) {
-    // SAFETY: changes nothing.
-    unsafe {
-        core::arch::asm!("prefetcht0 [{}]", in(reg) address, options(nostack, preserves_flags));
-    }
-}
+pub use crate::os::arch::fetch;
 
 /// Pauses for one turn of a spin loop.
 pub fn pause() {

@@ -3,7 +3,7 @@
 //! libc's wrappers write errno, which lives in thread-local storage. A hook must not change errno, and our
 //! workers have no such storage. The functions here return the kernel's result as a value.
 
-use core::arch::asm;
+use crate::os::arch;
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
@@ -16,19 +16,8 @@ pub type SysResult = isize;
 #[inline(always)]
 pub unsafe fn syscall<const N: usize>(number: i64, args: [usize; N]) -> SysResult {
     let argument = |at: usize| if at < N { args[at] } else { 0 };
-    let answer;
-    // SAFETY: the kernel clobbers rax, rcx and r11 only; arguments are as the system call demands.
-    unsafe {
-        asm!(
-            "syscall",
-            inlateout("rax") number => answer,
-            in("rdi") argument(0), in("rsi") argument(1), in("rdx") argument(2),
-            in("r10") argument(3), in("r8") argument(4), in("r9") argument(5),
-            lateout("rcx") _, lateout("r11") _,
-            options(nostack),
-        );
-    }
-    answer
+    // SAFETY: the arguments are as the system call demands, by the caller's promise.
+    unsafe { arch::system_call!(number, argument) }
 }
 
 /// Makes the system call of this name; arguments are integers or pointers.
@@ -126,26 +115,23 @@ fn seccomp_mode() -> i32 {
 
 /// Set if programs may read `thread_register`.
 #[unsafe(link_section = ".data")] // a page that start-up touches anyhow
-static CAN_READ_FS: AtomicBool = AtomicBool::new(false);
+static CAN_READ_THREAD: AtomicBool = AtomicBool::new(false);
 
 /// Notes at start-up whether `thread_register` can be read.
 pub fn look_at_thread_register() {
-    const HWCAP2_FSGSBASE: u64 = 2;
-    let can = auxiliary(libc::AT_HWCAP2).is_some_and(|bits| bits & HWCAP2_FSGSBASE != 0);
-    CAN_READ_FS.store(can, Ordering::Relaxed);
+    CAN_READ_THREAD.store(arch::can_read_thread_register(), Ordering::Relaxed);
 }
 
-/// Returns the FS base, an address that differs between threads, without its lowest 6 bits; `None`: it cannot
+/// Returns the base of the thread's storage, an address that differs between threads, without its lowest 6
+/// bits; `None`: it cannot
 /// be read. A thread made by a bare clone may have the value of its maker, and a new thread may get that of a
 /// thread that has just ended. The address is not read from, because nothing may be mapped there.
 pub fn thread_register() -> Option<u64> {
-    if !CAN_READ_FS.load(Ordering::Relaxed) {
+    if !CAN_READ_THREAD.load(Ordering::Relaxed) {
         return None;
     }
-    let base: u64;
-    // SAFETY: `CAN_READ_FS` is set: the kernel lets programs read this register.
-    unsafe { asm!("rdfsbase {}", out(reg) base, options(nomem, nostack, preserves_flags)) };
-    Some(base >> 6) // it is aligned to a cache line
+    // SAFETY: `CAN_READ_THREAD` is set: the kernel lets programs read this register.
+    Some(unsafe { arch::thread_register() } >> 6) // threads are at least a cache line apart
 }
 
 /// Number of slots that threads are spread over.
@@ -156,13 +142,8 @@ pub fn slot_of(thread: u64) -> usize {
     (thread.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - THREAD_SLOTS.ilog2())) as usize
 }
 
-/// Reads the time stamp counter: the unit of all learning, in nanoseconds only for reports.
-#[inline(always)]
-pub fn ticks() -> u64 {
-    // SAFETY: every x86-64 has it; user space may read it unless prctl(PR_SET_TSC) forbids,
-    // which also breaks glibc's own clock.
-    unsafe { core::arch::x86_64::_rdtsc() }
-}
+/// The CPU's counter: the unit of all learning, in nanoseconds only for reports.
+pub use arch::ticks;
 
 pub fn nanoseconds() -> u64 {
     nanoseconds_of(libc::CLOCK_MONOTONIC)
@@ -369,26 +350,6 @@ pub fn exit_group(status: i32) -> ! {
     loop {
         // SAFETY: the call accesses no memory of ours.
         unsafe { syscall!(SYS_exit_group, status) };
-    }
-}
-
-/// Calls a function on another stack, whose upper end is given.
-///
-/// # Safety
-/// `top` is the upper end of a stack that is large enough for `function` and not in use.
-pub unsafe fn call_on_stack(top: usize, function: extern "C" fn()) {
-    // SAFETY: the stack pointer is saved in r12, which `function` preserves, and restored from it afterwards.
-    unsafe {
-        asm!(
-            "mov r12, rsp",
-            "mov rsp, {top}",
-            "call {function}",
-            "mov rsp, r12",
-            top = in(reg) top & !15,
-            function = in(reg) function,
-            out("r12") _,
-            clobber_abi("C"),
-        );
     }
 }
 

@@ -310,6 +310,14 @@ pub fn has(programs: &str) -> bool {
     missing.inspect(|name| skip_this(&format!("{name} is not installed"))).is_none()
 }
 
+/// Returns whether this is x86-64; a test of what its library is made of is skipped elsewhere.
+pub fn is_x86() -> bool {
+    if !cfg!(target_arch = "x86_64") {
+        skip_this("it reads the library as it is on x86-64");
+    }
+    cfg!(target_arch = "x86_64")
+}
+
 /// Returns whether the machine has several CPUs; the test is skipped where it has not.
 pub fn has_cpus() -> bool {
     let several = std::thread::available_parallelism().map_or(1, usize::from) > 1;

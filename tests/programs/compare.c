@@ -74,6 +74,9 @@ static void expect(const struct way *way, const unsigned char *a, const unsigned
         wrong("%s of %zu at %p and %p: %d instead of %d", way->name, size, (void *)a, (void *)b,
               got, want);
     int libcs = way->libcs(a, b, size);
+#ifndef __x86_64__ /* there it depends on the length which values libc returns */
+    got = sign(got), libcs = sign(libcs);
+#endif
     if (got != libcs)
         wrong("%s of %zu: %d, and %d by libc's own", way->name, size, got, libcs);
 }

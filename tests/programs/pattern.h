@@ -102,8 +102,13 @@ void *__mempcpy_chk(void *, const void *, size_t, size_t);
 void *__mempcpy(void *, const void *, size_t);
 void *memcpy_old(void *, const void *, size_t);
 void *memcpy_new(void *, const void *, size_t);
+#ifdef __x86_64__
 __asm__(".symver memcpy_old, memcpy@GLIBC_2.2.5");
 __asm__(".symver memcpy_new, memcpy@GLIBC_2.14");
+#else /* there is one version */
+#define memcpy_old memcpy
+#define memcpy_new memcpy
+#endif
 void bcopy(const void *, void *, size_t);
 
 struct operation {

@@ -16,12 +16,20 @@ static inline void put_filter(struct sock_filter *code, unsigned short count, un
 static inline void put_filter_unseen(struct sock_filter *code, unsigned short count, unsigned flags)
 {
     struct sock_fprog program = {count, code};
-    long answer = SYS_seccomp;
     MUST(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+#ifdef __aarch64__
+    register long answer __asm__("x0") = SECCOMP_SET_MODE_FILTER;
+    register long second __asm__("x1") = flags;
+    register void *third __asm__("x2") = &program;
+    register long number __asm__("x8") = SYS_seccomp;
+    __asm__ volatile("svc #0" : "+r"(answer) : "r"(second), "r"(third), "r"(number) : "memory");
+#else
+    long answer = SYS_seccomp;
     __asm__ volatile("syscall"
                      : "+a"(answer)
                      : "D"(SECCOMP_SET_MODE_FILTER), "S"(flags), "d"(&program)
                      : "rcx", "r11", "memory");
+#endif
     if (answer)
         cannot("no seccomp filter here: %s", strerror(-answer));
 }

@@ -37,9 +37,13 @@ static uint64_t word(const sigset_t *set)
 
 static void show(const char *how, int answer, const struct sigaction *action)
 {
+#ifdef __x86_64__
+    const char *restorer = action->sa_restorer ? "given" : "none";
+#else /* the C library sets none, and returns what its stack has held */
+    const char *restorer = "any";
+#endif
     printf("    %s: %d, %s, flags %#x, mask %#lx, restorer %s\n", how, answer,
-           name_of(action->sa_handler), action->sa_flags, word(&action->sa_mask),
-           action->sa_restorer ? "given" : "none");
+           name_of(action->sa_handler), action->sa_flags, word(&action->sa_mask), restorer);
 }
 
 static void show_now(void)

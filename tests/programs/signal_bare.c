@@ -14,12 +14,15 @@ static struct kernel_action {
 
 static void set_bare(void (*handler)(int, siginfo_t *, void *))
 {
-    struct kernel_action action = {.handler = handler, .flags = SA_SIGINFO | 0x04000000};
+    struct kernel_action action = {.handler = handler, .flags = SA_SIGINFO};
+#ifdef __x86_64__
     struct sigaction seen;
     /* The C library's restorer is found where it has set something. */
     signal(SIGUSR1, mend_whatever);
     sigaction(SIGUSR1, NULL, &seen);
+    action.flags |= 0x04000000;
     action.restorer = seen.sa_restorer;
+#endif
     MUST(!syscall(SYS_rt_sigaction, SIGSEGV, &action, &before, 8));
 }
 
@@ -134,7 +137,7 @@ static void in_children(void)
     copy_sound();
     for (int i = 0; i < 6; i++) {
         int status, with_default = i % 3;
-        pid_t child = i < 3 ? fork() : syscall(SYS_fork);
+        pid_t child = i < 3 ? fork() : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
         if (child == 0) {
             caller = gettid();
             say("the child reads %s\n", handler_now());

@@ -177,7 +177,11 @@ static void look_around(int signo, siginfo_t *info, void *context)
     for (int i = 0; i < count; i++)
         frames_found |=
             (char *)frames[i] > (char *)copy && (char *)frames[i] < (char *)copy + 128;
+#ifdef __aarch64__
+    dladdr((void *)((ucontext_t *)context)->uc_mcontext.pc, &at);
+#else
     dladdr((void *)((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP], &at);
+#endif
     snprintf(object, sizeof(object), "%s", at.dli_fname ? strrchr(at.dli_fname, '/') + 1 : "?");
     mend_it(signo, info, context);
 }

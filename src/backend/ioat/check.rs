@@ -2,7 +2,8 @@
 
 use super::{Engine, helper, queues};
 use crate::os::lookup::rare;
-use crate::os::{sys, text};
+use crate::os::sys::{self, syscall};
+use crate::os::text;
 use core::ffi::{CStr, c_char};
 use core::fmt::{Result, Write};
 
@@ -61,8 +62,8 @@ fn group_of_helper(room: &mut [u8]) -> Option<&str> {
     let mut found = core::ptr::null_mut();
     // SAFETY: a terminated path; the results are written where there is room for them.
     unsafe {
-        let (path, at) = (helper::PATH.as_ptr() as usize, &raw mut stat as usize);
-        if sys::syscall(libc::SYS_stat, [path, at, 0, 0, 0, 0]) != 0 {
+        let (path, at) = (helper::PATH.as_ptr(), &raw mut stat);
+        if syscall!(SYS_newfstatat, libc::AT_FDCWD, path, at, 0) != 0 {
             return None;
         }
         let (start, len) = (room.as_mut_ptr().cast(), room.len());

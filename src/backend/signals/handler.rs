@@ -1,86 +1,32 @@
 //! The handler itself, in assembly, so that the program's handler gets everything as the kernel
 //! gave it to us.
 //!
-//! It is entered as the kernel enters a handler: `rdi` the signal, `rsi` the siginfo, `rdx` the
-//! context, and the restorer to return to on the stack. For signals that are not ours it jumps to
-//! the program's function with the same registers (except r11, which is scratch) and the same
-//! stack: the function returns to the restorer, and an unwinder sees the usual frames. It uses no
-//! stack, because an alternate stack may be small.
+//! For signals that are not ours it jumps to the program's function with the same registers (except those
+//! that are scratch) and the same stack: the function returns to the restorer, and an unwinder sees the usual
+//! frames. It uses no stack, because an alternate stack may be small. Which registers those are says
+//! `os::arch`.
 
 use super::{BUS, DISPOSITIONS, HandlerSlot, RESETHAND, SEGV, SLOTS, SignalChain, exchange};
 use crate::backend::copy_loop;
+use crate::os::arch::{self, Ucontext};
 use crate::os::deferred;
 use crate::os::once::Once;
 use crate::os::signal_mask::SignalsHeld;
 use crate::os::signal_set::{OF_THE_C_LIBRARY, block_signal, signal_set};
 use crate::os::{holders, process};
-use core::arch::{global_asm, naked_asm};
 use core::mem::offset_of;
 
-/// Part of the kernel's ucontext that is used here.
-#[repr(C)]
-pub struct Ucontext {
-    before: [u64; 5],
-    /// r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip
-    registers: [usize; 17],
-    between: [u64; 15],
-    mask: u64,
-}
-
-const R8: usize = offset_of!(Ucontext, registers);
 const CODE: usize = offset_of!(libc::siginfo_t, si_code);
-const _: () = assert!(register(16) == 168 && offset_of!(Ucontext, mask) == 296);
-
-const fn register(number: usize) -> usize {
-    R8 + 8 * number
-}
-
-const RSP: usize = 15;
-const RIP: usize = 16;
 
 macro_rules! handlers {
     ($($name:ident, $all:ident before $chain:ident;)*) => { $(
         #[unsafe(naked)]
         unsafe extern "C" fn $name<const SLOT: usize>() {
-            naked_asm!(
-                ".cfi_startproc",
-                "endbr64",
-                "mov r10, [rdx + {rip}]",
-                "lea r11, [rip + adma_loops_begin]",
-                "cmp r10, r11",
-                "jb 2f",
-                "lea r11, [rip + adma_loop_interrupted]",
-                "cmp r10, r11",
-                "ja 2f",
-                "cmp dword ptr [rsi + {code}], 0",
-                "jg {end_loop}",
-                // A signal that was sent, while a copy is shared.
-                "2:",
-                "cmp dword ptr [rsi + {code}], 0",
-                "jg 3f",
-                "mov r10, [rdx + {mask}]",
-                "mov r11, {of_the_c_library}",
-                "and r10, r11",
-                "cmp r10, r11",
-                "je 4f",
-                "3:",
-                "mov r11, [rip + {chain} + {next}]",
-                "lea r10, [rip + {unusual}]",
-                "cmp r10, r11",
-                "je 4f",
-                "mov r10, [rdx + {r10}]",
-                "jmp r11",
-                "4:",
-                "mov r11d, {slot}",
-                "jmp {unusual}",
-                ".cfi_endproc",
-                rip = const register(RIP),
+            arch::signal_handler!(
                 code = const CODE,
                 end_loop = sym end_loop,
-                mask = const offset_of!(Ucontext, mask),
                 of_the_c_library = const OF_THE_C_LIBRARY,
                 unusual = sym unusual,
-                r10 = const register(2),
                 chain = sym $chain,
                 next = const next_of(SLOT),
                 slot = const SLOT,
@@ -107,20 +53,7 @@ const fn next_of(slot: usize) -> usize {
 /// Handles a fault in a copy loop: the interrupted code goes on where the loop ends.
 #[unsafe(naked)]
 unsafe extern "C" fn end_loop() {
-    naked_asm!(
-        ".cfi_startproc",
-        "push rdx",
-        ".cfi_adjust_cfa_offset 8",
-        "mov rdi, r10",
-        "call {after}",
-        "pop rdx",
-        ".cfi_adjust_cfa_offset -8",
-        "mov [rdx + {rip}], rax",
-        "ret",
-        ".cfi_endproc",
-        after = sym after,
-        rip = const register(RIP),
-    )
+    arch::end_loop!(after = sym after)
 }
 
 /// Returns where code at `ip` goes on: between the loops lies nothing that can fault.
@@ -128,43 +61,10 @@ extern "C" fn after(ip: usize) -> usize {
     copy_loop::recover(ip).unwrap_or(ip)
 }
 
-/// Asks `decide`, and then returns or jumps to the program's function. r11 is the slot's number.
+/// Asks `decide`, and then returns or jumps to the program's function. A register holds the slot's number.
 #[unsafe(naked)]
 pub unsafe extern "C" fn unusual() {
-    naked_asm!(
-        ".cfi_startproc",
-        "endbr64",
-        "push rdi",
-        ".cfi_adjust_cfa_offset 8",
-        "push rsi",
-        ".cfi_adjust_cfa_offset 8",
-        "push rdx",
-        ".cfi_adjust_cfa_offset 8",
-        "mov ecx, r11d",
-        "call {decide}",
-        "pop rdx",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rsi",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rdi",
-        ".cfi_adjust_cfa_offset -8",
-        "test rax, rax",
-        "jz 2f",
-        "mov rcx, [rdx + {rcx}]",
-        "mov r8, [rdx + {r8}]",
-        "mov r9, [rdx + {r9}]",
-        "mov r10, [rdx + {r10}]",
-        "mov r11, rax",
-        "xor eax, eax",
-        "jmp r11",
-        "2: ret",
-        ".cfi_endproc",
-        decide = sym decide,
-        rcx = const register(14),
-        r8 = const register(0),
-        r9 = const register(1),
-        r10 = const register(2),
-    )
+    arch::unusual_signal!(decide = sym decide)
 }
 
 /// Decides the rare cases. Returns the function that is to run, or 0: return from the signal.
@@ -255,16 +155,16 @@ fn is_worker_stack(sp: usize) -> bool {
 /// Handles an interruption of a thread that hangs in a page fault. If a signal waits for it, its
 /// copy loop ends as at a bad page, and the caller goes on alone with signals let in.
 fn interrupt(context: &mut Ucontext) {
-    let [sp, ip] = [RSP, RIP].map(|number| context.registers[number]);
-    if is_worker_stack(sp) || holders::note_interrupt(context.mask) {
-        context.registers[RIP] = copy_loop::recover(ip).unwrap_or(ip);
+    if is_worker_stack(context.stack()) || holders::note_interrupt(context.mask) {
+        let ip = context.instruction();
+        context.go_on_at(copy_loop::recover(ip).unwrap_or(ip));
     }
 }
 
 /// Defers a signal that was sent while its thread shares a copy. The program's handler could jump
 /// out of the copy while others write, so the signal waits like all others.
 fn deferred(signal: i32, info: &libc::siginfo_t, context: &mut Ucontext) {
-    let is_worker = is_worker_stack(context.registers[RSP]);
+    let is_worker = is_worker_stack(context.stack());
     if is_worker {
         // Sent to the process, and blocked by all threads of the program: it goes back when this
         // worker blocks it.
@@ -273,8 +173,8 @@ fn deferred(signal: i32, info: &libc::siginfo_t, context: &mut Ucontext) {
     if !deferred::note(signal, info) {
         // No room. Blocked, it stays pending in the kernel, and bad pages go unnoticed.
         context.mask |= signal_set(signal);
-        if let Some(ip) = copy_loop::recover(context.registers[RIP]) {
-            context.registers[RIP] = ip;
+        if let Some(ip) = copy_loop::recover(context.instruction()) {
+            context.go_on_at(ip);
         }
         if is_worker {
             block_signal(signal);
@@ -290,27 +190,3 @@ fn send_to_oneself(signal: i32, info: &libc::siginfo_t) {
     block_signal(signal); // with SA_NODEFER it would come at once
     deferred::send_to_oneself(signal, info);
 }
-
-/// Returns where handlers return to if the program's action says nothing: unwinders and debuggers
-/// recognise such a frame by these bytes, if no unwind table covers them. They look one byte before
-/// a return address, which is what the nop is for.
-pub fn restorer() -> usize {
-    unsafe extern "C" {
-        static adma_restorer: u8;
-    }
-    &raw const adma_restorer as usize
-}
-
-global_asm!(
-    ".pushsection .text.adma_restorer,\"ax\",@progbits",
-    ".p2align 4",
-    "nop",
-    ".globl adma_restorer",
-    ".hidden adma_restorer",
-    ".type adma_restorer, @function",
-    "adma_restorer:",
-    ".byte 0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00", // mov rax, SYS_rt_sigreturn
-    ".byte 0x0f, 0x05",                               // syscall
-    ".size adma_restorer, . - adma_restorer",
-    ".popsection",
-);

@@ -38,7 +38,7 @@ use super::Refused;
 use crate::os::lock::Lock;
 use crate::os::signal_mask::{Action, SignalsHeld};
 use crate::os::sys::syscall;
-use crate::os::{deferred, holders, process};
+use crate::os::{arch, deferred, holders, process};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Value of SA_RESETHAND; libc's is a negative int.
@@ -254,9 +254,11 @@ impl HandlerSlot {
         let mut action = *program;
         action.handler = self.ours as usize;
         action.flags = action.flags & !RESETHAND | SIGINFO;
-        if action.flags & RESTORER == 0 || action.restorer == 0 {
+        if (action.flags & RESTORER == 0 || action.restorer == 0)
+            && let Some(restorer) = arch::restorer()
+        {
             action.flags |= RESTORER;
-            action.restorer = handler::restorer();
+            action.restorer = restorer;
         }
         action
     }

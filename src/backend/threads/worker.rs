@@ -23,8 +23,8 @@ use crate::os::once::Once;
 use crate::os::signal_mask::{FaultsHeard, SignalsHeld};
 use crate::os::sync::{Woken, pause};
 use crate::os::sys::{self, NoFilter, NoNewFilter, syscall};
-use crate::os::{cpus, memory_policy, process};
-use core::arch::{asm, naked_asm};
+use crate::os::{arch, cpus, memory_policy, process};
+use core::arch::naked_asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Time after which an idle worker ends. Until then it counts against the program's limits
@@ -149,44 +149,16 @@ fn clone_thread(number: usize, stack: usize, _: NoNewFilter) -> sys::SysResult {
         | libc::CLONE_PARENT_SETTID
         | libc::CLONE_CHILD_CLEARTID;
     let Worker { alive, tid, .. } = &WORKERS[number];
-    let answer;
     // SAFETY: the child starts on a stack of its own, at a 16-byte boundary, and goes on in `begin`,
     // which never returns. The parent's registers are kept but for those named.
     unsafe {
-        asm!(
-            "syscall",
-            "test rax, rax",
-            "jz {begin}",
-            inlateout("rax") libc::SYS_clone => answer,
-            in("rdi") flags as usize,
-            in("rsi") stack,
-            in("rdx") tid.as_ptr(),
-            in("r10") alive.as_ptr(),
-            in("r8") 0usize,
-            in("r12") number,
-            lateout("rcx") _,
-            lateout("r11") _,
-            begin = sym begin,
-        );
+        arch::clone_thread!(flags as usize, stack, tid.as_ptr(), alive.as_ptr(), number, begin)
     }
-    answer
 }
 
-/// The first frame of a worker, which has no caller: backtraces end here.
 #[unsafe(naked)]
 unsafe extern "C" fn begin() {
-    naked_asm!(
-        ".cfi_startproc",
-        ".cfi_undefined rip",
-        "xor ebp, ebp",
-        "sub rsp, 16", // perf does not read the last word of a stack
-        ".cfi_adjust_cfa_offset 16",
-        "mov rdi, r12", // its number
-        "call {work}",
-        "ud2",
-        ".cfi_endproc",
-        work = sym work,
-    )
+    naked_asm!(".cfi_startproc", arch::first_frame!(), ".cfi_endproc", work = sym work)
 }
 
 /// Runs a worker, from its first instruction to its exit.
@@ -313,8 +285,7 @@ fn leave(me: &Worker) -> ! {
         me.alive.store(Worker::STUCK, Ordering::Relaxed);
         sys::futex_wake_shared(me.alive.as_ptr()); // for `dismiss`
         sys::futex_wait(me.alive.as_ptr(), Worker::STUCK, 0);
-        // SAFETY: pause touches no memory; it serves where futexes are refused as well.
-        unsafe { syscall!(SYS_pause) };
+        arch::wait_for_signal(); // serves where futexes are refused as well
         sys::yield_now();
     }
 }
