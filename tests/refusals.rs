@@ -65,7 +65,6 @@ const RARE: &[(&str, i64, &str)] = calls! {
     SYS_set_mempolicy: "";
     SYS_setpriority: "";
     SYS_shutdown: "";
-    SYS_stat: "";
     SYS_statx: "read libc";
     SYS_tgkill: "";
     SYS_unlinkat: "";
