@@ -123,9 +123,9 @@ pub fn look_at_thread_register() {
 }
 
 /// Returns the base of the thread's storage, an address that differs between threads, without its lowest 6
-/// bits; `None`: it cannot
-/// be read. A thread made by a bare clone may have the value of its maker, and a new thread may get that of a
-/// thread that has just ended. The address is not read from, because nothing may be mapped there.
+/// bits; `None`: it cannot be read. A thread made by a bare clone may have the value of its maker, and a new
+/// thread may get that of a thread that has just ended. The address is not read from, because nothing may be
+/// mapped there.
 pub fn thread_register() -> Option<u64> {
     if !CAN_READ_THREAD.load(Ordering::Relaxed) {
         return None;

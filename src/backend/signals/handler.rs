@@ -3,8 +3,7 @@
 //!
 //! For signals that are not ours it jumps to the program's function with the same registers (except those
 //! that are scratch) and the same stack: the function returns to the restorer, and an unwinder sees the usual
-//! frames. It uses no stack, because an alternate stack may be small. Which registers those are says
-//! `os::arch`.
+//! frames. It uses no stack, because an alternate stack may be small. The registers are named in `os::arch`.
 
 use super::{BUS, DISPOSITIONS, HandlerSlot, RESETHAND, SEGV, SLOTS, SignalChain, exchange};
 use crate::backend::copy_loop;
