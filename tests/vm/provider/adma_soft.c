@@ -115,9 +115,12 @@ static void soft_progress(struct soft_chan *sc)
 	struct soft_desc *desc, *next;
 	LIST_HEAD(done);
 
-	if (READ_ONCE(rest))
-		return;
 	spin_lock_bh(&sc->lock);
+	/* Under the lock: who looked before may be late, and find what came since. */
+	if (READ_ONCE(rest)) {
+		spin_unlock_bh(&sc->lock);
+		return;
+	}
 	list_for_each_entry(desc, &sc->issued, node) {
 		desc->failed = !soft_copy(desc);
 		sc->chan.completed_cookie = desc->tx.cookie;
@@ -129,11 +132,12 @@ static void soft_progress(struct soft_chan *sc)
 	list_for_each_entry_safe(desc, next, &done, node) {
 		result.result = desc->failed ? DMA_TRANS_WRITE_FAILED : DMA_TRANS_NOERROR;
 		dma_descriptor_unmap(&desc->tx);
+		/* Before the callback, whose client may submit again at once. */
+		atomic_dec(&sc->used);
 		if (desc->tx.callback_result)
 			desc->tx.callback_result(desc->tx.callback_param, &result);
 		else if (desc->tx.callback)
 			desc->tx.callback(desc->tx.callback_param);
-		atomic_dec(&sc->used);
 		kfree(desc);
 	}
 }
