@@ -53,16 +53,28 @@ fn stopped_and_continued_program_copies_right() {
     assert!(offloaded(&processes) > 0, "{processes:?}");
 }
 
+/// Returns whether the kernel interrupts a thread's restartable sequence on request.
+fn workers_can_be_interrupted() -> bool {
+    const INTERRUPT: i64 = 1 << 7; // MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ
+    // SAFETY: it only asks which commands there are.
+    let commands = unsafe { libc::syscall(libc::SYS_membarrier, 0, 0, 0) };
+    commands >= 0 && commands & INTERRUPT != 0
+}
+
 /// Where a worker cannot be interrupted any more it is waited for.
 #[test]
 fn stopped_worker_is_not_waited_for_and_writes_nothing_later() {
     for words in ["trap_stopped_worker", "trap_stopped_worker refused"] {
+        let argument = words.split_whitespace().nth(1);
+        if argument.is_none() && !workers_can_be_interrupted() {
+            skip_this("membarrier is refused: a worker that is stopped must be waited for");
+            continue;
+        }
         if survives(words).is_none() {
             return;
         }
         // A caller that leaves all to its workers has pieces to take back when they are stopped,
         // unless a busy machine gave them none. It can take none back where that is refused.
-        let argument = words.split_whitespace().nth(1);
         let attempts = if argument.is_some() { 1 } else { 30 };
         for stores in ["ordinary", "stream"] {
             let some_were = (0..attempts).any(|_| {

@@ -169,11 +169,13 @@ static void hole(void)
 {
     PEER(connection) {
         byte *room = pages_between_guards(SIZE);
+        need_engine(connection, "process_vm");
         munmap((char *)room + 200 * KIB, 4 * KIB);
         EXPECT(adma_read(connection, (void *)room, SIZE), -EFAULT);
         echo(connection);
     }
     byte *block = new_block(SIZE);
+    need_engine(connection, "process_vm");
     EXPECT(adma_write(connection, (void *)block, SIZE), -EFAULT);
     ask(connection, block, 1);
     finish(connection, child);
@@ -377,6 +379,7 @@ static void lied_to(void)
     make_pipe(told);
     PEER(connection) {
         byte *block = new_block(SIZE);
+        need_engine(connection, "process_vm");
         /* Posts are right except for the block. */
         for (int i = 0; i < LIES; i++) {
             fill(block, SIZE, i);
@@ -390,6 +393,7 @@ static void lied_to(void)
         echo(connection);
     }
     byte *block = new_block(SIZE);
+    need_engine(connection, "process_vm");
     for (int i = 0; i < LIES; i++) {
         await_byte(told[0]);
         int before = mappings("", "(deleted)");

@@ -211,10 +211,12 @@ static void descriptors(void)
 static void missing(void)
 {
     PEER(connection) {
+        need_engine(connection, "process_vm");
         EXPECT(adma_write(connection, (void *)room, 4 * MIB), -EFAULT);
         EXPECT(adma_read(connection, (void *)room, 4 * MIB), -EFAULT);
         EXPECT(adma_read(connection, (void *)room, 4 * MIB), 4 * MIB);
     }
+    need_engine(connection, "process_vm");
     mprotect((void *)(room + 2 * MIB), PAGE, PROT_NONE);
     EXPECT(adma_read(connection, (void *)room, 4 * MIB), -EFAULT);
     EXPECT(adma_write(connection, (void *)room, 4 * MIB), -EFAULT);

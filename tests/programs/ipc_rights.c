@@ -86,10 +86,11 @@ static void changed_thread(void)
     long got = 1;
     root_only();
     PEER(connection) { /* the system goes on telling of its first thread, which is root's */
+        need_engine(connection, "process_vm");
         start(change_user, connection);
         pthread_exit(NULL);
     }
-    expect_engine(connection, "process_vm");
+    need_engine(connection, "process_vm");
     for (size_t len = 100; got > 0 && seconds() - begun < 20; len = MIB + 100 - len) {
         got = adma_write(connection, (void *)room, len);
         if (got > 0)
@@ -134,7 +135,7 @@ static void two_children(void)
         if (connection < 0)
             wrong("attach: %s", strerror(-connection));
         adma_connection_info(connection, text, sizeof(text));
-        bool yamas = !knows_yama && yama_keeps_out() && strstr(text, "Yama");
+        bool yamas = !knows_yama && is_kept_out() && strstr(text, "Yama");
         if (scene->about && !strstr(text, scene->about) && !yamas)
             wrong("%s does not say: %s", text, scene->about);
         /* Changes nothing, but returns only when every thread has done it. */

@@ -72,6 +72,7 @@ static void not_dumpable(void)
     PEER(connection) {
         byte *block = adma_alloc(MIB);
         struct adma_peer peer;
+        need_engine(connection, "process_vm");
         EXPECT(adma_peer(connection, &peer), 0);
         EXPECT(peer.proven, 1);
         EXPECT(peer.pid, getppid());
@@ -83,6 +84,7 @@ static void not_dumpable(void)
         EXPECT(adma_write(connection, (void *)block, MIB), -ECONNRESET);
     }
     byte *data = adma_alloc(MIB), *more = adma_alloc(MIB);
+    need_engine(connection, "process_vm");
     EXPECT(adma_write(connection, (void *)data, MIB), MIB);
     sleep_ms(20);
     /* Its end is noticed by the first message at the latest. */
@@ -95,12 +97,14 @@ static void lazy(void)
 {
     PEER(connection) {
         byte *data = pages_between_guards(MIB);
+        need_engine(connection, "process_vm");
         for (int i = 0; i < 20; i++)
             EXPECT(adma_read(connection, (void *)data, MIB), MIB);
         EXPECT(mappings("rw-s", "adma-block"), 0);
         EXPECT(adma_read(connection, adma_alloc(MIB), MIB), MIB);
         EXPECT(mappings("rw-s", "adma-block"), 2); /* its own, and one more */
     }
+    need_engine(connection, "process_vm");
     for (int i = 0; i < 20; i++) {
         byte *block = adma_alloc(MIB);
         EXPECT(adma_write(connection, (void *)block, MIB), MIB);
