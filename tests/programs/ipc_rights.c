@@ -208,12 +208,14 @@ static void nameless_users(int which)
     if (which == 0) {
         if (setresgid(NOBODY, NOBODY, NOBODY) || setresuid(NOBODY, NOBODY, NOBODY) ||
             unshare(CLONE_NEWUSER))
-            cannot("no user namespaces here");
+            owner = 0;
         EXPECT(write(turns[1], &owner, sizeof(owner)), sizeof(owner));
+        if (!owner)
+            cannot("no user namespaces here");
         await_byte(joined[0]);
     } else {
-        close(turns[1]); /* so that the end of the other process ends the read */
-        if (read(turns[0], &owner, sizeof(owner)) != sizeof(owner))
+        EXPECT(read(turns[0], &owner, sizeof(owner)), sizeof(owner));
+        if (!owner)
             cannot("no user namespaces here");
         snprintf(name, sizeof(name), "/proc/%d/ns/user", owner);
         MUST(!setns(open(name, O_RDONLY), CLONE_NEWUSER));
