@@ -82,7 +82,7 @@ struct Listening {
     /// An eventfd, readable while there are such clients, or when a paused listener is to be looked at.
     bell: Arc<Fd>,
     /// For event loops: `bell`, and the listener unless it is paused.
-    events: Option<Arc<Epoll>>,
+    events: Option<Epoll>,
     /// Set if the last call that looked found no place for another greeting.
     paused: bool,
     /// Set if a call that must not wait has found no client, and the program may poll the listener
@@ -242,14 +242,11 @@ pub fn drop_late() {
     note_look();
     ring_paused();
     while take(|one| one.handshake.milliseconds() == 0).is_some() {}
-    let is_closed = |one: &mut Listening| sys::file_of(one.number) != Some(one.file);
-    let mut closed = Vec::new();
-    let mut backlog = BACKLOG.lock();
-    if closed.try_reserve(backlog.listening.len()).is_ok() {
-        closed.extend(backlog.listening.extract_if(.., is_closed));
+    let is_closed = |one: &&Listening| sys::file_of(one.number) != Some(one.file);
+    let closed = || BACKLOG.lock().listening.iter().find(is_closed).map(|one| one.file);
+    while let Some(file) = closed() {
+        forget(Some(file));
     }
-    drop(backlog);
-    closed.iter().for_each(|one| forget(Some(one.file)));
 }
 
 /// Joins all clients to a new set of the service thread.
@@ -296,36 +293,22 @@ fn check_file(listener: i32, file: File) -> os::Result<()> {
 
 /// Returns the bell of a listener, which is remembered from now on.
 fn bell_of(listener: i32, file: File) -> os::Result<Arc<Fd>> {
-    let known = |backlog: &mut Backlog| {
-        backlog.find(file).map(|one| {
-            one.number = listener;
-            one.bell.clone()
-        })
-    };
-    if let Some(bell) = known(&mut BACKLOG.lock()) {
-        return Ok(bell);
-    }
-    os::check_heap()?;
-    let bell = Arc::new(os::new_event()?);
     let mut backlog = BACKLOG.lock();
-    if let Some(bell) = known(&mut backlog) {
-        return Ok(bell); // another thread was first
+    if let Some(one) = backlog.find(file) {
+        one.number = listener;
+        return Ok(one.bell.clone());
     }
-    let (ready, clone) = (Vec::new(), bell.clone());
+    let bell = Arc::new(os::new_event()?);
     backlog.listening.push(Listening {
         file,
         number: listener,
-        ready,
-        bell,
+        ready: Vec::new(),
+        bell: bell.clone(),
         events: None,
         paused: false,
         polled: false,
     });
-    Ok(clone)
-}
-
-fn has_client(listener: i32) -> bool {
-    os::poll([(listener, libc::POLLIN)], 0).is_ok_and(|events| events != [0])
+    Ok(bell)
 }
 
 /// Begins to greet clients in a listener's queue, some of them, and returns whether one can be
@@ -334,7 +317,8 @@ pub fn arm(listener: i32, settings: Settings) -> os::Result<bool> {
     event_fd(listener)?;
     let file = file_of(listener)?;
     let mut left = AT_ONCE;
-    let is_more = || has_room(file) && has_client(listener);
+    let has_client = || os::poll([(listener, libc::POLLIN)], 0).is_ok_and(|events| events != [0]);
+    let is_more = || has_room(file) && has_client();
     while left > 0 && is_more() && begin(listener, file, settings)? {
         left -= 1;
     }
@@ -350,10 +334,7 @@ pub fn accept(listener: i32, settings: Settings, end: Option<u64>) -> os::Result
     let bell = bell_of(listener, file)?;
     let mut left = if waits { usize::MAX } else { AT_ONCE };
     // A program without an event descriptor polls the listener, which is readable.
-    let backoff_ms = BACKLOG.lock().find(file).map_or(0, |one| match one.events {
-        None => BACKOFF_MS,
-        Some(_) => 0,
-    });
+    let is_readable = BACKLOG.lock().find(file).is_some_and(|one| one.events.is_none());
     let mut last = false;
     loop {
         check_file(listener, file)?;
@@ -374,8 +355,8 @@ pub fn accept(listener: i32, settings: Settings, end: Option<u64>) -> os::Result
             last = rest == 0;
         }
         let queue = if has_room(file) { listener } else { -1 };
-        if queue == -1 && !waits {
-            limit_ms = backoff_ms;
+        if queue == -1 && !waits && is_readable {
+            limit_ms = BACKOFF_MS;
         }
         let [client, _] = os::poll([queue, bell.raw()].map(|fd| (fd, libc::POLLIN)), limit_ms)?;
         if client != 0 {
@@ -412,20 +393,19 @@ pub fn event_fd(listener: i32) -> os::Result<i32> {
     if !service::start() {
         return Err(libc::EAGAIN);
     }
-    let known = |backlog: &mut Backlog| backlog.find(file).and_then(|one| one.events.clone());
-    if let Some(events) = known(&mut BACKLOG.lock()) {
+    let mut backlog = BACKLOG.lock();
+    let one = backlog.find(file).ok_or(libc::EBADF)?;
+    if let Some(events) = &one.events {
         return Ok(events.raw());
     }
     let events = Epoll::new()?;
     for fd in [listener, bell.raw()] {
         events.watch(fd, libc::POLLIN, 0)?;
     }
-    let mut backlog = BACKLOG.lock();
-    let one = backlog.find(file).ok_or(libc::EBADF)?;
     if one.paused {
         events.forget(listener);
     }
-    Ok(one.events.get_or_insert_with(|| Arc::new(events)).raw())
+    Ok(one.events.insert(events).raw())
 }
 
 /// Forgets a listener that was closed, and its clients.
