@@ -346,7 +346,6 @@ impl Greeter {
         let memory = os::sealed_memory(c"adma", region::SIZE)?;
         let [bell, others] = os::unix_pair()?;
         let region = MappedRegion::new(&memory)?;
-        region.find_pages()?;
         self.across = self.across.take().filter(|_| both);
         let pinned = exported(self.across.as_ref(), self.page.as_ref());
         self.mine.pin = pinned.pin;
@@ -377,7 +376,6 @@ impl Greeter {
         let memory = memory.ok_or(libc::EPROTO)?.into_memory()?;
         let bell = socket.ok_or(libc::EPROTO)?.into_socket()?;
         let region = MappedRegion::new(&memory)?;
-        region.find_pages()?;
         Ok(Shared { region, bell, port, theirs, proven })
     }
 
