@@ -1,10 +1,11 @@
 //! One side of a conversation over a socket: greetings as bytes, said and heard without waiting.
 
 use crate::ipc::claims::Role;
-use crate::ipc::copy::proof::{Claimed, Failed, Reached, Secret};
+use crate::ipc::copy::proof::{Claimed, Reached, Secret};
 use crate::ipc::os::blocking;
 use crate::ipc::os::{self, Beside, Result};
 use crate::os::lock::Lock;
+use crate::os::text;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use core::future::poll_fn;
@@ -105,32 +106,23 @@ impl Talk {
 
     /// Reads the other side's page and writes its mark, by a helper thread: its memory may block.
     pub async fn reach(&self, claimed: Claimed) -> ReachResult {
-        let work = move || {
+        let try_it = move || {
             let (reached, secret) = claimed.read()?;
-            reached.probe(Role::Writer)?;
-            Ok((reached, secret))
+            reached.probe(Role::Writer).map(|()| (reached, secret))
         };
-        match self.leave_to_thread(work).await {
-            Some(tried) => tried.map_err(|why: Failed| why.to_string()),
-            None => Err("there is no thread to try it".to_string()),
-        }
-    }
-
-    /// Does what may block without limit. `None`: there is no thread or descriptor for it.
-    async fn leave_to_thread<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Option<T> {
-        let [here, mut there] = os::unix_pair().ok()?;
+        let [here, mut there] = os::unix_pair().map_err(text::meaning)?;
         there.shut_on_drop = true; // seen also where a child has a copy
         let result = Arc::new(Lock::new(None));
         let answer = result.clone();
         let taken = blocking::run(move || {
-            *answer.lock() = Some(work());
+            *answer.lock() = Some(try_it().map_err(|why| why.to_string()));
             drop(there); // makes `here` readable
         });
+        if !taken {
+            return Err("there is no thread to try it".to_string());
+        }
         let look = || result.lock().take().ok_or(libc::EAGAIN);
-        if taken { self.when_ready(here.raw(), libc::POLLIN, look).await.ok() } else { None }
+        self.when_ready(here.raw(), libc::POLLIN, look).await.map_err(text::meaning)?
     }
 
     pub async fn say(&mut self, mine: &mut Greeting, step: u32, fds: &[i32]) -> Result<()> {
