@@ -128,18 +128,16 @@ pub unsafe extern "C" fn adma_free(addr: *mut c_void) -> c_int {
 /// Mirrors `struct adma_peer`.
 #[repr(C)]
 pub struct PeerInfo {
-    pid: libc::pid_t,
-    uid: libc::uid_t,
-    gid: libc::gid_t,
+    /// pid, uid and gid.
+    process: os::Credentials,
     proven: c_int,
 }
 
 pub unsafe extern "C" fn adma_peer(connection: c_int, info: *mut PeerInfo) -> c_int {
     nothing_or(handles::find(connection).map(|link| {
-        let os::Credentials { pid, uid, gid } = link.peer;
         let proven = c_int::from(link.proven().is_some());
         // SAFETY: adma.h: `info` points to room for a `struct adma_peer`.
-        unsafe { info.write(PeerInfo { pid, uid, gid, proven }) };
+        unsafe { info.write(PeerInfo { process: link.peer, proven }) };
     }))
 }
 
