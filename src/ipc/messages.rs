@@ -350,7 +350,6 @@ impl Endpoint {
                     offset: 0,
                     block: block.filter(|_| shown),
                     message: count,
-                    alone: own.layout.pieces() == 1,
                 };
                 over = count == 0;
             }

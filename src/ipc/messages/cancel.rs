@@ -41,9 +41,6 @@ impl Endpoint {
         self.cancel(lane, number);
         // A peer that posts from here on claims nothing; one that has posted before is seen.
         full_fence();
-        if let Some(given_up) = self.give_up_matched(lane, number) {
-            return given_up;
-        }
         if let Some(pin) = self.undo(lane, number) {
             lane.claims(number).store(0, Ordering::Release);
             return Withdrawal::Withdrawn(pin);

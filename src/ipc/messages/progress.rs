@@ -127,7 +127,6 @@ impl Endpoint {
             _ if own.is_streamed() && streams => {
                 return self.stream(lane, number, settled, hint);
             }
-            _ if own.is_streamed() => return Ok(Step::Idle(hint)),
             _ if !all_claimed => return Ok(Step::Idle(hint)),
             _ => own.layout.count as isize,
         };

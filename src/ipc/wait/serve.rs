@@ -80,8 +80,7 @@ impl Link {
                     None => {}
                     Some((_, Ok(Step::Idle(_) | Step::Cancelled))) => continue,
                     Some((endpoint, Ok(_))) => self.let_go(endpoint),
-                    Some((endpoint, Err(_))) => {
-                        drop(endpoint);
+                    Some((_, Err(_))) => {
                         self.broken();
                         return false;
                     }
