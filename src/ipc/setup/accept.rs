@@ -97,13 +97,16 @@ struct Backlog {
     listening: Vec<Listening>,
     /// Looks of the service thread so far.
     look: u32,
-    /// Set if a client has got through since the last look.
-    any_through: bool,
-    /// Set if none has got through between the last two looks, nor since.
-    is_stalled: bool,
+    /// Number of the last look before a client got through.
+    through: u32,
 }
 
 impl Backlog {
+    /// Returns whether no client has got through between the last two looks, nor since.
+    fn is_stalled(&self) -> bool {
+        self.look.wrapping_sub(self.through) >= SILENT_LOOKS
+    }
+
     fn find(&mut self, file: File) -> Option<&mut Listening> {
         self.listening.iter_mut().find(|one| one.file == file)
     }
@@ -123,13 +126,8 @@ impl Listening {
     }
 }
 
-static BACKLOG: Lock<Backlog> = Lock::new(Backlog {
-    greeting: Vec::new(),
-    listening: Vec::new(),
-    look: 0,
-    any_through: false,
-    is_stalled: false,
-});
+static BACKLOG: Lock<Backlog> =
+    Lock::new(Backlog { greeting: Vec::new(), listening: Vec::new(), look: 0, through: 0 });
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
@@ -155,7 +153,7 @@ fn take_ready(file: File) -> Option<Established> {
 fn has_room(file: File) -> bool {
     let mut backlog = BACKLOG.lock();
     let (is_full, look) = (backlog.greeting.len() >= MOST, backlog.look);
-    let is_replaced = is_full && backlog.is_stalled && backlog.greeting[0].is_silent(look);
+    let is_replaced = is_full && backlog.is_stalled() && backlog.greeting[0].is_silent(look);
     let replaced = is_replaced.then(|| backlog.greeting.remove(0));
     let has_room = !is_full || is_replaced;
     if let Some(one) = backlog.find(file) {
@@ -167,13 +165,6 @@ fn has_room(file: File) -> bool {
     drop(backlog);
     drop(replaced);
     has_room
-}
-
-fn note_look() {
-    let mut backlog = BACKLOG.lock();
-    backlog.look = backlog.look.wrapping_add(1);
-    backlog.is_stalled = !backlog.any_through;
-    backlog.any_through = false;
 }
 
 /// Has calls and event loops look at paused listeners.
@@ -225,7 +216,7 @@ fn keep(mut incoming: Incoming) {
 /// Gives a client that has greeted to the calls that accept, and wakes them.
 fn hand_over(listener: File, established: Established) {
     let mut backlog = BACKLOG.lock();
-    (backlog.any_through, backlog.is_stalled) = (true, false);
+    backlog.through = backlog.look;
     let Some(one) = backlog.find(listener) else { return };
     one.ready.push(established);
     sys::raise_event(one.bell.raw());
@@ -239,7 +230,7 @@ fn hand_over(listener: File, established: Established) {
 /// Drops clients that have not greeted in time, and listeners that the program has closed. Has paused
 /// listeners looked at: clients may have been silent for long enough.
 pub fn drop_late() {
-    note_look();
+    BACKLOG.lock().look += 1; // once a second
     ring_paused();
     while take(|one| one.handshake.milliseconds() == 0).is_some() {}
     let is_closed = |one: &&Listening| sys::file_of(one.number) != Some(one.file);
@@ -339,8 +330,7 @@ pub fn accept(listener: i32, settings: Settings, end: Option<u64>) -> os::Result
     loop {
         check_file(listener, file)?;
         let mut limit_ms = if waits { LOOK_MS } else { 0 };
-        if !service::is_served() {
-            service::help_out();
+        if service::help_out() {
             limit_ms = limit_ms.min(ALONE_MS);
         }
         if let Some(ready) = take_ready(file) {
@@ -350,9 +340,8 @@ pub fn accept(listener: i32, settings: Settings, end: Option<u64>) -> os::Result
             break;
         }
         if let Some(end) = end {
-            let rest = end.saturating_sub(sys::nanoseconds()).div_ceil(1_000_000);
-            limit_ms = limit_ms.min(rest.min(i32::MAX as u64) as i32);
-            last = rest == 0;
+            limit_ms = limit_ms.min(os::milliseconds_until(end));
+            last = limit_ms == 0;
         }
         let queue = if has_room(file) { listener } else { -1 };
         if queue == -1 && !waits && is_readable {

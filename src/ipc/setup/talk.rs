@@ -10,13 +10,14 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use core::future::poll_fn;
 use core::task::Poll;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"adma-ipc");
 const VERSION: u32 = 15;
 
 /// Plain numbers without gaps, so any bytes are one and one is bytes. 0: no, or not known yet.
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, FromBytes, Immutable, IntoBytes)]
 pub struct Greeting {
     magic: u64,
     version: u32,
@@ -54,11 +55,6 @@ const _: () = assert!(size_of::<Greeting>() == 72);
 impl Greeting {
     pub fn new() -> Self {
         Self { magic: MAGIC, version: VERSION, ..Self::default() }
-    }
-
-    pub fn bytes(&mut self) -> &mut [u8; size_of::<Self>()] {
-        // SAFETY: plain numbers without gaps: the bytes are initialised, and any bytes are a greeting.
-        unsafe { &mut *core::ptr::from_mut(self).cast() }
     }
 
     pub fn has(&self, flag: u32) -> bool {
@@ -127,7 +123,7 @@ impl Talk {
 
     pub async fn say(&mut self, mine: &mut Greeting, step: u32, fds: &[i32]) -> Result<()> {
         mine.step = step;
-        let (bytes, mut sent, mut fds) = (mine.bytes(), 0, fds);
+        let (bytes, mut sent, mut fds) = (mine.as_bytes(), 0, fds);
         while sent < bytes.len() {
             let send = || os::send(self.socket, &bytes[sent..], fds);
             sent += self.when_ready(self.socket, libc::POLLOUT, send).await?;
@@ -139,9 +135,9 @@ impl Talk {
     /// Receives exactly one greeting: what comes after may be the program's own.
     pub async fn hear(&mut self, step: u32, most_fds: usize) -> Result<(Greeting, Beside)> {
         let (mut theirs, mut beside, mut got) = (Greeting::default(), Beside::default(), 0);
-        let mut known = Greeting::new();
+        let known = Greeting::new();
         while got < size_of::<Greeting>() {
-            let room = &mut theirs.bytes()[got..];
+            let room = &mut theirs.as_mut_bytes()[got..];
             let receive = || os::receive(self.socket, room, &mut beside);
             got += match self.when_ready(self.socket, libc::POLLIN, receive).await? {
                 0 => return Err(libc::ECONNRESET),
@@ -151,7 +147,7 @@ impl Talk {
             self.heard = true;
             // A prefix that differs is another protocol: nothing more is waited for.
             let same = got.min(core::mem::offset_of!(Greeting, step));
-            if theirs.bytes()[..same] != known.bytes()[..same] {
+            if theirs.as_bytes()[..same] != known.as_bytes()[..same] {
                 return Err(libc::EPROTO);
             }
         }

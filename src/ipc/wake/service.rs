@@ -168,12 +168,6 @@ pub fn runs() -> bool {
     SERVICE_TID.load(Ordering::Relaxed) != 0
 }
 
-/// Returns whether the thread runs, or need not: there is nothing to serve. Otherwise the caller does
-/// its work.
-pub fn is_served() -> bool {
-    runs() || COUNT.load(Ordering::SeqCst) == 0 || start()
-}
-
 /// Makes the thread, unless it runs or was refused just now. Returns whether it runs.
 pub fn start() -> bool {
     // Tests of this crate do without, and so show what is left then.
@@ -243,12 +237,14 @@ fn take_turn(limit_ms: i32) -> os::Result<()> {
     Ok(())
 }
 
-/// Takes a turn of the thread, where there is none.
-pub fn help_out() {
-    if !start() {
+/// Takes a turn of the thread, where there is none. False: there is, or nothing to serve.
+pub fn help_out() -> bool {
+    let is_needed = !runs() && COUNT.load(Ordering::SeqCst) != 0 && !start();
+    if is_needed {
         let _ = take_turn(0);
         look_now_and_then();
     }
+    is_needed
 }
 
 /// Returns whether it has looked.
