@@ -113,13 +113,6 @@ pub fn forget_after_fork() {
     BLOCKS.renew();
 }
 
-/// Maps a peer's block.
-fn map(memory: &Fd) -> Option<Mapping> {
-    // Without pages it could be as large as our address space.
-    let (size, _) = os::sealed_size(memory).filter(|(_, whole)| *whole)?;
-    Mapping::new(memory, size).ok()
-}
-
 /// The blocks that a peer has named last; `None`: one that cannot be mapped. One stays mapped while a
 /// copy uses it.
 #[derive(Default)]
@@ -135,7 +128,11 @@ impl PeerBlocks {
         if let Some((_, mapping)) = known.iter().find(|(known, _)| *known == file) {
             return mapping.clone();
         }
-        let mapping = folder.open(file).ok().and_then(|memory| map(&memory)).map(Arc::new);
+        let mapping = folder.open(file).ok().and_then(|memory| {
+            // Without pages it could be as large as our address space.
+            let (size, _) = os::sealed_size(&memory).filter(|(_, whole)| *whole)?;
+            Mapping::new(&memory, size).ok().map(Arc::new)
+        });
         if known.len() == Self::MOST {
             known.pop_front();
         }

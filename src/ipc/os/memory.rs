@@ -90,22 +90,16 @@ pub fn fill_with_pages(memory: &Fd, size: usize) -> Result<()> {
         // SAFETY: takes numbers only; the file grows, and no byte of it changes.
         match unsafe { call!(SYS_fallocate, memory.raw(), 0, from, STEP.min(size - from)) } {
             Err(libc::EINTR) => {}
-            Err(libc::ENOSYS | libc::EPERM) => return fill_by_mapping(memory, size),
+            Err(libc::ENOSYS | libc::EPERM) => {
+                let mapping = Mapping::new(memory, size)?;
+                // SAFETY: mapped with this size, to be written, until this returns.
+                return unsafe { find_pages(mapping.at, size) };
+            }
             Err(errno) => return Err(errno),
             Ok(_) => from += STEP,
         }
     }
     Ok(())
-}
-
-fn fill_by_mapping(memory: &Fd, size: usize) -> Result<()> {
-    let at = map_inherited(memory, size)?;
-    // SAFETY: just mapped with this size, and unmapped when nothing uses it any more.
-    unsafe {
-        let filled = find_pages(at as usize, size);
-        sys::unmap(at, size);
-        filled
-    }
 }
 
 /// Frees the pages of a writable mapping in all processes; they read as zeros afterwards. Needs no

@@ -284,18 +284,16 @@ pub fn send(socket: i32, bytes: &[u8], fds: &[i32]) -> Result<usize> {
 
 /// Empties a doorbell socket, up to a limit where the peer sends without end. An error: a
 /// descriptor has come, which the protocol does not allow.
-pub fn drain(socket: i32) -> Result<bool> {
-    let mut any = false;
+pub fn drain(socket: i32) -> Result<()> {
     for _ in 0..1000 {
         let mut beside = Beside::default();
         match receive(socket, &mut [0; 8], &mut beside) {
             _ if !beside.fds.is_empty() => return Err(libc::EPROTO),
-            Err(libc::EINTR) => {}
+            Ok(1..) | Err(libc::EINTR) => {}
             Ok(0) | Err(_) => break,
-            Ok(_) => any = true,
         }
     }
-    Ok(any)
+    Ok(())
 }
 
 /// Ancillary data of a message.
