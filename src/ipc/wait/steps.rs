@@ -43,7 +43,7 @@ impl Link {
         Err(Some(hint))
     }
 
-    /// Takes a message a step further, under its lock. `None`: something was done, without the lock.
+    /// Takes a message a step further. `None`: something was done, and the endpoint is unlocked.
     pub fn step<'a>(
         &'a self,
         role: Role,
