@@ -61,16 +61,12 @@ pub unsafe extern "C" fn adma_listen(path: *const c_char) -> c_int {
 }
 
 pub extern "C" fn adma_accept(listener: c_int) -> c_int {
-    accept_until(listener, None)
+    adma_accept_for(listener, -1)
 }
 
 /// Negative: as `adma_accept`.
 pub extern "C" fn adma_accept_for(listener: c_int, milliseconds: c_int) -> c_int {
-    accept_until(listener, moment_in(milliseconds))
-}
-
-fn accept_until(listener: c_int, end: Option<u64>) -> c_int {
-    entered(|| accept::accept(listener, settings(), end))
+    entered(|| accept::accept(listener, settings(), moment_in(milliseconds)))
 }
 
 pub unsafe extern "C" fn adma_connect(path: *const c_char) -> c_int {
@@ -132,18 +128,16 @@ pub unsafe extern "C" fn adma_free(addr: *mut c_void) -> c_int {
 /// Mirrors `struct adma_peer`.
 #[repr(C)]
 pub struct PeerInfo {
-    pid: libc::pid_t,
-    uid: libc::uid_t,
-    gid: libc::gid_t,
+    /// pid, uid and gid.
+    process: os::Credentials,
     proven: c_int,
 }
 
 pub unsafe extern "C" fn adma_peer(connection: c_int, info: *mut PeerInfo) -> c_int {
     nothing_or(handles::find(connection).map(|link| {
-        let os::Credentials { pid, uid, gid } = link.peer;
         let proven = c_int::from(link.proven().is_some());
         // SAFETY: adma.h: `info` points to room for a `struct adma_peer`.
-        unsafe { info.write(PeerInfo { pid, uid, gid, proven }) };
+        unsafe { info.write(PeerInfo { process: link.peer, proven }) };
     }))
 }
 
@@ -373,13 +367,11 @@ pub fn cancel(cookie: i64) -> isize {
 
 /// Returns the bytes from the start of a message that are in place.
 pub fn copied(cookie: i64) -> isize {
-    let (link, role, number) = match of_cookie(cookie) {
-        Ok(found) => found,
-        Err(errno) => return errno,
-    };
-    let (endpoint, lane) = link.endpoint(role);
-    let copied = endpoint.lock().copied_from_start(lane, number);
-    copied.map_or(-libc::EINVAL as isize, |bytes| bytes as isize)
+    let copied = of_cookie(cookie).and_then(|(link, role, number)| {
+        let (endpoint, lane) = link.endpoint(role);
+        endpoint.lock().copied_from_start(lane, number).ok_or(-libc::EINVAL as isize)
+    });
+    copied.map_or_else(|errno| errno, |bytes| bytes as isize)
 }
 
 /// `waits`: the caller moves the message itself meanwhile; `unfinished` is the result where it is not over.

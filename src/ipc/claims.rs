@@ -153,6 +153,14 @@ mod interleavings {
         pieces: Vec<Count>,
     }
 
+    fn message(claims: u64, pieces: usize) -> Arc<Message> {
+        Arc::new(Message {
+            claims: AtomicU64::new(claims),
+            finished: [AtomicU32::new(0), AtomicU32::new(0)],
+            pieces: (0..pieces).map(|_| Count::new(0)).collect(),
+        })
+    }
+
     /// Returns whether one side sees the end; then every piece was copied, once, and can be seen.
     fn is_over(message: &Message, end: Role) -> bool {
         let view = cursors(&message.claims, 5);
@@ -174,19 +182,18 @@ mod interleavings {
             message.pieces[piece].fetch_add(1, Ordering::Relaxed);
             note_finished(&message.finished[end as usize], 5, own);
         }
-        is_over(message, end);
     }
 
     #[test]
     fn two_ends_copy_every_piece_once_and_see_it_at_the_end() {
         explore(4, || {
-            let message = Arc::new(Message {
-                claims: AtomicU64::new(4 << 32 | 3),
-                finished: [AtomicU32::new(0), AtomicU32::new(0)],
-                pieces: (0..3).map(|_| Count::new(0)).collect(),
+            let message = message(4 << 32 | 3, 3);
+            let other = beside(&message, |message| {
+                side(&message, Role::Writer);
+                is_over(&message, Role::Writer);
             });
-            let other = beside(&message, |message| side(&message, Role::Writer));
             side(&message, Role::Reader);
+            is_over(&message, Role::Reader);
             other.join().unwrap();
             // Afterwards both see the end; a side that does not yet see it looks again (`doorbell`).
             assert!(is_over(&message, Role::Reader) && is_over(&message, Role::Writer));
@@ -197,19 +204,8 @@ mod interleavings {
     #[test]
     fn raised_flag_and_settled_means_no_side_copies_any_more() {
         explore(4, || {
-            let message = Arc::new(Message {
-                claims: AtomicU64::new(0),
-                finished: [AtomicU32::new(0), AtomicU32::new(0)],
-                pieces: vec![Count::new(0), Count::new(0)],
-            });
-            let other = beside(&message, |message| {
-                let mut own = 0;
-                while let Ok(Some(piece)) = claim(&message.claims, 5, Role::Writer, own, 2) {
-                    own += 1;
-                    message.pieces[piece].fetch_add(1, Ordering::Relaxed);
-                    note_finished(&message.finished[Role::Writer as usize], 5, own);
-                }
-            });
+            let message = message(0, 2);
+            let other = beside(&message, |message| side(&message, Role::Writer));
             raise(&message.claims, 5, flag::CANCELLED);
             let begun = cursors(&message.claims, 5).back;
             if finished(&message.finished[Role::Writer as usize], 5) == begun {

@@ -19,8 +19,8 @@ use crate::backend::libc as original;
 use crate::ipc::claims::Role;
 use crate::ipc::copy::across::Across;
 use crate::ipc::copy::proof::{Failed, Page, Reached};
-use crate::ipc::memory::blocks::{BlockAddress, Mapping, PeerBlocks};
-use crate::ipc::os::ProcFolder;
+use crate::ipc::memory::blocks::{BlockAddress, PeerBlocks};
+use crate::ipc::os::{Mapping, ProcFolder};
 use crate::ipc::settings::Workers;
 use crate::ipc::tally::{self, Means};
 use alloc::sync::Arc;
@@ -72,8 +72,6 @@ pub struct MessagePiece {
     pub block: Option<BlockAddress>,
     /// Length of the whole message.
     pub message: usize,
-    /// Set if this side copies all of the message.
-    pub alone: bool,
 }
 
 impl Proven {
@@ -141,9 +139,9 @@ impl Proven {
 
     /// Returns false where not both lie in blocks, or the peer's cannot be mapped.
     unsafe fn copy_in_blocks(&self, role: Role, piece: MessagePiece) -> bool {
-        let MessagePiece { ours, len, alone, .. } = piece;
+        let MessagePiece { ours, len, .. } = piece;
         // Whether the CPUs are the two processes' own, for both copy.
-        let is_busy = |workers: &Workers| !alone && workers.cpus <= 2;
+        let is_busy = |workers: &Workers| len < piece.message && workers.cpus <= 2;
         let view = piece.block.and_then(|place| self.view(place, len));
         let Some((_view, theirs)) = view else { return false };
         let (to, from) = match role {

@@ -106,8 +106,8 @@ impl Link {
 
     /// Has the service thread hear of the peer's rings and of its end.
     pub fn join_service(&self) {
-        for (fd, events) in self.descriptors().into_iter().filter(|(fd, _)| *fd >= 0) {
-            // Without memory for that, only calls for this connection look after it.
+        for (fd, events) in self.descriptors() {
+            // Without memory or a pidfd for that, only calls for this connection look after it.
             let _ = service::watch(fd, events, self.key());
         }
         if self.needs_service() {
@@ -117,10 +117,7 @@ impl Link {
 
     /// Takes it from the service thread: its sockets report the end for ever.
     pub fn leave_service(&self) {
-        self.descriptors()
-            .iter()
-            .filter(|(fd, _)| *fd >= 0)
-            .for_each(|(fd, _)| service::forget(*fd));
+        self.descriptors().iter().for_each(|(fd, _)| service::forget(*fd));
     }
 
     /// Leaves a message that no thread waits for to the service thread, after it was posted, or its wait

@@ -350,7 +350,6 @@ impl Endpoint {
                     offset: 0,
                     block: block.filter(|_| shown),
                     message: count,
-                    alone: own.layout.pieces() == 1,
                 };
                 over = count == 0;
             }
@@ -422,18 +421,10 @@ impl Endpoint {
         }
         (0..self.requests.len()).any(|slot| {
             let OwnPost { number, cookie, waited, state, .. } = self.requests[slot];
-            cookie && !waited && state != State::Free && self.has_news_of(lane, number)
+            let is_open = cookie && !waited && state != State::Free;
+            // Would `adma_check` end it?
+            is_open && !matches!(self.look(lane, number), Ok(Step::Idle(_)))
         })
-    }
-
-    /// Returns whether `adma_check` would end this message.
-    fn has_news_of(&mut self, lane: &Lane, number: u32) -> bool {
-        self.is_over(lane, number)
-            || match self.is_matched(lane, number) {
-                Ok(false) => false,
-                Ok(true) => !matches!(self.conclude(lane, number, false), Ok(Step::Idle(_))),
-                Err(Broken) => true,
-            }
     }
 
     /// Returns the numbers of messages of which some may not be over, oldest first.
@@ -459,18 +450,6 @@ impl Endpoint {
         self.is_unattended(number)
             && !self.is_over(lane, number)
             && self.is_matched(lane, number) != Ok(false)
-    }
-
-    /// Returns the messages that are not over, oldest first.
-    pub fn unfinished(&self) -> impl Iterator<Item = u32> + use<> {
-        let mut posted = [false; WINDOW];
-        for (posted, request) in posted.iter_mut().zip(&self.requests) {
-            *posted = request.state == State::Posted;
-        }
-        let first = self.done;
-        (0..self.next.wrapping_sub(first))
-            .map(move |offset| first.wrapping_add(offset))
-            .filter(move |&number| posted[number as usize % WINDOW])
     }
 
     /// Takes the result of a message that is over, and frees its slot. Also returns the buffer's

@@ -35,6 +35,12 @@ pub fn check_heap() -> Result<()> {
     found.map_err(|_| libc::ENOMEM)
 }
 
+/// Returns the milliseconds until a time of `sys::nanoseconds`, for `poll`; 0: it has come.
+pub fn milliseconds_until(end: u64) -> i32 {
+    let left = end.saturating_sub(sys::nanoseconds()).div_ceil(1_000_000);
+    left.min(i32::MAX as u64) as i32
+}
+
 /// Makes the system call of this name, as `sys::syscall!` does; returns a value or an errno.
 macro_rules! call {
     ($name:ident $(, $argument:expr)* $(,)?) => {
@@ -202,8 +208,8 @@ pub fn set_thread_name(name: &CStr) {
 /// Takes ownership of a fresh descriptor; never of 0, 1 or 2, because a program that has closed its
 /// standard streams may still write to them. The service thread makes descriptors while the program
 /// may expect the lowest free number, so it moves its own out of the way.
-fn fd(answer: Result<usize>) -> Result<Fd> {
-    let first = Fd::owned(answer? as i32);
+fn fd(number: Result<usize>) -> Result<Fd> {
+    let first = Fd::owned(number? as i32);
     let service = SERVICE_TID.load(Ordering::Relaxed);
     let is_service = service != 0 && service == sys::gettid();
     if is_service && let number @ 0.. = sys::duplicate(first.number, sys::LEAST_KEPT) {
@@ -212,10 +218,8 @@ fn fd(answer: Result<usize>) -> Result<Fd> {
     if first.number > libc::STDERR_FILENO {
         return Ok(first); // also where the limit of descriptors is low
     }
-    match sys::duplicate(first.number, libc::STDERR_FILENO + 1) {
-        number @ 0.. => Ok(Fd::owned(number as i32)),
-        errno => Err(-errno as i32),
-    }
+    answer(sys::duplicate(first.number, libc::STDERR_FILENO + 1))
+        .map(|number| Fd::owned(number as i32))
 }
 
 /// A descriptor that a peer has sent and that may be any file. Even closing it can block (FUSE,
@@ -331,7 +335,7 @@ pub struct ProcFolder {
     /// /proc, one descriptor for all processes; or the folder itself where there is no pidfd.
     base: Arc<Fd>,
     /// Name of the folder in `base`.
-    name: String,
+    name: CString,
     /// Pidfd; while it is not readable, the name is that of this process and no later one.
     process: Option<Arc<Fd>>,
 }
@@ -345,7 +349,7 @@ impl ProcFolder {
         let flags = libc::O_PATH | libc::O_DIRECTORY;
         if process.is_none() {
             let base = Arc::new(open(&path(format!("/proc/{pid}"))?, flags).ok()?);
-            return Some(Self { base, name: ".\0".into(), process });
+            return Some(Self { base, name: c".".into(), process });
         }
         let mut proc = PROC.lock();
         let base = match proc.upgrade().filter(|proc| proc.is_there()) {
@@ -353,7 +357,7 @@ impl ProcFolder {
             None => Arc::new(open(c"/proc", flags).ok()?),
         };
         *proc = Arc::downgrade(&base);
-        Some(Self { base, name: format!("{pid}\0"), process })
+        Some(Self { base, name: path(format!("{pid}"))?, process })
     }
 
     /// Returns the effective user of the process, or of a later one if it has ended. `None`: the
@@ -361,7 +365,7 @@ impl ProcFolder {
     pub fn owner(&self) -> Option<u32> {
         let mut stat = MaybeUninit::<libc::stat>::uninit();
         let (name, at) = (self.name.as_ptr(), stat.as_mut_ptr());
-        // SAFETY: `new` has terminated the name; the kernel fills `stat`, read only after it has.
+        // SAFETY: a terminated name; the kernel fills `stat`, read only after it has.
         unsafe {
             let answer = syscall!(SYS_newfstatat, self.base.raw(), name, at, 0);
             (answer == 0).then(|| stat.assume_init_ref().st_uid)
@@ -373,7 +377,7 @@ impl ProcFolder {
     /// block, or change it.
     pub fn open(&self, file: u64) -> Result<Fd> {
         let path = |text: String| CString::new(text).map_err(|_| libc::EINVAL);
-        let name = self.name.trim_end_matches('\0');
+        let name = self.name.to_str().map_err(|_| libc::EINVAL)?;
         let name = path(format!("{name}/fd/{}", number_of(file)))?;
         let found = open_at(self.base.raw(), &name, libc::O_PATH)?;
         let process = self.process.as_ref().map_or(-1, |process| process.raw());
@@ -406,8 +410,7 @@ pub fn yama_scope() -> u8 {
 
 /// Makes an eventfd, which `sys::raise_event` makes readable.
 pub fn new_event() -> Result<Fd> {
-    let answer = sys::new_event();
-    fd(usize::try_from(answer).map_err(|_| -answer as i32))
+    fd(answer(sys::new_event()))
 }
 
 /// Empties an eventfd.

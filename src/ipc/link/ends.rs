@@ -191,7 +191,7 @@ impl Link {
         for role in Role::BOTH {
             let (endpoint, lane) = self.endpoint(role);
             let mut endpoint = endpoint.lock();
-            for number in endpoint.unfinished() {
+            for number in endpoint.under_way() {
                 endpoint.cancel(lane, number);
             }
         }
@@ -213,7 +213,7 @@ impl Link {
                 let alone = self.end_of_other() >= other::CLOSED;
                 let mut endpoint = endpoint.lock();
                 let left = endpoint
-                    .unfinished()
+                    .under_way()
                     .filter(|&number| !endpoint.abandon(lane, number, alone, 0))
                     .count();
                 drop(endpoint);

@@ -8,7 +8,7 @@
 //! All pages are allocated when a block is made, so copying between blocks does not fault. A block
 //! that cannot be mapped is not an error: the message is copied another way.
 
-use crate::ipc::os::{self, Fd, ProcFolder};
+use crate::ipc::os::{self, Fd, Mapping, ProcFolder};
 use crate::os::brief_file;
 use crate::os::lock::Lock;
 use crate::os::sys;
@@ -113,36 +113,8 @@ pub fn forget_after_fork() {
     BLOCKS.renew();
 }
 
-/// A peer's block in our address space. It stays mapped while a copy uses it.
-#[derive(Debug)]
-pub struct Mapping {
-    at: usize,
-    size: usize,
-}
-
-impl Mapping {
-    fn new(memory: &Fd) -> Option<Self> {
-        // Without pages it could be as large as our address space.
-        let (size, _) = os::sealed_size(memory).filter(|(_, whole)| *whole)?;
-        let at = os::map_shared(memory, size).ok()? as usize;
-        Some(Self { at, size })
-    }
-
-    /// Returns the address of a part, here; `None`: it is outside of the block.
-    pub fn at(&self, offset: usize, len: usize) -> Option<usize> {
-        let inside = offset <= self.size && len <= self.size - offset;
-        inside.then(|| self.at + offset)
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new`; copies hold a count.
-        unsafe { sys::unmap(self.at as *mut c_void, self.size) };
-    }
-}
-
-/// The blocks that a peer has named last; `None`: one that cannot be mapped.
+/// The blocks that a peer has named last; `None`: one that cannot be mapped. One stays mapped while a
+/// copy uses it.
 #[derive(Default)]
 pub struct PeerBlocks(Lock<VecDeque<(u64, Option<Arc<Mapping>>)>>);
 
@@ -156,8 +128,11 @@ impl PeerBlocks {
         if let Some((_, mapping)) = known.iter().find(|(known, _)| *known == file) {
             return mapping.clone();
         }
-        let memory = folder.open(file).ok();
-        let mapping = memory.and_then(|memory| Mapping::new(&memory)).map(Arc::new);
+        let mapping = folder.open(file).ok().and_then(|memory| {
+            // Without pages it could be as large as our address space.
+            let (size, _) = os::sealed_size(&memory).filter(|(_, whole)| *whole)?;
+            Mapping::new(&memory, size).ok().map(Arc::new)
+        });
         if known.len() == Self::MOST {
             known.pop_front();
         }

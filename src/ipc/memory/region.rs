@@ -7,9 +7,8 @@
 
 use crate::ipc::claims::Role;
 use crate::ipc::memory::blocks::BlockAddress;
-use crate::ipc::os::{self, Fd};
+use crate::ipc::os::{self, Fd, Mapping};
 use crate::ipc::wake::doorbell::Doorbell;
-use crate::os::sys;
 use crate::plan::PAGE;
 use core::cell::UnsafeCell;
 use core::ops::Range;
@@ -208,30 +207,22 @@ const _: () = {
 };
 
 /// A region in our address space.
-pub struct MappedRegion(*mut Region);
-
-// SAFETY: an address; what lies there is `Sync`.
-unsafe impl Send for MappedRegion {}
-// SAFETY: `Region` is `Sync`, and only shared references to it are given out.
-unsafe impl Sync for MappedRegion {}
+pub struct MappedRegion(Mapping);
 
 impl MappedRegion {
-    /// Returns an error for memory that cannot be a region.
+    /// Maps a region, and allocates the pages that a connection without messages needs: two. Messages
+    /// allocate those of their cells, room and chunks when these are first used, so that an idle
+    /// connection costs little. Returns an error for memory that cannot be a region.
     pub fn new(memory: &Fd) -> os::Result<Self> {
         os::sealed_size(memory).filter(|(size, _)| *size == SIZE).ok_or(libc::EPROTO)?;
-        os::map_shared(memory, SIZE).map(|at| Self(at.cast()))
-    }
-
-    /// Allocates the pages that a connection without messages needs: two. Messages allocate those of
-    /// their cells, room and chunks when these are first used, so that an idle connection costs
-    /// little.
-    pub fn find_pages(&self) -> os::Result<()> {
-        find_pages_of(self.0 as usize..self.lanes[0].cells.as_ptr() as usize)?;
-        for lane in &self.lanes {
+        let region = Self(Mapping::new(memory, SIZE)?);
+        let start = region.0.start() as usize;
+        find_pages_of(start..region.lanes[0].cells.as_ptr() as usize)?;
+        for lane in &region.lanes {
             find_pages_of(core::ptr::from_ref(lane) as usize..lane.cells.as_ptr() as usize)?;
             lane.find_cells(1)?;
         }
-        Ok(())
+        Ok(region)
     }
 }
 
@@ -241,13 +232,6 @@ impl core::ops::Deref for MappedRegion {
     fn deref(&self) -> &Region {
         // SAFETY: mapped for as long as we live, of the right size, which is sealed, and
         // page-aligned; and every bit pattern is a valid `Region`, also that of a new page.
-        unsafe { &*self.0 }
-    }
-}
-
-impl Drop for MappedRegion {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and our borrowers are gone.
-        unsafe { sys::unmap(self.0.cast(), SIZE) };
+        unsafe { &*self.0.start().cast() }
     }
 }

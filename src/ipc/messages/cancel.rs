@@ -1,6 +1,6 @@
 //! Cancelling messages: at the program's request, or because a side closes or is gone.
 
-use super::{Endpoint, OwnPost, Role, State};
+use super::{Endpoint, Role, State};
 use crate::ipc::claims::{self, Cursors, flag};
 use crate::ipc::memory::region::{Lane, kind};
 use crate::os::sync::full_fence;
@@ -18,9 +18,11 @@ pub enum Withdrawal {
 }
 
 impl Endpoint {
-    /// Keeps both sides from claiming another piece.
+    /// Keeps both sides from claiming another piece, unless the message is over.
     pub fn cancel(&mut self, lane: &Lane, number: u32) {
-        claims::raise(lane.claims(number), number, flag::CANCELLED);
+        if self.own(number).state == State::Posted {
+            claims::raise(lane.claims(number), number, flag::CANCELLED);
+        }
     }
 
     /// Withdraws a message. An unmatched post that is this side's latest is undone: no message is
@@ -39,9 +41,6 @@ impl Endpoint {
         self.cancel(lane, number);
         // A peer that posts from here on claims nothing; one that has posted before is seen.
         full_fence();
-        if let Some(given_up) = self.give_up_matched(lane, number) {
-            return given_up;
-        }
         if let Some(pin) = self.undo(lane, number) {
             lane.claims(number).store(0, Ordering::Release);
             return Withdrawal::Withdrawn(pin);
@@ -93,25 +92,11 @@ impl Endpoint {
     /// Ends withdrawn messages that the peer has matched by now.
     #[cold]
     pub(super) fn sweep_withdrawn(&mut self, lane: &Lane) {
-        for number in self.unfinished() {
+        for number in self.under_way() {
             if self.own(number).withdrawn {
                 self.give_up_matched(lane, number);
             }
         }
-    }
-
-    /// Returns whether a message is over, without any progress but taking an eager one.
-    #[inline]
-    pub fn is_over(&mut self, lane: &Lane, number: u32) -> bool {
-        let under_way = |own: &OwnPost| own.state == State::Posted;
-        // The wait will find a bad post.
-        if under_way(self.own(number))
-            && self.is_matched(lane, number) == Ok(true)
-            && under_way(self.own(number))
-        {
-            let _ = self.conclude(lane, number, false);
-        }
-        self.own(number).state == State::Over
     }
 
     /// Abandons a message. True: no process touches its buffers any more, and it is over with

@@ -77,6 +77,26 @@ impl Endpoint {
         self.conclude(lane, number, true)
     }
 
+    /// Like `advance`, without any progress but taking an eager message.
+    pub(super) fn look(&mut self, lane: &Lane, number: u32) -> Result<Step, Broken> {
+        let is_posted = |own: &OwnPost| own.state == State::Posted;
+        if is_posted(self.own(number))
+            && self.is_matched(lane, number)?
+            && is_posted(self.own(number))
+        {
+            return self.conclude(lane, number, false);
+        }
+        match self.own(number).state {
+            State::Over => Ok(Step::Over),
+            _ => Ok(Step::Idle(Hint::of(&self.other_desc(lane, number).number))),
+        }
+    }
+
+    /// Returns whether a message is over. A bad post is found by the wait.
+    pub fn is_over(&mut self, lane: &Lane, number: u32) -> bool {
+        self.look(lane, number) == Ok(Step::Over)
+    }
+
     /// Returns the shared cursors of a message; of a peer without proof only the flags count.
     pub(super) fn cursors(&self, lane: &Lane, number: u32) -> Cursors {
         let view = claims::cursors(lane.claims(number), number);
@@ -107,7 +127,6 @@ impl Endpoint {
             _ if own.is_streamed() && streams => {
                 return self.stream(lane, number, settled, hint);
             }
-            _ if own.is_streamed() => return Ok(Step::Idle(hint)),
             _ if !all_claimed => return Ok(Step::Idle(hint)),
             _ => own.layout.count as isize,
         };

@@ -90,22 +90,16 @@ pub fn fill_with_pages(memory: &Fd, size: usize) -> Result<()> {
         // SAFETY: takes numbers only; the file grows, and no byte of it changes.
         match unsafe { call!(SYS_fallocate, memory.raw(), 0, from, STEP.min(size - from)) } {
             Err(libc::EINTR) => {}
-            Err(libc::ENOSYS | libc::EPERM) => return fill_by_mapping(memory, size),
+            Err(libc::ENOSYS | libc::EPERM) => {
+                let mapping = Mapping::new(memory, size)?;
+                // SAFETY: mapped with this size, to be written, until this returns.
+                return unsafe { find_pages(mapping.at, size) };
+            }
             Err(errno) => return Err(errno),
             Ok(_) => from += STEP,
         }
     }
     Ok(())
-}
-
-fn fill_by_mapping(memory: &Fd, size: usize) -> Result<()> {
-    let at = map_inherited(memory, size)?;
-    // SAFETY: just mapped with this size, and unmapped when nothing uses it any more.
-    unsafe {
-        let filled = find_pages(at as usize, size);
-        sys::unmap(at, size);
-        filled
-    }
 }
 
 /// Frees the pages of a writable mapping in all processes; they read as zeros afterwards. Needs no
@@ -129,10 +123,35 @@ pub fn map_inherited(memory: &Fd, size: usize) -> Result<*mut c_void> {
         .map(|at: usize| at as *mut c_void)
 }
 
-/// Like `map_inherited`, but a child of a fork does not inherit it.
-pub fn map_shared(memory: &Fd, size: usize) -> Result<*mut c_void> {
-    let at = map_inherited(memory, size)?;
-    // SAFETY: advice about a mapping of ours.
-    unsafe { syscall!(SYS_madvise, at, size, libc::MADV_DONTFORK) };
-    Ok(at)
+/// A memfd in our address space until this is dropped; a child of a fork does not inherit it.
+#[derive(Debug)]
+pub struct Mapping {
+    at: usize,
+    size: usize,
+}
+
+impl Mapping {
+    pub fn new(memory: &Fd, size: usize) -> Result<Self> {
+        let at = map_inherited(memory, size)?;
+        // SAFETY: advice about a mapping of ours.
+        unsafe { syscall!(SYS_madvise, at, size, libc::MADV_DONTFORK) };
+        Ok(Self { at: at as usize, size })
+    }
+
+    /// Returns the address of a part; `None`: it is outside.
+    pub fn at(&self, offset: usize, len: usize) -> Option<usize> {
+        let inside = offset <= self.size && len <= self.size - offset;
+        inside.then(|| self.at + offset)
+    }
+
+    pub fn start(&self) -> *mut c_void {
+        self.at as *mut c_void
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`; what reaches it borrows it or holds a count.
+        unsafe { sys::unmap(self.start(), self.size) };
+    }
 }

@@ -170,12 +170,7 @@ pub fn socket_option(fd: i32, option: i32) -> Result<i32> {
 
 /// Process and user as the kernel reports them, in our namespaces; a process outside our pid
 /// namespace is 0, an unmapped user 65534.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Credentials {
-    pub pid: i32,
-    pub uid: u32,
-    pub gid: u32,
-}
+pub type Credentials = libc::ucred;
 
 /// Returns SO_PEERCRED: the process that called `connect` or `listen`, or made the pair.
 pub fn peer_credentials(socket: i32) -> Result<Credentials> {
@@ -250,7 +245,7 @@ pub fn poll<const N: usize>(fds: [(i32, i16); N], limit_ms: i32) -> Result<[i16;
 /// Room for as many descriptors as can be sent and a set of credentials, aligned for the kernel:
 /// descriptors without room would be closed inside our call, which can block (SO_LINGER).
 #[repr(C, align(8))]
-struct CmsgBuffer<const N: usize>([u8; N]);
+struct CmsgBuffer([u8; CMSG_ROOM]);
 
 const SCM_MAX_FD: u32 = 253;
 // SAFETY: sums. The rest is for options that the program may have set: times, labels.
@@ -268,23 +263,19 @@ fn header(piece: &libc::iovec) -> libc::msghdr {
 
 /// Sends `bytes`, with descriptors.
 pub fn send(socket: i32, bytes: &[u8], fds: &[i32]) -> Result<usize> {
-    let mut control = CmsgBuffer([0; 64]);
+    /// Ancillary data with room for three descriptors: no message has more.
+    #[repr(C)]
+    struct Rights(libc::cmsghdr, [i32; 4]);
+
     let piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let mut message = header(&piece);
+    let cmsg_len = size_of::<libc::cmsghdr>() + size_of_val(fds);
+    let (cmsg_level, cmsg_type) = (libc::SOL_SOCKET, libc::SCM_RIGHTS);
+    let mut rights = Rights(libc::cmsghdr { cmsg_len, cmsg_level, cmsg_type }, [0; 4]);
+    rights.1[..fds.len()].copy_from_slice(fds);
     if !fds.is_empty() {
-        let payload = size_of_val(fds) as u32;
-        // SAFETY: header and numbers fit into `control`: no message has more than three.
-        unsafe {
-            message.msg_control = control.0.as_mut_ptr().cast();
-            message.msg_controllen = libc::CMSG_SPACE(payload) as usize;
-            let header = libc::CMSG_FIRSTHDR(&message);
-            (*header).cmsg_level = libc::SOL_SOCKET;
-            (*header).cmsg_type = libc::SCM_RIGHTS;
-            (*header).cmsg_len = libc::CMSG_LEN(payload) as usize;
-            for (index, fd) in fds.iter().enumerate() {
-                libc::CMSG_DATA(header).cast::<i32>().add(index).write_unaligned(*fd);
-            }
-        }
+        message.msg_control = (&raw mut rights).cast();
+        message.msg_controllen = cmsg_len;
     }
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     // SAFETY: the message points to what lives here.
@@ -293,18 +284,16 @@ pub fn send(socket: i32, bytes: &[u8], fds: &[i32]) -> Result<usize> {
 
 /// Empties a doorbell socket, up to a limit where the peer sends without end. An error: a
 /// descriptor has come, which the protocol does not allow.
-pub fn drain(socket: i32) -> Result<bool> {
-    let mut any = false;
+pub fn drain(socket: i32) -> Result<()> {
     for _ in 0..1000 {
         let mut beside = Beside::default();
         match receive(socket, &mut [0; 8], &mut beside) {
             _ if !beside.fds.is_empty() => return Err(libc::EPROTO),
-            Err(libc::EINTR) => {}
+            Ok(1..) | Err(libc::EINTR) => {}
             Ok(0) | Err(_) => break,
-            Ok(_) => any = true,
         }
     }
-    Ok(any)
+    Ok(())
 }
 
 /// Ancillary data of a message.
@@ -343,8 +332,7 @@ pub fn receive(socket: i32, bytes: &mut [u8], beside: &mut Beside) -> Result<usi
                     }
                 }
                 (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if payload >= 12 => {
-                    let libc::ucred { pid, uid, gid } = data.cast::<libc::ucred>().read_unaligned();
-                    beside.sender = Some(Credentials { pid, uid, gid });
+                    beside.sender = Some(data.cast::<Credentials>().read_unaligned());
                 }
                 _ => {}
             }

@@ -82,7 +82,7 @@ struct Listening {
     /// An eventfd, readable while there are such clients, or when a paused listener is to be looked at.
     bell: Arc<Fd>,
     /// For event loops: `bell`, and the listener unless it is paused.
-    events: Option<Arc<Epoll>>,
+    events: Option<Epoll>,
     /// Set if the last call that looked found no place for another greeting.
     paused: bool,
     /// Set if a call that must not wait has found no client, and the program may poll the listener
@@ -97,13 +97,16 @@ struct Backlog {
     listening: Vec<Listening>,
     /// Looks of the service thread so far.
     look: u32,
-    /// Set if a client has got through since the last look.
-    any_through: bool,
-    /// Set if none has got through between the last two looks, nor since.
-    is_stalled: bool,
+    /// Number of the last look before a client got through.
+    through: u32,
 }
 
 impl Backlog {
+    /// Returns whether no client has got through between the last two looks, nor since.
+    fn is_stalled(&self) -> bool {
+        self.look.wrapping_sub(self.through) >= SILENT_LOOKS
+    }
+
     fn find(&mut self, file: File) -> Option<&mut Listening> {
         self.listening.iter_mut().find(|one| one.file == file)
     }
@@ -123,13 +126,8 @@ impl Listening {
     }
 }
 
-static BACKLOG: Lock<Backlog> = Lock::new(Backlog {
-    greeting: Vec::new(),
-    listening: Vec::new(),
-    look: 0,
-    any_through: false,
-    is_stalled: false,
-});
+static BACKLOG: Lock<Backlog> =
+    Lock::new(Backlog { greeting: Vec::new(), listening: Vec::new(), look: 0, through: 0 });
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
@@ -155,7 +153,7 @@ fn take_ready(file: File) -> Option<Established> {
 fn has_room(file: File) -> bool {
     let mut backlog = BACKLOG.lock();
     let (is_full, look) = (backlog.greeting.len() >= MOST, backlog.look);
-    let is_replaced = is_full && backlog.is_stalled && backlog.greeting[0].is_silent(look);
+    let is_replaced = is_full && backlog.is_stalled() && backlog.greeting[0].is_silent(look);
     let replaced = is_replaced.then(|| backlog.greeting.remove(0));
     let has_room = !is_full || is_replaced;
     if let Some(one) = backlog.find(file) {
@@ -167,13 +165,6 @@ fn has_room(file: File) -> bool {
     drop(backlog);
     drop(replaced);
     has_room
-}
-
-fn note_look() {
-    let mut backlog = BACKLOG.lock();
-    backlog.look = backlog.look.wrapping_add(1);
-    backlog.is_stalled = !backlog.any_through;
-    backlog.any_through = false;
 }
 
 /// Has calls and event loops look at paused listeners.
@@ -225,7 +216,7 @@ fn keep(mut incoming: Incoming) {
 /// Gives a client that has greeted to the calls that accept, and wakes them.
 fn hand_over(listener: File, established: Established) {
     let mut backlog = BACKLOG.lock();
-    (backlog.any_through, backlog.is_stalled) = (true, false);
+    backlog.through = backlog.look;
     let Some(one) = backlog.find(listener) else { return };
     one.ready.push(established);
     sys::raise_event(one.bell.raw());
@@ -239,17 +230,14 @@ fn hand_over(listener: File, established: Established) {
 /// Drops clients that have not greeted in time, and listeners that the program has closed. Has paused
 /// listeners looked at: clients may have been silent for long enough.
 pub fn drop_late() {
-    note_look();
+    BACKLOG.lock().look += 1; // once a second
     ring_paused();
     while take(|one| one.handshake.milliseconds() == 0).is_some() {}
-    let is_closed = |one: &mut Listening| sys::file_of(one.number) != Some(one.file);
-    let mut closed = Vec::new();
-    let mut backlog = BACKLOG.lock();
-    if closed.try_reserve(backlog.listening.len()).is_ok() {
-        closed.extend(backlog.listening.extract_if(.., is_closed));
+    let is_closed = |one: &&Listening| sys::file_of(one.number) != Some(one.file);
+    let closed = || BACKLOG.lock().listening.iter().find(is_closed).map(|one| one.file);
+    while let Some(file) = closed() {
+        forget(Some(file));
     }
-    drop(backlog);
-    closed.iter().for_each(|one| forget(Some(one.file)));
 }
 
 /// Joins all clients to a new set of the service thread.
@@ -296,36 +284,22 @@ fn check_file(listener: i32, file: File) -> os::Result<()> {
 
 /// Returns the bell of a listener, which is remembered from now on.
 fn bell_of(listener: i32, file: File) -> os::Result<Arc<Fd>> {
-    let known = |backlog: &mut Backlog| {
-        backlog.find(file).map(|one| {
-            one.number = listener;
-            one.bell.clone()
-        })
-    };
-    if let Some(bell) = known(&mut BACKLOG.lock()) {
-        return Ok(bell);
-    }
-    os::check_heap()?;
-    let bell = Arc::new(os::new_event()?);
     let mut backlog = BACKLOG.lock();
-    if let Some(bell) = known(&mut backlog) {
-        return Ok(bell); // another thread was first
+    if let Some(one) = backlog.find(file) {
+        one.number = listener;
+        return Ok(one.bell.clone());
     }
-    let (ready, clone) = (Vec::new(), bell.clone());
+    let bell = Arc::new(os::new_event()?);
     backlog.listening.push(Listening {
         file,
         number: listener,
-        ready,
-        bell,
+        ready: Vec::new(),
+        bell: bell.clone(),
         events: None,
         paused: false,
         polled: false,
     });
-    Ok(clone)
-}
-
-fn has_client(listener: i32) -> bool {
-    os::poll([(listener, libc::POLLIN)], 0).is_ok_and(|events| events != [0])
+    Ok(bell)
 }
 
 /// Begins to greet clients in a listener's queue, some of them, and returns whether one can be
@@ -334,7 +308,8 @@ pub fn arm(listener: i32, settings: Settings) -> os::Result<bool> {
     event_fd(listener)?;
     let file = file_of(listener)?;
     let mut left = AT_ONCE;
-    let is_more = || has_room(file) && has_client(listener);
+    let has_client = || os::poll([(listener, libc::POLLIN)], 0).is_ok_and(|events| events != [0]);
+    let is_more = || has_room(file) && has_client();
     while left > 0 && is_more() && begin(listener, file, settings)? {
         left -= 1;
     }
@@ -350,16 +325,12 @@ pub fn accept(listener: i32, settings: Settings, end: Option<u64>) -> os::Result
     let bell = bell_of(listener, file)?;
     let mut left = if waits { usize::MAX } else { AT_ONCE };
     // A program without an event descriptor polls the listener, which is readable.
-    let backoff_ms = BACKLOG.lock().find(file).map_or(0, |one| match one.events {
-        None => BACKOFF_MS,
-        Some(_) => 0,
-    });
+    let is_readable = BACKLOG.lock().find(file).is_some_and(|one| one.events.is_none());
     let mut last = false;
     loop {
         check_file(listener, file)?;
         let mut limit_ms = if waits { LOOK_MS } else { 0 };
-        if !service::is_served() {
-            service::help_out();
+        if service::help_out() {
             limit_ms = limit_ms.min(ALONE_MS);
         }
         if let Some(ready) = take_ready(file) {
@@ -369,13 +340,12 @@ pub fn accept(listener: i32, settings: Settings, end: Option<u64>) -> os::Result
             break;
         }
         if let Some(end) = end {
-            let rest = end.saturating_sub(sys::nanoseconds()).div_ceil(1_000_000);
-            limit_ms = limit_ms.min(rest.min(i32::MAX as u64) as i32);
-            last = rest == 0;
+            limit_ms = limit_ms.min(os::milliseconds_until(end));
+            last = limit_ms == 0;
         }
         let queue = if has_room(file) { listener } else { -1 };
-        if queue == -1 && !waits {
-            limit_ms = backoff_ms;
+        if queue == -1 && !waits && is_readable {
+            limit_ms = BACKOFF_MS;
         }
         let [client, _] = os::poll([queue, bell.raw()].map(|fd| (fd, libc::POLLIN)), limit_ms)?;
         if client != 0 {
@@ -412,20 +382,19 @@ pub fn event_fd(listener: i32) -> os::Result<i32> {
     if !service::start() {
         return Err(libc::EAGAIN);
     }
-    let known = |backlog: &mut Backlog| backlog.find(file).and_then(|one| one.events.clone());
-    if let Some(events) = known(&mut BACKLOG.lock()) {
+    let mut backlog = BACKLOG.lock();
+    let one = backlog.find(file).ok_or(libc::EBADF)?;
+    if let Some(events) = &one.events {
         return Ok(events.raw());
     }
     let events = Epoll::new()?;
     for fd in [listener, bell.raw()] {
         events.watch(fd, libc::POLLIN, 0)?;
     }
-    let mut backlog = BACKLOG.lock();
-    let one = backlog.find(file).ok_or(libc::EBADF)?;
     if one.paused {
         events.forget(listener);
     }
-    Ok(one.events.get_or_insert_with(|| Arc::new(events)).raw())
+    Ok(one.events.insert(events).raw())
 }
 
 /// Forgets a listener that was closed, and its clients.

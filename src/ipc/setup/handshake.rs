@@ -47,6 +47,7 @@ use core::ffi::CStr;
 use core::pin::Pin;
 use core::sync::atomic::AtomicBool;
 use core::task::{Context, Poll, Waker};
+use zerocopy::IntoBytes;
 
 /// Sides that a process can be.
 pub mod side {
@@ -76,17 +77,14 @@ pub struct Established {
 
 /// Returns -EACCES for a socket whose other end was made by another user. Nothing is read from it.
 pub fn check_user(socket: i32) -> Result<()> {
-    match is_own_user(os::peer_credentials(socket)?.uid) {
-        true => Ok(()),
-        false => Err(libc::EACCES),
-    }
+    os::peer_credentials(socket).and_then(|maker| check_uid(maker.uid))
 }
 
 /// The kernel's default for users without a number.
 const OVERFLOW_UID: u32 = 65534;
 
-/// Returns whether a user is ours; never for the one that stands for all unmapped users.
-fn is_own_user(uid: u32) -> bool {
+/// Returns -EACCES for a user that is not ours, or that stands for all unmapped users.
+fn check_uid(uid: u32) -> Result<()> {
     let first_words = |path: &CStr| {
         let (mut room, allowed) = ([0; 64], sys::NoFilter::assumed());
         let text = core::str::from_utf8(brief_file::read(path, &mut room, allowed.into())?).ok()?;
@@ -99,7 +97,8 @@ fn is_own_user(uid: u32) -> bool {
         let nameless = first_words(c"/proc/sys/kernel/overflowuid").and_then(|words| words[0]);
         !all_have_numbers && nameless.unwrap_or(OVERFLOW_UID) == uid
     };
-    uid == sys::geteuid() as u32 && !stands_for_many()
+    let is_ours = uid == sys::geteuid() as u32 && !stands_for_many();
+    is_ours.then_some(()).ok_or(libc::EACCES)
 }
 
 /// Greetings under way. `advance` never waits, so one thread can look after many.
@@ -127,7 +126,7 @@ impl Handshake {
             Poll::Ready(Err(errno @ (libc::EMFILE | libc::ENFILE | libc::ENOMEM))) => {
                 let mut last = Greeting::new();
                 last.step = NO_ROOM;
-                let _ = os::send(self.socket, last.bytes(), &[]); // it closes in any case
+                let _ = os::send(self.socket, last.as_bytes(), &[]); // it closes in any case
                 Some(Err(errno))
             }
             Poll::Ready(done) => Some(done),
@@ -143,8 +142,7 @@ impl Handshake {
 
     /// Returns how long the other side may still take.
     pub fn milliseconds(&self) -> i32 {
-        let left = self.end.saturating_sub(sys::nanoseconds()).div_ceil(1_000_000);
-        left.min(i32::MAX as u64) as i32
+        os::milliseconds_until(self.end)
     }
 
     /// Waits for the end.
@@ -274,9 +272,7 @@ impl Greeter {
             return Err(libc::EPROTO);
         }
         let peer = beside.sender.ok_or(libc::EPROTO)?;
-        if !is_own_user(peer.uid) {
-            return Err(libc::EACCES);
-        }
+        check_uid(peer.uid)?;
         let is_host = match (wanted, theirs.side) {
             (side::GUEST, side::GUEST) | (side::HOST, side::HOST) => return Err(libc::EPROTO),
             (side::HOST, _) | (_, side::GUEST) => true,
@@ -346,7 +342,6 @@ impl Greeter {
         let memory = os::sealed_memory(c"adma", region::SIZE)?;
         let [bell, others] = os::unix_pair()?;
         let region = MappedRegion::new(&memory)?;
-        region.find_pages()?;
         self.across = self.across.take().filter(|_| both);
         let pinned = exported(self.across.as_ref(), self.page.as_ref());
         self.mine.pin = pinned.pin;
@@ -377,7 +372,6 @@ impl Greeter {
         let memory = memory.ok_or(libc::EPROTO)?.into_memory()?;
         let bell = socket.ok_or(libc::EPROTO)?.into_socket()?;
         let region = MappedRegion::new(&memory)?;
-        region.find_pages()?;
         Ok(Shared { region, bell, port, theirs, proven })
     }
 

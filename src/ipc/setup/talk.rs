@@ -1,21 +1,23 @@
 //! One side of a conversation over a socket: greetings as bytes, said and heard without waiting.
 
 use crate::ipc::claims::Role;
-use crate::ipc::copy::proof::{Claimed, Failed, Reached, Secret};
+use crate::ipc::copy::proof::{Claimed, Reached, Secret};
 use crate::ipc::os::blocking;
 use crate::ipc::os::{self, Beside, Result};
 use crate::os::lock::Lock;
+use crate::os::text;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use core::future::poll_fn;
 use core::task::Poll;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"adma-ipc");
 const VERSION: u32 = 15;
 
 /// Plain numbers without gaps, so any bytes are one and one is bytes. 0: no, or not known yet.
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, FromBytes, Immutable, IntoBytes)]
 pub struct Greeting {
     magic: u64,
     version: u32,
@@ -53,11 +55,6 @@ const _: () = assert!(size_of::<Greeting>() == 72);
 impl Greeting {
     pub fn new() -> Self {
         Self { magic: MAGIC, version: VERSION, ..Self::default() }
-    }
-
-    pub fn bytes(&mut self) -> &mut [u8; size_of::<Self>()] {
-        // SAFETY: plain numbers without gaps: the bytes are initialised, and any bytes are a greeting.
-        unsafe { &mut *core::ptr::from_mut(self).cast() }
     }
 
     pub fn has(&self, flag: u32) -> bool {
@@ -105,37 +102,28 @@ impl Talk {
 
     /// Reads the other side's page and writes its mark, by a helper thread: its memory may block.
     pub async fn reach(&self, claimed: Claimed) -> ReachResult {
-        let work = move || {
+        let try_it = move || {
             let (reached, secret) = claimed.read()?;
-            reached.probe(Role::Writer)?;
-            Ok((reached, secret))
+            reached.probe(Role::Writer).map(|()| (reached, secret))
         };
-        match self.leave_to_thread(work).await {
-            Some(tried) => tried.map_err(|why: Failed| why.to_string()),
-            None => Err("there is no thread to try it".to_string()),
-        }
-    }
-
-    /// Does what may block without limit. `None`: there is no thread or descriptor for it.
-    async fn leave_to_thread<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Option<T> {
-        let [here, mut there] = os::unix_pair().ok()?;
+        let [here, mut there] = os::unix_pair().map_err(text::meaning)?;
         there.shut_on_drop = true; // seen also where a child has a copy
         let result = Arc::new(Lock::new(None));
         let answer = result.clone();
         let taken = blocking::run(move || {
-            *answer.lock() = Some(work());
+            *answer.lock() = Some(try_it().map_err(|why| why.to_string()));
             drop(there); // makes `here` readable
         });
+        if !taken {
+            return Err("there is no thread to try it".to_string());
+        }
         let look = || result.lock().take().ok_or(libc::EAGAIN);
-        if taken { self.when_ready(here.raw(), libc::POLLIN, look).await.ok() } else { None }
+        self.when_ready(here.raw(), libc::POLLIN, look).await.map_err(text::meaning)?
     }
 
     pub async fn say(&mut self, mine: &mut Greeting, step: u32, fds: &[i32]) -> Result<()> {
         mine.step = step;
-        let (bytes, mut sent, mut fds) = (mine.bytes(), 0, fds);
+        let (bytes, mut sent, mut fds) = (mine.as_bytes(), 0, fds);
         while sent < bytes.len() {
             let send = || os::send(self.socket, &bytes[sent..], fds);
             sent += self.when_ready(self.socket, libc::POLLOUT, send).await?;
@@ -147,9 +135,9 @@ impl Talk {
     /// Receives exactly one greeting: what comes after may be the program's own.
     pub async fn hear(&mut self, step: u32, most_fds: usize) -> Result<(Greeting, Beside)> {
         let (mut theirs, mut beside, mut got) = (Greeting::default(), Beside::default(), 0);
-        let mut known = Greeting::new();
+        let known = Greeting::new();
         while got < size_of::<Greeting>() {
-            let room = &mut theirs.bytes()[got..];
+            let room = &mut theirs.as_mut_bytes()[got..];
             let receive = || os::receive(self.socket, room, &mut beside);
             got += match self.when_ready(self.socket, libc::POLLIN, receive).await? {
                 0 => return Err(libc::ECONNRESET),
@@ -159,7 +147,7 @@ impl Talk {
             self.heard = true;
             // A prefix that differs is another protocol: nothing more is waited for.
             let same = got.min(core::mem::offset_of!(Greeting, step));
-            if theirs.bytes()[..same] != known.bytes()[..same] {
+            if theirs.as_bytes()[..same] != known.as_bytes()[..same] {
                 return Err(libc::EPROTO);
             }
         }

@@ -19,13 +19,10 @@ pub fn begin() {
 
 fn serve(keys: &[u64]) {
     for &key in keys {
-        if key & GREETING != 0 && key & CONNECTION == 0 {
-            accept::advance(key as u32);
-        } else if key & GREETING == 0
-            && key & CONNECTION != 0
-            && let Ok(link) = handles::find(key as i32)
-        {
-            link.serve();
+        match key & !u64::from(u32::MAX) {
+            GREETING => accept::advance(key as u32),
+            CONNECTION => _ = handles::find(key as i32).map(|link| link.serve()),
+            _ => {}
         }
     }
 }
@@ -69,35 +66,27 @@ impl Link {
     fn move_unattended(&self) -> bool {
         let mut any = false;
         for role in Role::BOTH {
-            let (lock, lane) = self.endpoint(role);
-            let mut endpoint = lock.lock();
-            for number in endpoint.under_way() {
+            let (lock, _) = self.endpoint(role);
+            let under_way = lock.lock().under_way();
+            for number in under_way {
                 if self.end_of_other() == other::BROKEN {
                     return false; // its cookies find out
                 }
+                let mut endpoint = lock.lock();
                 if !endpoint.is_unattended(number) {
                     continue;
                 }
-                let (proven, peer_calls) = (self.proven(), self.peer_calls());
-                match endpoint.advance(lane, proven, peer_calls, true, number) {
-                    Ok(Step::Idle(_) | Step::Cancelled) => continue,
-                    Ok(Step::Moved | Step::Over) => self.let_go(endpoint),
-                    Ok(Step::Copy(piece)) => {
-                        drop(endpoint);
-                        if let Some(proven) = proven {
-                            self.copy_or_defer(proven, role, number, piece, true);
-                        }
-                    }
-                    Err(_) => {
-                        drop(endpoint);
+                match self.step(role, number, true, endpoint) {
+                    None => {}
+                    Some((_, Ok(Step::Idle(_) | Step::Cancelled))) => continue,
+                    Some((endpoint, Ok(_))) => self.let_go(endpoint),
+                    Some((_, Err(_))) => {
                         self.broken();
                         return false;
                     }
                 }
                 any = true;
-                endpoint = lock.lock();
             }
-            drop(endpoint);
         }
         any
     }

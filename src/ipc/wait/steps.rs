@@ -2,7 +2,8 @@
 
 use crate::ipc::claims::Broken;
 use crate::ipc::link::{Link, other};
-use crate::ipc::messages::{Hint, Role, Step};
+use crate::ipc::messages::{Endpoint, Hint, Role, Step};
+use crate::os::lock::Held;
 use core::sync::atomic::Ordering;
 
 impl Link {
@@ -12,21 +13,8 @@ impl Link {
         // Before looking: what the peer did before its end must be seen.
         let gone = self.end_of_other();
         let (endpoint, lane) = self.endpoint(role);
-        let (mut endpoint, proven) = (endpoint.lock(), self.proven());
-        let step = match endpoint.advance(lane, proven, self.peer_calls(), limited, number) {
-            Ok(Step::Moved) => {
-                self.let_go(endpoint);
-                return Err(None);
-            }
-            Ok(Step::Copy(piece)) => {
-                drop(endpoint);
-                if let Some(proven) = proven {
-                    self.copy_or_defer(proven, role, number, piece, limited);
-                }
-                return Err(None);
-            }
-            step => step,
-        };
+        let step = self.step(role, number, limited, endpoint.lock());
+        let Some((mut endpoint, step)) = step else { return Err(None) };
         // Changes when our own pieces end.
         let own = Hint::of(&lane.desc(role, number).finished);
         let (alone, gone, hint) = match step {
@@ -53,5 +41,25 @@ impl Link {
             return Ok(self.collected(endpoint, number));
         }
         Err(Some(hint))
+    }
+
+    /// Takes a message a step further. `None`: something was done, and the endpoint is unlocked.
+    pub fn step<'a>(
+        &'a self,
+        role: Role,
+        number: u32,
+        limited: bool,
+        mut endpoint: Held<'a, Endpoint>,
+    ) -> Option<(Held<'a, Endpoint>, Result<Step, Broken>)> {
+        let ((_, lane), proven) = (self.endpoint(role), self.proven());
+        match endpoint.advance(lane, proven, self.peer_calls(), limited, number) {
+            Ok(Step::Moved) => self.let_go(endpoint),
+            Ok(Step::Copy(piece)) => {
+                drop(endpoint);
+                self.copy_or_defer(proven?, role, number, piece, limited);
+            }
+            step => return Some((endpoint, step)),
+        }
+        None
     }
 }

@@ -70,9 +70,11 @@ impl Doorbell {
 
     /// Like `answer`, for a change by the doorbell's own process. A byte stays wanted: the service
     /// thread waits for the peer.
-    pub fn answer_own(&self) -> bool {
+    pub fn answer_own(&self) {
         full_fence();
-        self.announced.load(Ordering::Relaxed) != 0 && self.wake(how::BYTE)
+        if self.announced.load(Ordering::Relaxed) & how::WORD != 0 {
+            self.wake(how::BYTE);
+        }
     }
 
     #[cold]
@@ -135,39 +137,25 @@ mod interleavings {
     }
 
     /// A thread of the same process ends the message of one sleeper while the other process ends that
-    /// of another one: each of the two may answer for both, and takes the announcements away.
+    /// of another one: each of the two answers for both, and takes the announcement away. A byte that the
+    /// service thread wants stays wanted until the other process answers.
     #[test]
-    fn neighbour_and_other_process_wake_all_that_poll() {
+    fn neighbour_and_other_process_wake_both_sleepers_and_the_byte_is_sent() {
         explore(3, || {
             let words = [AtomicU32::new(0), AtomicU32::new(0)];
-            // Pollers sleep on this: a byte from the other process, or a wake-up from their own.
-            let shared = Arc::new((Doorbell::new(), words, Sleepable::new(0)));
-            let sleeper = |index: usize| {
+            let shared = Arc::new((Doorbell::new(), words));
+            shared.0.announce(how::BYTE);
+            let sleepers = [0, 1].map(|index| {
                 beside(&shared, move |shared| {
-                    let (doorbell, words, polled) = &*shared;
-                    let done = || words[index].load(Ordering::Acquire) == 1;
-                    while !done() {
-                        let seen = polled.atomic().load(Ordering::Acquire);
-                        doorbell.announce(how::BYTE);
-                        if done() {
-                            return;
-                        }
-                        polled.sleep_shared_while(seen, 0);
-                    }
+                    wait_for(&shared.0, || shared.1[index].load(Ordering::Acquire) == 1)
                 })
-            };
-            type Answer = fn(&Doorbell) -> bool;
-            let end = |shared: &(Doorbell, [AtomicU32; 2], Sleepable), index: usize, by: Answer| {
-                let (doorbell, words, polled) = shared;
-                words[index].store(1, Ordering::Release);
-                if by(doorbell) {
-                    polled.atomic().fetch_add(1, Ordering::SeqCst);
-                    polled.wake_shared();
-                }
-            };
-            let sleepers = [sleeper(0), sleeper(1)];
-            let neighbour = beside(&shared, move |shared| end(&shared, 0, Doorbell::answer_own));
-            end(&shared, 1, Doorbell::answer);
+            });
+            let neighbour = beside(&shared, |shared| {
+                shared.1[0].store(1, Ordering::Release);
+                shared.0.answer_own();
+            });
+            shared.1[1].store(1, Ordering::Release);
+            assert!(shared.0.answer());
             neighbour.join().unwrap();
             sleepers.into_iter().for_each(|sleeper| sleeper.join().unwrap());
         });

@@ -90,8 +90,8 @@ static MEMBERS: Lock<Option<Arc<Members>>> = Lock::new(None);
 /// Approximate count of connections and greetings; not 0: the thread stays.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// Set while the thread runs.
-static RUNS: AtomicBool = AtomicBool::new(false);
+/// Value of `SERVICE_TID` until the thread has stored its number.
+const BEING_MADE: i32 = -1;
 
 /// Set while the thread steps aside: it ends, and no other is made.
 static ASIDE: AtomicBool = AtomicBool::new(false);
@@ -101,7 +101,6 @@ static REFUSED_AT: AtomicU64 = AtomicU64::new(0);
 
 /// Keys that threads of this process have called for.
 static CALLED: Lock<Vec<u64>> = Lock::new(Vec::new());
-static ANY_CALLED: AtomicBool = AtomicBool::new(false);
 
 impl Members {
     fn new() -> os::Result<Self> {
@@ -166,13 +165,7 @@ pub fn leave() {
 /// Returns whether the thread runs; otherwise the caller does its work.
 #[inline]
 pub fn runs() -> bool {
-    RUNS.load(Ordering::Relaxed)
-}
-
-/// Returns whether the thread runs, or need not: there is nothing to serve. Otherwise the caller does
-/// its work.
-pub fn is_served() -> bool {
-    runs() || COUNT.load(Ordering::SeqCst) == 0 || start()
+    SERVICE_TID.load(Ordering::Relaxed) != 0
 }
 
 /// Makes the thread, unless it runs or was refused just now. Returns whether it runs.
@@ -185,12 +178,13 @@ pub fn start() -> bool {
     if refused_at != 0 && now.wrapping_sub(refused_at) < RETRY_NS {
         return false;
     }
-    if ASIDE.load(Ordering::SeqCst) || members().is_err() || RUNS.swap(true, Ordering::SeqCst) {
+    let begin = || SERVICE_TID.compare_exchange(0, BEING_MADE, Ordering::SeqCst, Ordering::Relaxed);
+    if ASIDE.load(Ordering::SeqCst) || members().is_err() || begin().is_err() {
         return runs();
     }
     if os::check_heap().is_err() || thread::spawn(256 << 10, run).is_err() {
         REFUSED_AT.store(now, Ordering::Relaxed);
-        RUNS.store(false, Ordering::SeqCst);
+        SERVICE_TID.store(0, Ordering::SeqCst);
     }
     runs()
 }
@@ -198,11 +192,12 @@ pub fn start() -> bool {
 /// Has a member served soon, although no peer has rung.
 pub fn call(key: u64) {
     let mut called = CALLED.lock();
+    let is_first = called.is_empty();
     if !called.contains(&key) && called.try_reserve(1).is_ok() {
         called.push(key);
     }
     drop(called);
-    if !ANY_CALLED.swap(true, Ordering::SeqCst) && start() {
+    if is_first && start() {
         wake();
     }
 }
@@ -215,16 +210,10 @@ fn wake() {
 
 /// Takes keys that were called for.
 fn take_called(keys: &mut [u64; AT_ONCE]) -> usize {
-    if !ANY_CALLED.load(Ordering::Relaxed) || !ANY_CALLED.swap(false, Ordering::SeqCst) {
-        return 0;
-    }
     let mut called = CALLED.lock();
     let count = called.len().min(AT_ONCE);
     for (key, taken) in keys.iter_mut().zip(called.drain(..count)) {
         *key = taken;
-    }
-    if !called.is_empty() {
-        ANY_CALLED.store(true, Ordering::SeqCst);
     }
     count
 }
@@ -236,7 +225,7 @@ fn take_turn(limit_ms: i32) -> os::Result<()> {
     let (mut keys, members) = ([0; AT_ONCE], members()?);
     let count = take_called(&mut keys);
     (work.serve)(&keys[..count]);
-    let limit_ms = if ANY_CALLED.load(Ordering::SeqCst) { 0 } else { limit_ms };
+    let limit_ms = if CALLED.lock().is_empty() { limit_ms } else { 0 };
     let count = match members.epoll.wait(&mut keys, limit_ms) {
         Err(libc::EINTR) => 0,
         count => count?,
@@ -248,12 +237,14 @@ fn take_turn(limit_ms: i32) -> os::Result<()> {
     Ok(())
 }
 
-/// Takes a turn of the thread, where there is none.
-pub fn help_out() {
-    if !start() {
+/// Takes a turn of the thread, where there is none. False: there is, or nothing to serve.
+pub fn help_out() -> bool {
+    let is_needed = !runs() && COUNT.load(Ordering::SeqCst) != 0 && !start();
+    if is_needed {
         let _ = take_turn(0);
         look_now_and_then();
     }
+    is_needed
 }
 
 /// Returns whether it has looked.
@@ -295,8 +286,7 @@ fn run() {
     let unused = if COUNT.load(Ordering::SeqCst) == 0 { members.take() } else { None };
     drop(members);
     drop(unused);
-    SERVICE_TID.store(0, Ordering::Relaxed);
-    RUNS.store(false, Ordering::SeqCst);
+    SERVICE_TID.store(0, Ordering::SeqCst);
     full_fence();
     // A connection that came in this moment has found the thread running.
     if COUNT.load(Ordering::SeqCst) != 0 && !program_has_ended() {
@@ -322,7 +312,7 @@ pub fn step_aside() {
         // A thread that was just made stores its number soon.
         let now = SERVICE_TID.load(Ordering::Relaxed);
         tid = if now != 0 { now } else { tid };
-        let has_left = !runs() && (tid == 0 || !sys::is_thread(tid as u32));
+        let has_left = now == 0 && (tid == 0 || !sys::is_thread(tid as u32));
         if has_left || sys::nanoseconds() > end {
             break;
         }
@@ -341,9 +331,7 @@ pub fn step_back() {
 
 /// Forgets the parent's thread in the child of a fork.
 pub fn forget_after_fork() {
-    for flag in [&RUNS, &ASIDE, &ANY_CALLED] {
-        flag.store(false, Ordering::SeqCst);
-    }
+    ASIDE.store(false, Ordering::SeqCst);
     SERVICE_TID.store(0, Ordering::Relaxed);
     COUNT.store(0, Ordering::SeqCst);
     REFUSED_AT.store(0, Ordering::Relaxed);
