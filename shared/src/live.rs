@@ -20,7 +20,7 @@ use zerocopy::{FromBytes, IntoBytes};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"adma-liv");
 /// Changes with the layout and with the table of functions, which are counted by position; the
 /// command reads files of its own version only.
-pub const VERSION: u32 = 8 ^ crate::functions::fingerprint();
+pub const VERSION: u32 = 9 ^ crate::functions::fingerprint();
 
 /// A name is the process number, a dash, and what makes it unique when the process executes
 /// another program: `4711-1f0a33b2c4`.

@@ -17,6 +17,8 @@ pub const FRESH_SHORT: usize = SIZES - 1;
 pub const KINDS: usize = 8;
 /// Samples that are kept for one kind and size.
 pub const KEPT: usize = 32;
+/// Threads whose shared calls are told apart.
+const THREADS: usize = 32;
 
 #[repr(C)] // lies in live files
 #[derive(FromBytes, IntoBytes)]
@@ -24,6 +26,9 @@ pub struct Samples {
     pub rows: [Row; KINDS * SIZES],
     /// Ticks of shared calls during which a large call of another thread has ended.
     pub overlapped: AtomicU64,
+    /// Threads by their registers, each with the ticks of its shared calls; and the ticks of more threads.
+    threads: [Sums<2>; THREADS],
+    more_threads: AtomicU64,
     /// Ticks of asynchronous copies.
     pub background: AtomicU64,
     /// Nanoseconds of the calls that samples come from, and of preemption among them.
@@ -48,12 +53,40 @@ impl Samples {
         &self.rows[kind.min(KINDS - 1) * SIZES + size.min(SIZES - 1)]
     }
 
-    fn sums(&self) -> [&AtomicU64; 4] {
-        [&self.overlapped, &self.background, &self.timed, &self.preempted]
+    fn sums(&self) -> [&AtomicU64; 5] {
+        [&self.overlapped, &self.more_threads, &self.background, &self.timed, &self.preempted]
+    }
+
+    /// Counts the ticks of a shared call, by the register of its thread (0: not known). One that was
+    /// another's before stands for both: they did not run at once.
+    pub fn note_thread(&self, register: u64, ticks: u64) {
+        let (wrapped, first) = self.threads.split_at(register as usize % THREADS);
+        for Sums([thread, sum]) in first.iter().chain(wrapped).filter(|_| register != 0) {
+            match thread.compare_exchange(0, register, Relaxed, Relaxed) {
+                Err(other) if other != register => {}
+                _ => {
+                    sum.fetch_add(ticks, Relaxed);
+                    return;
+                }
+            }
+        }
+        self.more_threads.fetch_add(ticks, Relaxed);
+    }
+
+    /// Returns the ticks of shared calls of each thread. `None`: there were more than are told apart.
+    pub fn threads(&self) -> Option<impl Iterator<Item = f64> + Clone> {
+        let ticks = self.threads.iter().map(|thread| thread.get()[1] as f64);
+        (self.more_threads.load(Relaxed) == 0).then(|| ticks.filter(|&ticks| ticks > 0.0))
     }
 
     pub fn absorb(&self, from: &Self) {
         absorb_all(self.sums(), from.sums());
+        for Sums([thread, ticks]) in &from.threads {
+            let (thread, ticks) = (thread.swap(0, Relaxed), ticks.swap(0, Relaxed));
+            if ticks > 0 {
+                self.note_thread(thread, ticks);
+            }
+        }
         for (to, from) in self.rows.iter().zip(&from.rows) {
             to.shared.absorb(&from.shared);
             let kept = from.count.swap(0, Relaxed).min(KEPT as u64) as usize;

@@ -9,7 +9,7 @@
 #![forbid(unsafe_code)]
 
 use crate::live::Recorder;
-use crate::samples::{FRESH, KEPT, Row, SIZES};
+use crate::samples::{FRESH, KEPT, Row, SIZES, Samples};
 use crate::units::{Bytes, Time};
 use core::fmt::{Display, Formatter, Result, Write};
 use core::sync::atomic::Ordering::Relaxed;
@@ -50,6 +50,12 @@ const LEAST_MARGIN: f64 = 0.17;
 const UNKNOWN: (f64, f64) = (0.5, 3.0);
 /// Largest parts of the time of shared calls for which samples are still valid.
 const MOST_OVERLAPPED: f64 = 0.1;
+/// Threads that work side by side: at least this part of the time of their calls is beside another's
+/// call, and the busiest has at most this many times the ticks of the least. Those with less than this
+/// part of the busiest's do not matter.
+const BESIDE: f64 = 0.3;
+const MOST_UNEVEN: f64 = 2.0;
+const SLIGHT_THREAD: f64 = 0.05;
 const MOST_PREEMPTED: f64 = 0.2;
 /// Largest distance of the bounds, as a part of the time without us, that is an answer.
 const MOST_WIDTH: f64 = 0.44;
@@ -126,9 +132,11 @@ pub fn saved(recorder: &Recorder, nanoseconds_per_tick: f64, wall: f64) -> Saved
         [&samples.overlapped, &samples.background, &samples.timed, &samples.preempted]
             .map(|ticks| ticks.load(Relaxed) as f64);
     let shared = sum.ticks > 0.0 || recorder.engine_bytes() > 0;
+    let even = Even::of(samples).filter(|_| overlapped > BESIDE * sum.ticks);
+    let most_overlapped = if even.is_some() { f64::MAX } else { MOST_OVERLAPPED * sum.ticks };
     let doubts = [
         (Unknown::Background, background, MOST_OVERLAPPED * sum.ticks),
-        (Unknown::Threads, overlapped, MOST_OVERLAPPED * sum.ticks),
+        (Unknown::Threads, overlapped, most_overlapped),
         (Unknown::Busy, preempted, MOST_PREEMPTED * timed),
     ];
     let doubt = doubts.into_iter().find(|(_, part, most)| part > most).map(|(why, ..)| why);
@@ -136,6 +144,9 @@ pub fn saved(recorder: &Recorder, nanoseconds_per_tick: f64, wall: f64) -> Saved
     let held_up = (sum.saved + sum.ticks - sum.unsampled) * preempted / timed.max(1.0) / 2.0;
     (sum.saved, sum.margin) = (sum.saved + held_up, sum.margin + held_up);
     let by_threads = doubt == Some(Unknown::Threads);
+    if let Some(even) = &even {
+        sum = sum.of_one_of(even);
+    }
     if doubt.is_some() && !by_threads {
         let ticks = sum.ticks + background;
         sum = Sum { ticks, unsampled: ticks, ..Sum::default() };
@@ -151,6 +162,7 @@ pub fn saved(recorder: &Recorder, nanoseconds_per_tick: f64, wall: f64) -> Saved
         () if !shared => None,
         () if sum.ticks == 0.0 => Some(Unknown::FewSamples),
         () if is_wide && doubt.is_some() => doubt,
+        () if is_wide && even.is_some() => Some(Unknown::Threads),
         () if is_wide && sum.judged < 0.9 * sum.ticks => Some(Unknown::FewSamples),
         () if is_wide => Some(Unknown::Spread),
         () => None,
@@ -177,6 +189,29 @@ fn of_threads(all: Interval, recorder: &Recorder) -> Interval {
         low: all.low.min(0.0),
         high: all.high.max(0.0),
         ..all
+    }
+}
+
+/// Threads of which each makes about as many calls as the others, at the same time: the run takes as
+/// much longer without us as one of them does.
+#[derive(Clone, Copy)]
+struct Even {
+    threads: f64,
+    /// Distance of the least or the busiest from the mean, as a part of that.
+    spread: f64,
+}
+
+impl Even {
+    fn of(samples: &Samples) -> Option<Self> {
+        let all = samples.threads()?;
+        let most = all.clone().fold(0.0, f64::max);
+        let (mut threads, mut sum, mut least) = (0.0, 0.0, most);
+        for ticks in all.filter(|ticks| *ticks > SLIGHT_THREAD * most) {
+            (threads, sum, least) = (threads + 1.0, sum + ticks, ticks.min(least));
+        }
+        let mean = sum / threads;
+        let even = Self { threads, spread: (most / mean - 1.0).max(1.0 - least / mean) };
+        (threads > 1.5 && most <= MOST_UNEVEN * least).then_some(even)
     }
 }
 
@@ -230,6 +265,16 @@ impl Sum {
                 _ if OWN_CACHE.contains(&size) => OWN_CACHE_MARGIN,
                 _ => 0.0,
             };
+    }
+
+    /// Returns the sums of the mean thread, with a margin for what others have saved.
+    fn of_one_of(&self, even: &Even) -> Self {
+        let margin = self.margin + even.spread * self.saved.abs();
+        let [ticks, unsampled, judged, saved, margin, upper_margin] =
+            [self.ticks, self.unsampled, self.judged, self.saved, margin, self.upper_margin]
+                .map(|sum| sum / even.threads);
+        let variance = self.variance / (even.threads * even.threads);
+        Self { ticks, unsampled, judged, saved, variance, margin, upper_margin }
     }
 
     fn interval(&self, seconds_per_tick: f64, wall: f64, rest_margin: f64) -> Interval {
@@ -438,6 +483,40 @@ mod tests {
         assert!(low <= 0.0 && high > 1.048, "{low} to {high}");
         let alone = saved(&recorder(&[2_000_000; 8], true), 1.0, 3.0).interval.unwrap();
         assert!(alone.low > 0.0, "{alone:?}");
+    }
+
+    #[test]
+    fn calls_of_even_threads_have_saved_what_one_of_them_has() {
+        // Four threads, a second of calls together, which would have taken two.
+        let made = |ticks: [u64; 4]| {
+            let threads = recorder(&[2_000_000; 8], true);
+            threads.samples.overlapped.store(900_000_000, Relaxed);
+            ticks.iter().zip(7..).for_each(|(&ticks, id)| threads.samples.note_thread(id, ticks));
+            saved(&threads, 1.0, 0.3)
+        };
+        let Interval { seconds, low, high, calls } = made([250_000_000; 4]).interval.unwrap();
+        assert!(
+            (seconds - 0.262).abs() < 1e-3 && (calls - 0.25).abs() < 1e-6,
+            "{seconds}, {calls}"
+        );
+        assert!(low > 0.1 && high < 0.4, "{low} to {high}");
+        let uneven = made([200_000_000, 300_000_000, 230_000_000, 270_000_000]).interval.unwrap();
+        assert!(uneven.low <= low && uneven.high >= high, "{uneven:?}");
+        // One that has hardly copied counts for nothing.
+        let slight = made([330_000_000, 330_000_000, 330_000_000, 10_000_000]).interval.unwrap();
+        assert!((slight.calls - 1.0 / 3.0).abs() < 1e-6, "{slight:?}");
+        for uneven in [[300, 300, 300, 100], [350, 250, 200, 200]] {
+            let interval = made(uneven.map(|ticks| ticks * 1_000_000)).interval;
+            assert_eq!(interval, Err(Unknown::Threads), "{uneven:?}");
+        }
+    }
+
+    #[test]
+    fn more_threads_than_are_told_apart_are_not_judged() {
+        let threads = recorder(&[2_000_000; 8], true);
+        threads.samples.overlapped.store(900_000_000, Relaxed);
+        (1..34).for_each(|id| threads.samples.note_thread(id << 7, 30_000_000));
+        assert_eq!(saved(&threads, 1.0, 0.3).interval, Err(Unknown::Threads));
     }
 
     #[test]

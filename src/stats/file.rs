@@ -180,6 +180,7 @@ impl Statistics {
             if call.overlapped {
                 recorder.samples.overlapped.fetch_add(ticks, Ordering::Relaxed);
             }
+            recorder.samples.note_thread(sys::thread_register().unwrap_or(0), ticks);
         }
         recorder.timeline.note(call.begun, call.ended, call.path != Path::Engine, bytes);
         recorder.sites.note(call.site as u64, bytes, ticks, || modules::origin(call.site));

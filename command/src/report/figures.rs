@@ -187,10 +187,15 @@ pub fn distribution(histogram: &Histogram, unit: impl Fn(u64) -> u64) -> Hdr<u64
 /// Average number at once below which processes count as sequential.
 const MOST_AT_ONCE: f64 = 1.05;
 
+/// Processes side by side: copies of as many at once as this part of all, and none with more than this
+/// many times the time in calls of another.
+const SIDE_BY_SIDE: f64 = 0.8;
+const MOST_UNEVEN: f64 = 2.0;
+
 /// Returns what a run of several processes would have taken without us. `None`: none has shared.
 ///
-/// Savings of sequential processes add up. Those that copied at once competed for memory and CPUs:
-/// their mean counts, with bounds from none of it to all of each.
+/// Savings of sequential processes add up. Of those that copied at once the mean counts: side by side
+/// with bounds that hold those of each, otherwise from nothing to all of each.
 pub fn saved(processes: &[Process], seconds: f64) -> Option<TimeSaved> {
     let sharing = || processes.iter().filter_map(|p| Some((p.span, p.saved.as_ref()?)));
     let mut spans: Vec<_> = sharing().map(|(span, _)| span).collect();
@@ -216,9 +221,12 @@ pub fn saved(processes: &[Process], seconds: f64) -> Option<TimeSaved> {
         return Some(TimeSaved { interval, of_seconds: seconds });
     }
     let each = || sharing().filter_map(|(_, saved)| saved.interval.as_ref().ok());
+    let calls = || each().map(|one| one.calls);
+    let (least, most) = (calls().fold(f64::MAX, f64::min), calls().fold(0.0, f64::max));
+    let even = at_once > SIDE_BY_SIDE * spans.len() as f64 && most <= MOST_UNEVEN * least;
     let together = interval.ok().map(|sum| Interval {
         seconds: sum.seconds / at_once,
-        low: each().map(|one| one.low).fold(0.0, f64::min),
+        low: each().map(|one| one.low).fold(if even { f64::MAX } else { 0.0 }, f64::min),
         high: each().map(|one| one.high).fold(sum.high / at_once, f64::max),
         calls: sum.calls / at_once,
     });
@@ -279,9 +287,10 @@ mod tests {
         let beside = process(0.5, 1.5, Ok(1.0));
         let expected = format!("{unknown}3 processes copied at once");
         assert_eq!(told(&[&one, &beside, &two]).unwrap(), expected);
-        let beside = process(0.0, 1.0, Ok(0.5));
-        let mean = "took 5.0 s, without adma about 5.8 s (5.0 to 7.0)";
-        assert_eq!(told(&[&one, &beside]).unwrap(), mean);
+        let mean = "took 5.0 s, without adma about 5.8 s (5.3 to 7.0)";
+        assert_eq!(told(&[&one, &process(0.0, 1.0, Ok(0.52))]).unwrap(), mean);
+        let uneven = "took 5.0 s, without adma about 5.7 s (5.0 to 7.0)";
+        assert_eq!(told(&[&one, &process(0.0, 1.0, Ok(0.48))]).unwrap(), uneven);
         let busy = process(3.0, 4.0, Err("the machine was busy"));
         assert_eq!(told(&[&one, &busy]).unwrap(), format!("{unknown}the machine was busy"));
         let old = process(f64::NEG_INFINITY, f64::INFINITY, Ok(2.0));
