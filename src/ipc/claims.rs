@@ -139,6 +139,16 @@ pub fn finished(word: &AtomicU32, generation: u32) -> usize {
     if word >> 16 == generation & 0xffff { (word & 0xffff) as usize } else { 0 }
 }
 
+/// Returns the word, and whether the peer of `role` has finished every piece that it has begun there.
+///
+/// Its count is read before the word: a side counts a piece that it could not copy after it has raised
+/// the flag, so the flags of all pieces that are finished are in the word.
+pub fn view(word: &AtomicU64, theirs: &AtomicU32, generation: u32, role: Role) -> (Cursors, bool) {
+    let finished = finished(theirs, generation);
+    let view = cursors(word, generation);
+    (view, finished >= view.begun(role.other()))
+}
+
 /// Every interleaving: `RUSTFLAGS="--cfg loom" cargo test --release --lib interleavings`.
 #[cfg(all(test, loom))]
 mod interleavings {
@@ -163,9 +173,11 @@ mod interleavings {
 
     /// Returns whether one side sees the end; then every piece was copied, once, and can be seen.
     fn is_over(message: &Message, end: Role) -> bool {
-        let view = cursors(&message.claims, 5);
-        assert_eq!(view.front + view.back, message.pieces.len());
-        let over = finished(&message.finished[1 - end as usize], 5) == view.begun(end.other());
+        let theirs = &message.finished[end.other() as usize];
+        let (view, settled) = view(&message.claims, theirs, 5, end);
+        let all_claimed = view.front + view.back == message.pieces.len();
+        assert!(all_claimed || view.flags != 0);
+        let over = settled && view.flags == 0;
         if over {
             for piece in &message.pieces {
                 assert_eq!(piece.load(Ordering::Relaxed), 1);
@@ -197,6 +209,23 @@ mod interleavings {
             other.join().unwrap();
             // Afterwards both see the end; a side that does not yet see it looks again (`doorbell`).
             assert!(is_over(&message, Role::Reader) && is_over(&message, Role::Writer));
+        });
+    }
+
+    /// A side that has copied its own must not take the message for copied.
+    #[test]
+    fn piece_that_failed_is_not_taken_for_copied() {
+        explore(4, || {
+            let message = message(0, 2);
+            let other = beside(&message, |message| {
+                side(&message, Role::Writer);
+                is_over(&message, Role::Writer);
+            });
+            if let Ok(Some(_)) = claim(&message.claims, 5, Role::Reader, 0, 2) {
+                raise(&message.claims, 5, flag::REFUSED);
+                note_finished(&message.finished[Role::Reader as usize], 5, 1);
+            }
+            other.join().unwrap();
         });
     }
 

@@ -1,7 +1,7 @@
 //! Cancelling messages: at the program's request, or because a side closes or is gone.
 
 use super::{Endpoint, Role, State};
-use crate::ipc::claims::{self, Cursors, flag};
+use crate::ipc::claims::{self, flag};
 use crate::ipc::memory::region::{Lane, kind};
 use crate::os::sync::full_fence;
 use core::sync::atomic::Ordering;
@@ -106,8 +106,7 @@ impl Endpoint {
             return true;
         }
         self.cancel(lane, number);
-        let view = if alone { Cursors::default() } else { self.cursors(lane, number) };
-        let settled = self.is_settled(lane, number, view);
+        let settled = if alone { self.own(number).is_settled() } else { self.view(lane, number).1 };
         if settled {
             self.own(number).cancelled = true;
             self.end(lane, number, result);

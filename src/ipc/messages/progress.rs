@@ -54,7 +54,7 @@ impl Endpoint {
         if own.is_streamed() {
             return self.conclude(lane, number, true);
         }
-        let busy = limited && own.claimed > own.finished;
+        let busy = limited && !own.is_settled();
         if !busy && proven.is_some_and(|proven| proven.reaches(own.whole)) {
             if own.claimed == 0 {
                 // The word may hold the count of a message 65536 before, with equal bits.
@@ -97,10 +97,15 @@ impl Endpoint {
         self.look(lane, number) == Ok(Step::Over)
     }
 
-    /// Returns the shared cursors of a message; of a peer without proof only the flags count.
-    pub(super) fn cursors(&self, lane: &Lane, number: u32) -> Cursors {
-        let view = claims::cursors(lane.claims(number), number);
-        if self.terms.is_some() { view } else { Cursors { front: 0, back: 0, ..view } }
+    /// Returns the shared cursors of a message, and whether all pieces that were begun are finished; of a
+    /// peer without proof only the flags count.
+    pub(super) fn view(&mut self, lane: &Lane, number: u32) -> (Cursors, bool) {
+        let theirs = &self.other_desc(lane, number).finished;
+        let (mut view, mut settled) = claims::view(lane.claims(number), theirs, number, self.role);
+        if self.terms.is_none() {
+            (view.front, view.back, settled) = (0, 0, true);
+        }
+        (view, settled && self.own(number).is_settled())
     }
 
     /// Ends a message of which no piece can be claimed, if all of it is there or it was given up.
@@ -112,8 +117,7 @@ impl Endpoint {
         streams: bool,
     ) -> Result<Step, Broken> {
         let hint = Hint::of(&self.other_desc(lane, number).finished);
-        let view = self.cursors(lane, number);
-        let settled = self.is_settled(lane, number, view);
+        let (view, settled) = self.view(lane, number);
         let own = self.own(number);
         own.heed(view.flags);
         let all_claimed = !own.is_streamed() && view.front + view.back >= own.layout.pieces();
@@ -150,14 +154,6 @@ impl Endpoint {
         Some(own.take_piece(index))
     }
 
-    /// Returns whether all pieces that were begun are finished.
-    pub(super) fn is_settled(&mut self, lane: &Lane, number: u32, view: Cursors) -> bool {
-        let theirs = claims::finished(&self.other_desc(lane, number).finished, number);
-        let begun = view.begun(self.role.other());
-        let own = self.own(number);
-        own.finished == own.claimed && theirs >= begun
-    }
-
     /// Notes the end of a piece. Returns whether the peer may be waiting for it.
     pub fn note_end_of_piece(
         &mut self,
@@ -179,7 +175,7 @@ impl Endpoint {
         claims::note_finished(&desc.finished, number, own.finished);
         let view = claims::cursors(claims, number);
         view.flags != 0
-            || (own.finished == own.claimed && view.front + view.back >= own.layout.pieces())
+            || (own.is_settled() && view.front + view.back >= own.layout.pieces())
     }
 
     /// Moves one chunk of a message that goes through the region.
@@ -280,6 +276,11 @@ impl Endpoint {
 impl OwnPost {
     pub(super) fn is_streamed(&self) -> bool {
         self.kind == kind::STREAMED
+    }
+
+    /// Returns whether all pieces that this side has begun are finished.
+    pub(super) fn is_settled(&self) -> bool {
+        self.finished == self.claimed
     }
 
     /// Returns the length of the next chunk, as both sides count.
