@@ -235,6 +235,7 @@ static void lose_rights(int connection, byte *room, bool loses)
     adma_cookie_t cookie;
     if (!loses) {
         cookie = adma_iwrite(connection, (void *)room, SHORT);
+        EXPECT(cookie > 0, 1);
         await_byte(told[0]); /* until the parent has tried */
         EXPECT(adma_wait(cookie), SHORT);
         return;
