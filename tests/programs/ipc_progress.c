@@ -230,20 +230,22 @@ static void transfer_large(int connection, byte *room, bool writes)
  * its chunks all have room. */
 #define SHORT (LARGE / 4)
 
+static int tried[2]; /* a pipe from the parent, which reads the other one later */
+
 static void lose_rights(int connection, byte *room, bool loses)
 {
     adma_cookie_t cookie;
     if (!loses) {
         cookie = adma_iwrite(connection, (void *)room, SHORT);
         EXPECT(cookie > 0, 1);
-        await_byte(told[0]); /* until the parent has tried */
+        await_byte(tried[0]);
         EXPECT(adma_wait(cookie), SHORT);
         return;
     }
     filter_reach(SECCOMP_RET_ERRNO | EPERM);
     cookie = adma_iread(connection, (void *)room, SHORT);
     EXPECT(adma_wait(cookie), SHORT); /* by a writer that does not call */
-    send_byte(told[1]);
+    send_byte(tried[1]);
 }
 
 static void neighbours(void)
@@ -253,6 +255,7 @@ static void neighbours(void)
     byte *room = pages_between_guards(LARGE);
     expect_pages_can_be_withheld();
     make_pipe(told);
+    make_pipe(tried);
     for (int i = 0; i < 2; i++)
         make_pair(SOCK_STREAM, pairs[i]);
     pid_t child = fork_child();
