@@ -174,8 +174,7 @@ impl Endpoint {
         // A piece that failed is finished too: no thread touches the buffers for it any more.
         claims::note_finished(&desc.finished, number, own.finished);
         let view = claims::cursors(claims, number);
-        view.flags != 0
-            || (own.is_settled() && view.front + view.back >= own.layout.pieces())
+        view.flags != 0 || (own.is_settled() && view.front + view.back >= own.layout.pieces())
     }
 
     /// Moves one chunk of a message that goes through the region.
