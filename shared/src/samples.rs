@@ -60,17 +60,22 @@ impl Samples {
     /// Counts the ticks of a shared call, by the register of its thread (0: not known). One that was
     /// another's before stands for both: they did not run at once.
     pub fn note_thread(&self, register: u64, ticks: u64) {
-        let (wrapped, first) = self.threads.split_at(register as usize % THREADS);
-        for Sums([thread, sum]) in first.iter().chain(wrapped).filter(|_| register != 0) {
-            match thread.compare_exchange(0, register, Relaxed, Relaxed) {
-                Err(other) if other != register => {}
-                _ => {
-                    sum.fetch_add(ticks, Relaxed);
-                    return;
-                }
-            }
-        }
-        self.more_threads.fetch_add(ticks, Relaxed);
+        // Registers lie apart by the size of a stack.
+        let hash = register.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let (wrapped, first) = self.threads.split_at(hash as usize % THREADS);
+        let is_ours = |thread: &AtomicU64| match thread.load(Relaxed) {
+            0 => match thread.compare_exchange(0, register, Relaxed, Relaxed) {
+                Ok(_) => true,
+                Err(other) => other == register,
+            },
+            other => other == register,
+        };
+        let mut places = first.iter().chain(wrapped).filter(|_| register != 0);
+        let sum = match places.find(|Sums([thread, _])| is_ours(thread)) {
+            Some(Sums([_, sum])) => sum,
+            None => &self.more_threads,
+        };
+        sum.fetch_add(ticks, Relaxed);
     }
 
     /// Returns the ticks of shared calls of each thread. `None`: there were more than are told apart.
