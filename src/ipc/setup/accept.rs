@@ -289,6 +289,7 @@ fn bell_of(listener: i32, file: File) -> os::Result<Arc<Fd>> {
         one.number = listener;
         return Ok(one.bell.clone());
     }
+    os::check_heap()?;
     let bell = Arc::new(os::new_event()?);
     backlog.listening.push(Listening {
         file,
