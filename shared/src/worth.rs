@@ -50,13 +50,14 @@ const LEAST_MARGIN: f64 = 0.17;
 const UNKNOWN: (f64, f64) = (0.5, 3.0);
 /// Largest parts of the time of shared calls for which samples are still valid.
 const MOST_OVERLAPPED: f64 = 0.1;
-/// Threads that work side by side: at least this part of the time of their calls is beside another's
-/// call, and the busiest has at most this many times the ticks of the least. Those with less than this
-/// part of the busiest's do not matter.
-const BESIDE: f64 = 0.3;
-const MOST_UNEVEN: f64 = 2.0;
-const SLIGHT_THREAD: f64 = 0.05;
 const MOST_PREEMPTED: f64 = 0.2;
+/// Threads, or processes, that work side by side: the busiest has at most this many times the time in
+/// calls of the least.
+pub const MOST_UNEVEN: f64 = 2.0;
+/// At least this part of the time of calls of such threads is beside another's call; those with less than
+/// this part of the busiest's do not matter.
+const BESIDE: f64 = 0.3;
+const SLIGHT_THREAD: f64 = 0.05;
 /// Largest distance of the bounds, as a part of the time without us, that is an answer.
 const MOST_WIDTH: f64 = 0.44;
 /// Part of the run below which both bounds make no difference to speak of.
@@ -133,10 +134,10 @@ pub fn saved(recorder: &Recorder, nanoseconds_per_tick: f64, wall: f64) -> Saved
             .map(|ticks| ticks.load(Relaxed) as f64);
     let shared = sum.ticks > 0.0 || recorder.engine_bytes() > 0;
     let even = Even::of(samples).filter(|_| overlapped > BESIDE * sum.ticks);
-    let most_overlapped = if even.is_some() { f64::MAX } else { MOST_OVERLAPPED * sum.ticks };
+    let in_doubt = if even.is_some() { 0.0 } else { overlapped };
     let doubts = [
         (Unknown::Background, background, MOST_OVERLAPPED * sum.ticks),
-        (Unknown::Threads, overlapped, most_overlapped),
+        (Unknown::Threads, in_doubt, MOST_OVERLAPPED * sum.ticks),
         (Unknown::Busy, preempted, MOST_PREEMPTED * timed),
     ];
     let doubt = doubts.into_iter().find(|(_, part, most)| part > most).map(|(why, ..)| why);
@@ -194,7 +195,6 @@ fn of_threads(all: Interval, recorder: &Recorder) -> Interval {
 
 /// Threads of which each makes about as many calls as the others, at the same time: the run takes as
 /// much longer without us as one of them does.
-#[derive(Clone, Copy)]
 struct Even {
     threads: f64,
     /// Distance of the least or the busiest from the mean, as a part of that.

@@ -6,7 +6,7 @@ use adma_report::Value;
 use adma_shared::Counters;
 use adma_shared::histogram::Histogram;
 use adma_shared::live::{Live, channel_name};
-use adma_shared::worth::{Interval, Sentence};
+use adma_shared::worth::{Interval, MOST_UNEVEN, Sentence};
 use hdrhistogram::Histogram as Hdr;
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -187,10 +187,8 @@ pub fn distribution(histogram: &Histogram, unit: impl Fn(u64) -> u64) -> Hdr<u64
 /// Average number at once below which processes count as sequential.
 const MOST_AT_ONCE: f64 = 1.05;
 
-/// Processes side by side: copies of as many at once as this part of all, and none with more than this
-/// many times the time in calls of another.
+/// Processes side by side copy at once as this part of all, and about as long (`MOST_UNEVEN`).
 const SIDE_BY_SIDE: f64 = 0.8;
-const MOST_UNEVEN: f64 = 2.0;
 
 /// Returns what a run of several processes would have taken without us. `None`: none has shared.
 ///
