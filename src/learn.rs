@@ -16,8 +16,8 @@
 //!         used = the program did something since its last call from this site
 //!         crowd = the last calls from this site were of several threads
 //!         cell = cells[site, size class of len, place, used, crowd]
-//!         if the cell has a sample open for this thread:
-//!             close it: cost = its last call, and what the program did until now
+//!         if the last call from this site, or the cell, has a sample open for this thread:
+//!             close it: cost = that call, and what the program did until now
 //!         way = cell.best, or the way whose turn it is in a trial
 //!         copy that way; open a sample
 //!
@@ -339,16 +339,19 @@ impl Learner {
         add(&self.recent(thread()).calls);
     }
 
-    /// Closes the sample of the thread's last call of this cell, before the next one.
-    pub fn close(&self, cell: &Cell, now: u64) {
+    /// Closes the sample of the thread's last call from a site, before the next one: of its cell, which may be
+    /// another one, or of this call's, where another thread's call has come in between.
+    pub fn close(&self, site: usize, len: usize, cell: &Cell, now: u64) {
         let thread = thread();
-        cell.close(thread, self.recent(thread).calls.load(Relaxed), now);
+        let calls = self.recent(thread).calls.load(Relaxed);
+        let last = self.cell(site, len, self.base(site, len).last_context());
+        [last, cell].iter().for_each(|cell| cell.close(thread, calls, now));
     }
 
     /// Opens a sample of a call of this cell that has ended.
     pub fn open(&self, cell: &Cell, site: usize, way: Way, whole: Cost, now: u64) {
         let thread = thread();
-        self.base(site, whole.bytes).note_end(thread, now);
+        self.base(site, whole.bytes).note_end(thread, now, cell.context());
         cell.open(way, whole, thread, self.recent(thread).calls.load(Relaxed), now);
     }
 

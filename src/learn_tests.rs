@@ -78,7 +78,7 @@ impl Machine {
             let libc = program.copy[0];
             let cell = self.learner.cell_at(site, len, place, mib(libc), begun);
             cell.note_look(Cost { bytes: MIB, ticks: libc });
-            self.learner.close(cell, begun);
+            self.learner.close(site, len, cell, begun);
             cell.count();
             cell.choose(len, ways)
         };
@@ -218,6 +218,24 @@ fn pauses_do_not_hide_what_a_copy_costs() {
     assert!(shared > 250, "{shared} of 300 were shared");
 }
 
+/// The first copy of each burst comes after a pause and has a cell of its own; what it costs ends with the
+/// second one, not with the next burst.
+#[test]
+fn first_copies_of_bursts_cost_what_passes_until_the_second_ones() {
+    for (len, seed) in [4, 16].into_iter().flat_map(|mib| (0..8).map(move |s| (mib * MIB, s))) {
+        let mut machine = Machine { noise: seed * 977, ..Machine::new() };
+        let mut shared = 0;
+        for _ in 0..200 {
+            shared += u32::from(machine.call(&COLD, len, ALL, 0).0.is_shared());
+            machine.call(&COLD, len, ALL, 0);
+            machine.call(&COLD, len, ALL, 0);
+            let pause = (len as u64 >> 20) * (500_000 + machine.random(2_000_000));
+            machine.call(&COLD, len, ALL, pause);
+        }
+        assert!(shared > 180, "{len} {seed}: {shared} of 200 were shared");
+    }
+}
+
 #[test]
 fn ways_that_come_and_go_are_followed() {
     let mut machine = Machine::new();
@@ -284,7 +302,7 @@ fn several_threads_that_call_from_one_place_have_a_cell_of_their_own() {
     let (learner, site, us, mut now) = (zeroed::<Learner>(), 48, thread(), 0);
     let mut is_crowd = |last: u64| {
         now += 100;
-        learner.base(site, MIB).note_end(last, now);
+        learner.base(site, MIB).note_end(last, now, Context::empty());
         let cell = learner.cell_at(site, MIB, Place::Far, 10_000, now + 1);
         assert_eq!(cell.size(), Some(class(MIB)));
         cell.context().contains(Context::CROWD)

@@ -235,8 +235,8 @@ impl Decision<'_> {
             self.cell = self.learner.cell_at(self.site, len, place, look.ticks_for(len), begun);
             self.cell.note_look(look.cost());
         }
-        self.learner.close(self.cell, self.begun);
         let len = operation.len();
+        self.learner.close(self.site, len, self.cell, self.begun);
         let way = match self.by {
             // CPUs may be idle again for the next call.
             Err(why) if !matches!(why, Fallback::OneCpu | Fallback::Ranks) => {

@@ -63,8 +63,9 @@ pub struct Cell {
     /// The best way plus one; 0: none was chosen yet.
     best: AtomicU8,
     /// In the base cell: where the last calls found their bytes, plus one, and their average distance;
-    /// thread and end of the last call.
+    /// context, thread and end of the last call.
     place: AtomicU8,
+    last_context: AtomicU8,
     distance: AtomicU32,
     last_thread: AtomicU64,
     last_end: AtomicU64,
@@ -188,9 +189,15 @@ impl Cell {
     }
 
     /// Notes the end of a call; in the base cell.
-    pub(super) fn note_end(&self, thread: u64, now: u64) {
+    pub(super) fn note_end(&self, thread: u64, now: u64, context: Context) {
+        self.last_context.store(context.bits(), Relaxed);
         self.last_thread.store(thread, Relaxed);
         self.last_end.store(now, Relaxed);
+    }
+
+    /// Returns the context of the last call.
+    pub(super) fn last_context(&self) -> Context {
+        Context::from_bits_truncate(self.last_context.load(Relaxed))
     }
 
     /// Returns the ticks since the thread's last call; `None`: another thread's came in between.
