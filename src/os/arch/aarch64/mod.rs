@@ -131,6 +131,17 @@ pub fn end_loads() {
 }
 
 #[inline(always)]
+pub fn spend_cycles(turns: u64) {
+    // SAFETY: changes nothing.
+    unsafe {
+        asm!(
+            "2:", ".rept 8", "add {sum}, {sum}, {turns}", ".endr", "subs {turns}, {turns}, #1", "b.ne 2b",
+            sum = inout(reg) 0u64 => _, turns = inout(reg) turns => _, options(nomem, nostack),
+        );
+    }
+}
+
+#[inline(always)]
 pub fn full_fence() {
     // SAFETY: changes nothing.
     unsafe { asm!("dmb ish", options(nostack, preserves_flags)) };

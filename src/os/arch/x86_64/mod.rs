@@ -158,6 +158,19 @@ pub fn end_loads() {
     unsafe { _mm_lfence() };
 }
 
+/// Takes eight cycles for each of `turns`, on any core: additions that wait for each other. Not of constants,
+/// which some cores add while they rename registers.
+#[inline(always)]
+pub fn spend_cycles(turns: u64) {
+    // SAFETY: changes nothing.
+    unsafe {
+        asm!(
+            "2:", ".rept 8", "add {sum}, {turns}", ".endr", "sub {turns}, 1", "jnz 2b",
+            sum = inout(reg) 0u64 => _, turns = inout(reg) turns => _, options(nomem, nostack),
+        );
+    }
+}
+
 /// Orders earlier stores before later loads (store-load barrier).
 #[inline(always)]
 pub fn full_fence() {
