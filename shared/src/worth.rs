@@ -54,12 +54,14 @@ const MOST_PREEMPTED: f64 = 0.2;
 /// Threads, or processes, that work side by side: the busiest has at most this many times the time in
 /// calls of the least.
 pub const MOST_UNEVEN: f64 = 2.0;
-/// At least this part of the time of calls of such threads is beside another's call; those with less than
-/// this part of the busiest's do not matter.
+/// At least this part of the time of calls of such threads is beside another's call, or half of what chance
+/// would bring beside: threads that take turns have none.
 const BESIDE: f64 = 0.3;
+/// Threads with less than this part of the busiest's time do not matter.
 const SLIGHT_THREAD: f64 = 0.05;
-/// Largest distance of the bounds, as a part of the time without us, that is an answer.
-const MOST_WIDTH: f64 = 0.44;
+/// Largest distance of the bounds, as a part of the time without us, that is an answer: half of it, where that
+/// is as short as the bounds allow.
+const MOST_WIDTH: f64 = 0.5 * (1.0 - LEAST_MARGIN);
 /// Part of the run below which both bounds make no difference to speak of.
 const SLIGHT: f64 = 0.05;
 
@@ -133,7 +135,8 @@ pub fn saved(recorder: &Recorder, nanoseconds_per_tick: f64, wall: f64) -> Saved
         [&samples.overlapped, &samples.background, &samples.timed, &samples.preempted]
             .map(|ticks| ticks.load(Relaxed) as f64);
     let shared = sum.ticks > 0.0 || recorder.engine_bytes() > 0;
-    let even = Even::of(samples).filter(|_| overlapped > BESIDE * sum.ticks);
+    let passed = passed(recorder);
+    let even = Even::of(samples).filter(|even| overlapped > even.beside(sum.ticks, passed));
     let in_doubt = if even.is_some() { 0.0 } else { overlapped };
     let doubts = [
         (Unknown::Background, background, MOST_OVERLAPPED * sum.ticks),
@@ -179,8 +182,7 @@ pub fn saved(recorder: &Recorder, nanoseconds_per_tick: f64, wall: f64) -> Saved
 /// Returns what calls of several threads at once have saved: their mean at each time, with bounds from
 /// none of it to all of each, because threads that wait for each other save what one of them does.
 fn of_threads(all: Interval, recorder: &Recorder) -> Interval {
-    let line = &recorder.timeline;
-    let passed = line.end.load(Relaxed).saturating_sub(line.start.load(Relaxed)) as f64;
+    let passed = passed(recorder);
     let [engine, _] = recorder
         .flows()
         .map(|flow| flow.speeds().fold(0.0, |sum, (_, _, ticks)| sum + ticks as f64));
@@ -191,6 +193,12 @@ fn of_threads(all: Interval, recorder: &Recorder) -> Interval {
         high: all.high.max(0.0),
         ..all
     }
+}
+
+/// Returns the ticks from the first call to the end of the last one.
+fn passed(recorder: &Recorder) -> f64 {
+    let line = &recorder.timeline;
+    line.end.load(Relaxed).saturating_sub(line.start.load(Relaxed)) as f64
 }
 
 /// Threads of which each makes about as many calls as the others, at the same time: the run takes as
@@ -212,6 +220,15 @@ impl Even {
         let mean = sum / threads;
         let even = Self { threads, spread: (most / mean - 1.0).max(1.0 - least / mean) };
         (threads > 1.5 && most <= MOST_UNEVEN * least).then_some(even)
+    }
+
+    /// Returns the ticks, of calls that take so many in a time that has passed, from which threads are side by
+    /// side.
+    fn beside(&self, ticks: f64, passed: f64) -> f64 {
+        let idle = (1.0 - ticks / self.threads / passed.max(1.0)).max(0.0);
+        let others = self.threads as usize - 1;
+        let by_chance = 1.0 - (0..others).fold(1.0, |all_idle, _| all_idle * idle);
+        ticks * BESIDE.min(by_chance / 2.0)
     }
 }
 
@@ -478,7 +495,7 @@ mod tests {
         let threads = recorder(&[2_000_000; 8], true);
         threads.samples.overlapped.store(900_000_000, Relaxed);
         threads.timeline.note(1, 500_000_001, false, 1 << 30); // a second of calls within a half
-        let Interval { seconds, low, high, .. } = saved(&threads, 1.0, 4.0).interval.unwrap();
+        let Interval { seconds, low, high, .. } = saved(&threads, 1.0, 4.4).interval.unwrap();
         assert!((seconds - 0.524).abs() < 1e-3, "{seconds}");
         assert!(low <= 0.0 && high > 1.048, "{low} to {high}");
         let alone = saved(&recorder(&[2_000_000; 8], true), 1.0, 3.0).interval.unwrap();
@@ -509,6 +526,23 @@ mod tests {
             let interval = made(uneven.map(|ticks| ticks * 1_000_000)).interval;
             assert_eq!(interval, Err(Unknown::Threads), "{uneven:?}");
         }
+    }
+
+    #[test]
+    fn even_threads_that_pause_are_side_by_side_where_chance_would_have_it_so() {
+        // Four threads, a quarter of a second of calls in each; they meet as often as by chance, or never.
+        let made = |seconds: u64, beside: u64| {
+            let threads = recorder(&[2_000_000; 8], true);
+            threads.timeline.note(1, seconds * 1_000_000_000 + 1, false, 1 << 30);
+            threads.samples.overlapped.store(beside, Relaxed);
+            (7..11).for_each(|id| threads.samples.note_thread(id, 250_000_000));
+            saved(&threads, 1.0, seconds as f64 + 0.1).interval
+        };
+        let one = made(2, 200_000_000).unwrap();
+        assert!((one.calls - 0.25).abs() < 1e-6, "{one:?}");
+        let turns = made(2, 1_000_000).unwrap();
+        assert!((turns.calls - 1.0).abs() < 1e-6, "{turns:?}");
+        assert!(made(1, 200_000_000).is_err(), "half of what chance brings of a quarter is 0.29");
     }
 
     #[test]

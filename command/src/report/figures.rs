@@ -222,15 +222,18 @@ pub fn saved(processes: &[Process], seconds: f64) -> Option<TimeSaved> {
     let calls = || each().map(|one| one.calls);
     let (least, most) = (calls().fold(f64::MAX, f64::min), calls().fold(0.0, f64::max));
     let even = at_once > SIDE_BY_SIDE * spans.len() as f64 && most <= MOST_UNEVEN * least;
-    let together = interval.ok().map(|sum| Interval {
+    let several = format!("{} processes copied at once", spans.len());
+    let together = interval.map(|sum| Interval {
         seconds: sum.seconds / at_once,
         low: each().map(|one| one.low).fold(if even { f64::MAX } else { 0.0 }, f64::min),
         high: each().map(|one| one.high).fold(sum.high / at_once, f64::max),
         calls: sum.calls / at_once,
     });
-    let interval = together
-        .filter(|together| at_once.is_finite() && !together.is_wide(seconds))
-        .ok_or_else(|| format!("{} processes copied at once", spans.len()));
+    let interval = match together {
+        Ok(together) if at_once.is_finite() && !together.is_wide(seconds) => Ok(together),
+        Ok(_) => Err(several),
+        Err(why) => Err(format!("{several}, of one: {why}")),
+    };
     Some(TimeSaved { interval, of_seconds: seconds })
 }
 
@@ -291,6 +294,9 @@ mod tests {
         assert_eq!(told(&[&one, &process(0.0, 1.0, Ok(0.48))]).unwrap(), uneven);
         let busy = process(3.0, 4.0, Err("the machine was busy"));
         assert_eq!(told(&[&one, &busy]).unwrap(), format!("{unknown}the machine was busy"));
+        let beside = process(0.5, 1.5, Err("the machine was busy"));
+        let expected = format!("{unknown}2 processes copied at once, of one: the machine was busy");
+        assert_eq!(told(&[&one, &beside]).unwrap(), expected);
         let old = process(f64::NEG_INFINITY, f64::INFINITY, Ok(2.0));
         assert_eq!(told(&[&one, &old]).unwrap(), format!("{unknown}2 processes copied at once"));
         assert_eq!(told(&[&Process::default()]), None);
