@@ -25,9 +25,8 @@
 //!
 //! trial, when the cell has FIRST samples, when its costs have moved, or when PERIOD times as much time
 //! was spent as the last trial has cost:
-//!     ways = those available now, without
-//!         libc, if by the look its copy alone takes longer than the program's whole period now,
-//!         streaming by the caller, if five eighths of that do
+//!     ways = those available now, without libc and streaming by the caller, if by the look five eighths
+//!         of libc's copy alone take longer than the program's whole period now
 //!     two rounds: each way has BLOCK calls in a row, the first of which is not counted,
 //!         because it finds the caches as the way before has left them
 //!     after the first round ways are left out that cost a quarter more than the best one
