@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn cache_is_taken_to_be_quick_also_where_it_was_not() {
         original::resolve();
-        measure_speed();
+        (0..100).for_each(|_| measure_speed()); // until the core runs at its speed
         let (most, cache) = (most_ticks(), cache_ticks());
         assert!(cache <= most + most / 2 && most < 100 * cache, "{cache} of {most}");
     }
