@@ -79,12 +79,12 @@ impl Machine {
         let mib = |ticks: u64| (ticks * len as u64) >> 20;
         let distance = u64::from(program.distance[self.last as usize] * CACHE);
         let distance = (distance - distance / 8 + self.random(distance / 4 + 1)) as u32;
+        let libc = if self.look > 0 { self.look } else { program.copy[0] };
         self.learner.note_begin();
         let place = self.learner.place(site, len, distance);
         let way = if place == Place::Near {
             Way::Libc
         } else {
-            let libc = if self.look > 0 { self.look } else { program.copy[0] };
             let cell = self.learner.cell_at(site, len, place, mib(libc), begun);
             cell.note_look(Cost { bytes: MIB, ticks: libc });
             self.learner.close(site, len, cell, begun);
@@ -94,7 +94,7 @@ impl Machine {
         let took = self.noisy(mib(program.copy[way as usize]));
         self.now += took;
         if place != Place::Near {
-            let cell = self.learner.cell_at(site, len, place, mib(program.copy[0]), begun);
+            let cell = self.learner.cell_at(site, len, place, mib(libc), begun);
             self.learner.open(cell, site, way, Cost { bytes: len, ticks: took }, self.now);
         }
         // What follows depends on where the copy has left the bytes.

@@ -98,20 +98,26 @@ pub unsafe fn finish(task: &Task, look: Look) {
     }
 }
 
+/// Returns the ticks that something takes.
+#[inline(always)]
+fn ticks_of(run: impl Fn()) -> u64 {
+    let begun = sys::ticks();
+    run();
+    arch::end_loads(); // otherwise the clock is read before the last loads have ended
+    sys::ticks().wrapping_sub(begun)
+}
+
 /// Copies `len` bytes; returns the ticks.
 ///
 /// # Safety
 /// As memcpy.
 #[inline]
 unsafe fn timed(dst: usize, src: usize, len: usize) -> u64 {
-    let begun = sys::ticks();
     // SAFETY: memcpy may copy these ranges.
-    unsafe { original::copy(dst, src, len) };
-    arch::end_loads(); // otherwise the clock is read before the last loads have ended
-    sys::ticks().wrapping_sub(begun)
+    ticks_of(|| unsafe { original::copy(dst, src, len) })
 }
 
-/// Measures the speed of this machine's cache, some 5 us. The quickest time counts: a CPU that was idle
+/// Measures the speed of this machine's cache, in less than 10 us. The quickest time counts: a CPU that was idle
 /// runs slowly at first. Threads that measure at once disturb each other's times, not their results.
 pub fn measure_speed() {
     static BYTES: Aligned = Aligned([const { AtomicU8::new(0) }; 2 * SHORT]);
@@ -126,13 +132,8 @@ pub fn measure_speed() {
 
 /// Returns the ticks of `MOST_CYCLES`.
 fn most_ticks() -> u64 {
-    let timed = |_| {
-        let begun = sys::ticks();
-        arch::spend_cycles(MOST_CYCLES / 8);
-        arch::end_loads(); // waits for what is before it
-        sys::ticks().wrapping_sub(begun)
-    };
-    (0..TRIES).map(timed).min().unwrap_or(u64::MAX)
+    let tries = (0..TRIES).map(|_| ticks_of(|| arch::spend_cycles(MOST_CYCLES / 8)));
+    tries.min().unwrap_or(u64::MAX)
 }
 
 /// Counts a look; the first ones of a process measure the cache anew, now and then.
