@@ -16,6 +16,8 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 pub const PAGE: usize = 4096;
+/// What the helper pins and keeps together.
+pub const RANGE: usize = 64 * PAGE;
 pub const HUGE: usize = 2 << 20;
 
 pub const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;

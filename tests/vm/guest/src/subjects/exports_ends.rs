@@ -113,16 +113,15 @@ pub fn export_end_owner_closes_and_it_is_gone() -> Outcome {
 /// must not be kept for a file that is closed.
 pub fn export_end_owner_closes_while_exporting_keeps_no_page() -> Outcome {
     // Each in a line of its own, which no export before has made.
-    const LINE: usize = 64 * PAGE;
     const EXPORTS: usize = 256;
-    let buffers = Region::of_small_pages(EXPORTS * LINE)?;
+    let buffers = Region::of_small_pages(EXPORTS * RANGE)?;
     let pinned = kernel::pins_outstanding()?;
     let mut random = Random::new(43);
     let mut made = 0;
     for round in 0..rounds(200) {
         let device = Device::open()?;
         let port = device.port()?;
-        let export = |nr| port.export(buffers.address(nr * LINE), PAGE, EXPORT_READ);
+        let export = |nr| port.export(buffers.address(nr * RANGE), PAGE, EXPORT_READ);
         let pause = Duration::from_micros(random.below(2500));
         let (exports, end) = std::thread::scope(|scope| {
             scope.spawn(|| {

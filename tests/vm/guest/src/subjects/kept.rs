@@ -2,9 +2,6 @@
 
 use super::*;
 
-/// Bytes of a line, by the module's default.
-pub(super) const LINE: usize = 64 * PAGE;
-
 pub fn kept_pages_are_not_pinned_again() -> Outcome {
     const LEN: usize = 1 << 20;
     let pair = Pair::new(LEN)?;
@@ -27,31 +24,31 @@ pub fn kept_pages_serve_as_source_when_they_were_destination() -> Outcome {
     // Each in a line of its own, because neighbours are pinned with it.
     let device = Device::open()?;
     let (region, line) = with_whole_lines(3)?;
-    let [a, b, third] = [line, line + LINE, line + 2 * LINE];
+    let [a, b, third] = [line, line + RANGE, line + 2 * RANGE];
     region.fill(1);
-    let carry = |to, from| device.carry(&mut [Piece::new(&region, to, &region, from, LINE)]);
+    let carry = |to, from| device.carry(&mut [Piece::new(&region, to, &region, from, RANGE)]);
     carry(a, b)?;
     ensure_eq!(carry(third, a)?.pinned, 64, "pages pinned for the third buffer alone");
     // A range pinned for reading is not written through: it is pinned anew.
     ensure_eq!(carry(b, third)?.pinned, 64, "pages pinned to write what was pinned to read");
-    region.expect_same(a, &region, third, LINE).context("the copies")?;
-    region.expect_part(b, LINE, 1).context("through three buffers")
+    region.expect_same(a, &region, third, RANGE).context("the copies")?;
+    region.expect_part(b, RANGE, 1).context("through three buffers")
 }
 
 /// Returns a region, and the offset of its first whole line.
 fn with_whole_lines(lines: usize) -> Outcome<(Region, usize)> {
-    let region = Region::of_small_pages((lines + 1) * LINE)?;
+    let region = Region::of_small_pages((lines + 1) * RANGE)?;
     let line = first_line(&region);
     Ok((region, line))
 }
 
 /// Returns the offset of the first whole line of a region.
 pub(super) fn first_line(region: &Region) -> usize {
-    (LINE - region.address(0) as usize % LINE) % LINE
+    (RANGE - region.address(0) as usize % RANGE) % RANGE
 }
 
 pub fn kept_source_that_may_only_be_read_beside_a_destination_is_copied() -> Outcome {
-    const HALF: usize = LINE / 2;
+    const HALF: usize = RANGE / 2;
     let device = Device::open()?;
     let (region, line) = with_whole_lines(1)?;
     let Pair { dst: other, src: third, .. } = Pair::new(HALF)?;
@@ -83,7 +80,7 @@ pub fn kept_pieces_over_the_edge_of_a_line_are_right() -> Outcome {
     let device = Device::open()?;
     let (dst, src) = (Region::anonymous(192 * PAGE)?, Region::of_small_pages(PAGES * PAGE)?);
     let channels = device.info()?.channels;
-    let edge = first_line(&dst) + LINE;
+    let edge = first_line(&dst) + RANGE;
     for before in 0..=PAGES {
         // Nothing lies behind the last piece.
         let from = edge - before * PAGE;
@@ -283,8 +280,8 @@ pub fn kept_pages_beyond_the_mark_go_and_no_others() -> Outcome {
     let (src, from) = with_whole_lines(REQUESTS)?;
     bench.arm_all(Fault::always(Kind::Slow).value(1000))?;
     let start = |number| {
-        let at = number * LINE;
-        device.start(&mut [Piece::new(&dst, to + at, &src, from + at, LINE)])
+        let at = number * RANGE;
+        device.start(&mut [Piece::new(&dst, to + at, &src, from + at, RANGE)])
     };
     let requests: Vec<Submit> = (0..REQUESTS).map(start).collect::<Outcome<_>>()?;
     for request in &requests {
@@ -396,7 +393,7 @@ pub fn kept_pages_are_seen_as_pinned_by_the_process() -> Outcome {
 pub fn kept_neighbours_of_a_destination_are_left_alone() -> Outcome {
     let device = Device::open()?;
     let pagemap = Pagemap::new()?;
-    let region = Region::anonymous(2 * LINE)?;
+    let region = Region::anonymous(2 * RANGE)?;
     let line = first_line(&region);
     // Half of the line is present.
     (0..32).for_each(|page| region.set(line + page * PAGE, 1));
@@ -455,11 +452,11 @@ pub fn kept_lines_without_a_page_are_not_more_than_pages_may_be() -> Outcome {
     const TRIED: usize = 512;
     let device = Device::open()?;
     device.keep(MARK)?;
-    let region = Region::anonymous(TRIED * LINE)?;
+    let region = Region::anonymous(TRIED * RANGE)?;
     let source = Region::of_small_pages(PAGE)?;
     region.protect(0, region.len(), libc::PROT_NONE)?;
     for number in 0..TRIED {
-        let piece = Piece::new(&region, number * LINE, &source, 0, PAGE);
+        let piece = Piece::new(&region, number * RANGE, &source, 0, PAGE);
         device.refuse(piece, EFAULT, format_args!("line {number}"))?;
     }
     let evicted = || device.info().map_or(0, |info| info.evictions);
@@ -476,8 +473,8 @@ pub fn kept_eviction_walks_no_list_of_other_processes() -> Outcome {
     let (kept, over) = (Gate::new()?, Gate::new()?);
     let idle = || -> Outcome {
         let device = Device::open()?;
-        let region = Region::anonymous(2 * RANGES * LINE)?;
-        let piece = |at| Piece::new(&region, at * LINE, &region, (RANGES + at) * LINE, PAGE);
+        let region = Region::anonymous(2 * RANGES * RANGE)?;
+        let piece = |at| Piece::new(&region, at * RANGE, &region, (RANGES + at) * RANGE, PAGE);
         device.carry(&mut (0..RANGES).map(piece).collect::<Vec<_>>())?;
         kept.open();
         over.pass();
@@ -487,12 +484,12 @@ pub fn kept_eviction_walks_no_list_of_other_processes() -> Outcome {
     (0..IDLE).for_each(|_| kept.pass());
     let device = Device::open()?;
     device.keep(16 * 64)?;
-    let region = Region::anonymous(2 * 64 * LINE)?;
+    let region = Region::anonymous(2 * 64 * RANGE)?;
     let walks = Probe::function("list_lru_walk_node")?;
     let before = (walks.count_of_all()?, device.info()?.evictions);
     for round in 0..300 {
         let at = round % 64;
-        device.carry(&mut [Piece::new(&region, at * LINE, &region, (64 + at) * LINE, PAGE)])?;
+        device.carry(&mut [Piece::new(&region, at * RANGE, &region, (64 + at) * RANGE, PAGE)])?;
     }
     let walks = walks.count_of_all()? - before.0;
     let evictions = device.info()?.evictions - before.1;

@@ -11,7 +11,7 @@ use crate::device::*;
 use crate::effort::{PATIENCE, eventually, rounds};
 use crate::faults::{Bench, Fault, Kind, is_dsa};
 use crate::kernel::{self, Pagemap, Parameter, Statistics, has_checkers, pins_must_wait_for_pages};
-use crate::memory::{HUGE, PAGE, PageKind, READ_WRITE, Region, memory_file};
+use crate::memory::{HUGE, PAGE, PageKind, RANGE, READ_WRITE, Region, memory_file};
 use crate::modules;
 use crate::oracle::Watched;
 use crate::pair::Pair;

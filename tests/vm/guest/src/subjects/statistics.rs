@@ -3,9 +3,6 @@
 use super::*;
 use crate::kernel::{ALL_STATISTICS, STATISTICS};
 
-/// Bytes of what the module keeps together of pinned memory.
-const RANGE: u64 = 64 * PAGE as u64;
-
 /// A user without access to the device sees copies, errors and names of channels, but no bytes,
 /// pages or lines.
 pub fn statistics_for_all_users_reveal_no_sizes() -> Outcome {
@@ -69,7 +66,7 @@ pub fn statistics_pins_are_one_per_page_and_side() -> Outcome {
         let across = Piece::new(&pair.dst, at, &pair.src, at + 1, 16 * PAGE);
         let moved = counted(|| pair.device.carry(&mut [across]).map(drop))?;
         // Where the destination is in two ranges, there are two parts, and both have a page of the source.
-        let range_of = |at| pair.dst.address(at) / RANGE;
+        let range_of = |at| pair.dst.address(at) / RANGE as u64;
         let parts = range_of(at + 16 * PAGE - 1) - range_of(at) + 1;
         ensure_eq!(moved.pins, 16 + 16 + parts, "pins where the source lies across the pages");
     }

@@ -1,7 +1,7 @@
 //! Side effects of the helper that a program must not see: protection keys, copy-on-write, dirty
 //! pages, seals, and the memory of a small control group.
 
-use super::kept::{LINE, first_line};
+use super::kept::first_line;
 use super::pages::Swap;
 use super::*;
 use std::io::Write;
@@ -41,7 +41,7 @@ pub fn visible_source_beside_a_destination_is_not_written() -> Outcome {
     let map = Pagemap::new()?;
     let other = Region::of_small_pages(PAGE)?;
     for kind in [PageKind::PrivateFile, PageKind::SharedFile] {
-        let region = Region::of_kind(kind, 2 * LINE)?;
+        let region = Region::of_kind(kind, 2 * RANGE)?;
         let near = first_line(&region);
         let source = near + 8 * PAGE;
         // Present, and only read.
@@ -59,7 +59,7 @@ pub fn visible_source_beside_a_destination_is_not_written() -> Outcome {
         }
     }
     // On a file whose pages can be clean.
-    let region = Region::of_kind(PageKind::LayeredFile, 2 * LINE)?;
+    let region = Region::of_kind(PageKind::LayeredFile, 2 * RANGE)?;
     let line = first_line(&region);
     let source = region.address(line + 8 * PAGE);
     let _ = region.get(line + 8 * PAGE);
@@ -80,7 +80,7 @@ pub fn visible_source_beside_a_destination_is_not_written() -> Outcome {
 /// F_SEAL_WRITE waits 0.1 s or so for pins, and fails then.
 pub fn visible_memory_file_can_be_sealed_after_a_copy() -> Outcome {
     let device = Device::open()?;
-    let other = Region::of_small_pages(LINE)?;
+    let other = Region::of_small_pages(RANGE)?;
     // SAFETY: a constant string; the descriptor is new and has no other owner.
     let mut file = unsafe {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
@@ -88,20 +88,20 @@ pub fn visible_memory_file_can_be_sealed_after_a_copy() -> Outcome {
         ensure!(fd >= 0, "memfd_create: {:?}", Errno::last());
         File::from_raw_fd(fd)
     };
-    file.write_all(&vec![7; LINE])?;
+    file.write_all(&vec![7; RANGE])?;
     let flags = libc::MAP_PRIVATE;
-    let source = Region::map_file(file.as_raw_fd(), 0, LINE, libc::PROT_READ, flags)?;
+    let source = Region::map_file(file.as_raw_fd(), 0, RANGE, libc::PROT_READ, flags)?;
     for _ in 0..2 {
-        device.carry(&mut [Piece::new(&other, 0, &source, 0, LINE)])?;
+        device.carry(&mut [Piece::new(&other, 0, &source, 0, RANGE)])?;
     }
     // SAFETY: no pointers.
     let done = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_WRITE) };
     ensure_eq!(done, 0, "F_SEAL_WRITE: {:?}", Errno::last());
     // A file that cannot be sealed any more is kept.
-    let never = memory_file(LINE)?;
-    let source = Region::map_file(never.as_raw_fd(), 0, LINE, libc::PROT_READ, flags)?;
-    device.carry(&mut [Piece::new(&other, 0, &source, 0, LINE)])?;
-    let again = device.carry(&mut [Piece::new(&other, 0, &source, 0, LINE)])?;
+    let never = memory_file(RANGE)?;
+    let source = Region::map_file(never.as_raw_fd(), 0, RANGE, libc::PROT_READ, flags)?;
+    device.carry(&mut [Piece::new(&other, 0, &source, 0, RANGE)])?;
+    let again = device.carry(&mut [Piece::new(&other, 0, &source, 0, RANGE)])?;
     ensure_eq!(again.pinned, 0, "pages of an ordinary memory file pinned again");
     Ok(())
 }
