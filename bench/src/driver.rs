@@ -11,7 +11,7 @@ use std::fs;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Results of one run, as kept in a folder: about.json and figures.csv.
 #[derive(Default)]
@@ -60,9 +60,16 @@ impl Results {
         });
         let lines = self.figures.iter().map(|(key, figure)| out::csv_line(key, figure) + "\n");
         let figures = "key,value,low,high\n".to_string() + &lines.collect::<String>();
+        let about = serde_json::to_string_pretty(&about)? + "\n";
         fs::create_dir_all(folder)?;
-        fs::write(folder.join("about.json"), serde_json::to_string_pretty(&about)? + "\n")?;
-        fs::write(folder.join("figures.csv"), figures)
+        // A run may be killed at any time.
+        let replace = |name: &str, text: &str| {
+            let new = folder.join(format!("{name}.new"));
+            fs::write(&new, text)?;
+            fs::rename(new, folder.join(name))
+        };
+        replace("about.json", &about)?;
+        replace("figures.csv", &figures)
     }
 
     /// Adopts older results of benchmarks that were not run this time.
@@ -85,13 +92,15 @@ impl Results {
     }
 
     /// Runs one benchmark with these arguments, and adds its figures and its output. With knobs,
-    /// names begin with "gpu.".
+    /// names begin with "gpu.". Figures are written into the folder as they come: of a run that is
+    /// killed, those of its last benchmark lie there, without its output.
     pub fn add(
         &mut self,
         bench: &Bench,
         args: &[String],
         lib: Option<&str>,
         knobs: &[(&str, &str)],
+        folder: Option<&Path>,
     ) {
         let prefix = if knobs.is_empty() { "" } else { "gpu." };
         let mut text = String::new();
@@ -105,12 +114,18 @@ impl Results {
         command.args(args).args(["--lib", lib.unwrap_or("none")]);
         command.envs(knobs.iter().copied());
         let (before, figures) = (Ticks::now(), self.figures.len());
+        let mut written = Instant::now();
         let ended = command.stdout(Stdio::piped()).spawn().and_then(|mut child| {
             let lines = child.stdout.take().map(BufReader::new).into_iter();
             for line in lines.flat_map(BufRead::lines).map_while(Result::ok) {
                 match line.strip_prefix('@').and_then(out::from_csv) {
                     Some((key, figure)) => {
                         self.figures.insert(format!("{prefix}{key}"), figure);
+                        if written.elapsed() > Duration::from_secs(1) {
+                            // The whole is written at the end, and said there if it cannot be.
+                            let _ = folder.map(|folder| self.write(folder));
+                            written = Instant::now();
+                        }
                     }
                     None => say(&line),
                 }
@@ -146,7 +161,7 @@ pub fn run(options: &Options) {
     };
     for bench in BENCHES.iter().filter(chosen) {
         println!("\n== {}: {}\n", bench.name, bench.about);
-        results.add(bench, &options.given, lib.as_deref(), &[]);
+        results.add(bench, &options.given, lib.as_deref(), &[], options.out.as_deref());
     }
     let verdicts = targets::check(&results.figures, |name| results.texts.contains_key(name));
     if !verdicts.is_empty() {

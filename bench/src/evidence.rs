@@ -60,7 +60,7 @@ pub fn run(options: &Options) {
         .filter_map(|step| Some((step, bench(step)?)))
         .collect();
     let mut results = Results::new(driver::command_line(&options.given));
-    // A run that is killed leaves this folder, which the next one adopts as older results.
+    // A run that is killed leaves this folder; the next one adopts the steps in it that had ended.
     let own = name(&results);
     let unfinished = folder.join(format!("{own}-unfinished-{}", std::process::id()));
     let begun = now();
@@ -77,7 +77,7 @@ pub fn run(options: &Options) {
             (true, "cache") => &CARD[..],
             (true, _) => &CARD[..1],
         };
-        results.add(bench, &arguments(step, options), lib.as_deref(), knobs);
+        results.add(bench, &arguments(step, options), lib.as_deref(), knobs, Some(&unfinished));
         finish(results.write(&unfinished));
     }
     eprintln!("evidence: measured in {} s", (now() - begun) / 1_000_000_000);

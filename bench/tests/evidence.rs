@@ -130,6 +130,26 @@ fn evidence_that_is_killed_keeps_the_steps_that_were_done() {
 }
 
 #[test]
+fn figures_of_a_benchmark_that_is_killed_lie_in_the_folder() {
+    let folder = scratch("killed-figures");
+    let words = "copy --seconds 1 --sizes 64K,128K,256K,512K,1M,2M,4M,8M --buffers 64M";
+    let mut command = command(&words.split(' ').collect::<Vec<_>>(), &folder);
+    command.process_group(0).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("adma-bench starts");
+    let figures = || fs::read_to_string(folder.join("figures.csv")).unwrap_or_default();
+    let mut ended = None;
+    while ended.is_none() && !figures().contains("\ncopy.") {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        ended = child.try_wait().expect("its state");
+    }
+    // SAFETY: the group of the child, which has not been waited for, or has ended.
+    unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
+    let _ = child.wait();
+    assert!(ended.is_none(), "it ended before a figure was there");
+    assert!(figures().contains("\ncopy."), "{}", figures());
+}
+
+#[test]
 fn another_library_and_tuned_glibc_are_arms() {
     let folder = scratch("against");
     // Any library can be preloaded; libc's own is there wherever this runs.
