@@ -101,10 +101,11 @@ fn machine(options: &Boot) -> Vec<String> {
     let mut args: Vec<String> = text.split_whitespace().map(String::from).collect();
     let mut add = |words: &[&str]| args.extend(words.iter().map(|word| word.to_string()));
     // With one thread per processor the proxy drops accesses.
+    let threads = if options.channels > 0 { "single" } else { "multi" };
     let processors = options.processors;
     // Sockets, so that each can be on a node of its own.
     let sockets = format!("{processors},sockets={processors}");
-    add(&["-accel", "tcg,thread=single", "-smp", &sockets]);
+    add(&["-accel", &format!("tcg,thread={threads}"), "-smp", &sockets]);
     add(&["-cpu", &options.cpu]);
     add(&["-kernel", &options.kernel, "-initrd", &options.initrd]);
     let append = format!("console=ttyS0 panic=-1 no_timer_check {}", options.append);
