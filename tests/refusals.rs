@@ -18,7 +18,7 @@ macro_rules! calls {
 const RARE: &[(&str, i64, &str)] = calls! {
     SYS_epoll_create1: "";
     SYS_epoll_ctl: "";
-    SYS_epoll_wait: "";
+    SYS_epoll_pwait: "";
     SYS_eventfd2: "cookie waited for";
     SYS_faccessat: "";
     SYS_fallocate: "";
@@ -43,7 +43,6 @@ const RARE: &[(&str, i64, &str)] = calls! {
     SYS_move_pages: "";
     SYS_munlock: "";
     SYS_pidfd_open: "";
-    SYS_poll: "";
     SYS_ppoll: "";
     // Whether there is a filter is not known: nothing rare is tried.
     SYS_prctl: "fresh small, read libc, message shared memory";
@@ -73,7 +72,7 @@ const RARE: &[(&str, i64, &str)] = calls! {
 /// Calls without which no program runs, or without which the call that was asked for cannot be
 /// made; and those with tests of their own: clone, rt_sigprocmask and userfaultfd.
 const USUAL: &str = "accept4 bind clone close connect exit exit_group fcntl fstat futex geteuid getpid \
-    getsockname getsockopt gettid kill listen lseek mmap mprotect mremap munmap newfstatat openat pause \
+    getsockname getsockopt gettid kill listen lseek mmap mprotect mremap munmap newfstatat openat \
     pkey_mprotect pread64 preadv read readv recvmsg rt_sigaction rt_sigprocmask rt_sigreturn seccomp sendmsg \
     setsockopt socket socketpair userfaultfd write";
 

@@ -9,10 +9,10 @@ pub use memory::*;
 pub use sockets::*;
 
 use crate::ipc::claims::Role;
+use crate::os::brief_file;
 use crate::os::lock::Lock;
 use crate::os::mapped::Mapped;
 use crate::os::sys::{self, syscall};
-use crate::os::{arch, brief_file};
 use crate::plan::PAGE;
 use alloc::ffi::CString;
 use alloc::format;
@@ -458,9 +458,9 @@ impl Epoll {
     /// Waits at most `limit_ms` and returns the keys of some descriptors that are ready.
     pub fn wait<const N: usize>(&self, keys: &mut [u64; N], limit_ms: i32) -> Result<usize> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; N];
-        // SAFETY: the kernel fills at most `N` events.
+        // SAFETY: the kernel fills at most `N` events; without a mask it changes none.
         let got =
-            unsafe { arch::epoll_wait(self.raw(), events.as_mut_ptr() as usize, N, limit_ms) };
+            unsafe { syscall!(SYS_epoll_pwait, self.raw(), events.as_mut_ptr(), N, limit_ms, 0) };
         let got = answer(got)?.min(N);
         for (key, event) in keys.iter_mut().zip(&events[..got]) {
             *key = event.u64;

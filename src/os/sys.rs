@@ -188,6 +188,18 @@ pub fn futex_wake_shared(word: *const u32) {
     unsafe { syscall!(SYS_futex, word, libc::FUTEX_WAKE, i32::MAX) };
 }
 
+/// Polls; for ever if the limit is negative. Not every architecture has a poll without a mask.
+///
+/// # Safety
+/// `set` is an array of `count` libc::pollfd.
+pub unsafe fn poll(set: usize, count: usize, limit_ms: i32) -> SysResult {
+    let ms = i64::from(limit_ms);
+    let limit = libc::timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
+    let limit = if ms < 0 { core::ptr::null() } else { &raw const limit };
+    // SAFETY: the kernel writes the answers into the set; `limit` is null or lives through the call.
+    unsafe { syscall!(SYS_ppoll, set, count, limit, 0) }
+}
+
 /// Sleeps for `nanos`, or less if a signal arrives. Waits on a futex that is never woken: every filter allows
 /// futexes, but perhaps not nanosleep, which glibc has not called for years.
 pub fn sleep(nanos: u64) {

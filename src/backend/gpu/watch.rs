@@ -146,11 +146,8 @@ impl Watch {
         let fd = self.fd.load(Relaxed) - 1;
         loop {
             let mut wanted = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            // SAFETY: one entry of ours, no time limit, no mask.
-            let ready = unsafe {
-                let at = &raw mut wanted as usize;
-                sys::syscall(libc::SYS_ppoll, [at, 1, 0, 0, 0, 0])
-            };
+            // SAFETY: one entry of ours.
+            let ready = unsafe { sys::poll(&raw mut wanted as usize, 1, -1) };
             if ready == -libc::EINTR as isize {
                 continue;
             }

@@ -154,16 +154,16 @@ fn is_worker_stack(sp: usize) -> bool {
 /// Handles an interruption of a thread that hangs in a page fault. If a signal waits for it, its
 /// copy loop ends as at a bad page, and the caller goes on alone with signals let in.
 fn interrupt(context: &mut Ucontext) {
-    if is_worker_stack(context.stack()) || holders::note_interrupt(context.mask) {
-        let ip = context.instruction();
-        context.go_on_at(copy_loop::recover(ip).unwrap_or(ip));
+    if is_worker_stack(context.stack) || holders::note_interrupt(context.mask) {
+        let ip = context.instruction;
+        context.instruction = copy_loop::recover(ip).unwrap_or(ip);
     }
 }
 
 /// Defers a signal that was sent while its thread shares a copy. The program's handler could jump
 /// out of the copy while others write, so the signal waits like all others.
 fn deferred(signal: i32, info: &libc::siginfo_t, context: &mut Ucontext) {
-    let is_worker = is_worker_stack(context.stack());
+    let is_worker = is_worker_stack(context.stack);
     if is_worker {
         // Sent to the process, and blocked by all threads of the program: it goes back when this
         // worker blocks it.
@@ -172,8 +172,8 @@ fn deferred(signal: i32, info: &libc::siginfo_t, context: &mut Ucontext) {
     if !deferred::note(signal, info) {
         // No room. Blocked, it stays pending in the kernel, and bad pages go unnoticed.
         context.mask |= signal_set(signal);
-        if let Some(ip) = copy_loop::recover(context.instruction()) {
-            context.go_on_at(ip);
+        if let Some(ip) = copy_loop::recover(context.instruction) {
+            context.instruction = ip;
         }
         if is_worker {
             block_signal(signal);

@@ -1,7 +1,6 @@
 //! Unix sockets, their options and messages with descriptors.
 
 use super::{Fd, Received, Result, answer, call, fd, open};
-use crate::os::arch;
 use crate::os::sys::{self, nanoseconds, syscall};
 use alloc::vec::Vec;
 use core::ffi::CStr;
@@ -238,7 +237,7 @@ pub fn send_byte(socket: i32) {
 pub fn poll<const N: usize>(fds: [(i32, i16); N], limit_ms: i32) -> Result<[i16; N]> {
     let mut set = fds.map(|(fd, events)| libc::pollfd { fd, events, revents: 0 });
     // SAFETY: the kernel writes the answers.
-    answer(unsafe { arch::poll(set.as_mut_ptr() as usize, N, limit_ms) })?;
+    answer(unsafe { sys::poll(set.as_mut_ptr() as usize, N, limit_ms) })?;
     Ok(set.map(|entry| entry.revents))
 }
 

@@ -7,7 +7,7 @@ pub(crate) use entries::*;
 pub use loops::*;
 
 use crate::os::cpus::Features;
-use crate::os::sys::{self, SysResult};
+use crate::os::sys;
 use core::arch::asm;
 use core::num::NonZeroUsize;
 
@@ -28,28 +28,6 @@ macro_rules! system_call {
 }
 
 pub(crate) use system_call;
-
-/// Waits for one of `count` events.
-///
-/// # Safety
-/// `events` has room for `count` events.
-pub unsafe fn epoll_wait(epoll: i32, events: usize, count: usize, limit_ms: i32) -> SysResult {
-    // SAFETY: the kernel fills at most `count` events; without a mask it changes none.
-    unsafe { sys::syscall!(SYS_epoll_pwait, epoll, events, count, limit_ms, 0, 8) }
-}
-
-pub unsafe fn poll(set: usize, count: usize, limit_ms: i32) -> SysResult {
-    let ms = i64::from(limit_ms);
-    let limit = libc::timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
-    let limit = if ms < 0 { core::ptr::null() } else { &raw const limit };
-    // SAFETY: the kernel writes the answers into the set; `limit` is null or lives through the call.
-    unsafe { sys::syscall!(SYS_ppoll, set, count, limit, 0, 8) }
-}
-
-pub fn wait_for_signal() {
-    // SAFETY: without descriptors and a limit, ppoll touches no memory.
-    unsafe { sys::syscall!(SYS_ppoll, 0, 0, 0, 0, 8) };
-}
 
 macro_rules! clone_thread {
     ($flags:expr, $stack:expr, $tid:expr, $alive:expr, $number:expr, $begin:path) => {{
@@ -248,24 +226,12 @@ pub struct Ucontext {
     pub mask: u64,
     between: [u64; 17],
     registers: [usize; 31],
-    stack: usize,
-    instruction: usize,
+    pub stack: usize,
+    pub instruction: usize,
 }
 
 impl Ucontext {
     pub const INSTRUCTION: usize = core::mem::offset_of!(Ucontext, instruction);
-
-    pub fn stack(&self) -> usize {
-        self.stack
-    }
-
-    pub fn instruction(&self) -> usize {
-        self.instruction
-    }
-
-    pub fn go_on_at(&mut self, address: usize) {
-        self.instruction = address;
-    }
 }
 
 const _: () = {

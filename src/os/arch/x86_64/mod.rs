@@ -7,7 +7,7 @@ pub(crate) use entries::*;
 pub use loops::*;
 
 use crate::os::cpus::Features;
-use crate::os::sys::{self, SysResult};
+use crate::os::sys;
 use core::arch::x86_64::{__cpuid_count, _mm_lfence, _rdtsc};
 use core::arch::{asm, global_asm};
 use core::num::NonZeroUsize;
@@ -30,30 +30,6 @@ macro_rules! system_call {
 }
 
 pub(crate) use system_call;
-
-/// Waits for one of `count` events. Not every architecture has a call of this kind without a mask.
-///
-/// # Safety
-/// `events` has room for `count` events.
-pub unsafe fn epoll_wait(epoll: i32, events: usize, count: usize, limit_ms: i32) -> SysResult {
-    // SAFETY: the kernel fills at most `count` events.
-    unsafe { sys::syscall!(SYS_epoll_wait, epoll, events, count, limit_ms) }
-}
-
-/// Polls; for ever if the limit is negative.
-///
-/// # Safety
-/// `set` is an array of `count` libc::pollfd.
-pub unsafe fn poll(set: usize, count: usize, limit_ms: i32) -> SysResult {
-    // SAFETY: the kernel writes the answers into the set.
-    unsafe { sys::syscall!(SYS_poll, set, count, limit_ms) }
-}
-
-/// Sleeps until a signal arrives.
-pub fn wait_for_signal() {
-    // SAFETY: pause touches no memory.
-    unsafe { sys::syscall!(SYS_pause) };
-}
 
 /// Clones a thread with libc::SYS_clone. It begins in the function `$begin`, which finds `$number` in
 /// a register, see `first_frame`.
@@ -311,14 +287,15 @@ pub fn register_atfork() -> usize {
 #[repr(C)]
 pub struct Ucontext {
     before: [u64; 5],
-    /// r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip
-    registers: [usize; 17],
+    /// r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx
+    registers: [usize; 15],
+    /// The stack pointer
+    pub stack: usize,
+    /// The instruction pointer
+    pub instruction: usize,
     between: [u64; 15],
     pub mask: u64,
 }
-
-const RSP: usize = 15;
-const RIP: usize = 16;
 
 impl Ucontext {
     /// Returns the offset of a register, for `entries`.
@@ -326,21 +303,7 @@ impl Ucontext {
         core::mem::offset_of!(Ucontext, registers) + 8 * number
     }
 
-    pub const INSTRUCTION: usize = Self::offset_of(RIP);
-
-    /// Returns the stack pointer.
-    pub fn stack(&self) -> usize {
-        self.registers[RSP]
-    }
-
-    /// Returns the instruction pointer.
-    pub fn instruction(&self) -> usize {
-        self.registers[RIP]
-    }
-
-    pub fn go_on_at(&mut self, address: usize) {
-        self.registers[RIP] = address;
-    }
+    pub const INSTRUCTION: usize = core::mem::offset_of!(Ucontext, instruction);
 }
 
 const _: () = assert!(Ucontext::INSTRUCTION == 168 && core::mem::offset_of!(Ucontext, mask) == 296);
