@@ -1,13 +1,13 @@
 """Messages between two Python processes: adma beside what Python programs use otherwise.
 
-    bench/run ipc python [seconds for each size]
+    bench/run ipc-python [--seconds S] [--sizes 1K,1M]
 
 Half a round trip, in microseconds: the median of rounds in which all means take turns, so that a busy
 machine slows all of them. Each side has its own buffer; what arrives lies in the receiver's memory.
 Before a size is timed, random bytes go there and back by every means and are compared.
-pyzmq is measured where a Python has it; root's run installs the package python3-zmq where none has.
-iceoryx2 is measured where a Python has it (bench/programs/install): once copied into the receiver's
-memory like all others, and once read where it lies (InPlace), until the next message has come.
+pyzmq and iceoryx2 are measured where a Python has them (bench/programs/install). iceoryx2's messages are
+once copied into the receiver's memory like all others, and once read where they lie (InPlace), until the
+next one has come. "best" is the time of the fastest other way that copies, over ours.
 """
 import argparse
 import ctypes
@@ -33,7 +33,11 @@ try:
 except ImportError:
     iceoryx2 = None
 
-SIZES = (1 << 10, 64 << 10, 1 << 20, 16 << 20)
+options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+options.add_argument("seconds", type=float, help="for each size")
+options.add_argument("sizes", type=int, nargs="+", help="bytes of a message")
+options = options.parse_args()
+SIZES = sorted(options.sizes)
 
 
 class Adma:
@@ -223,6 +227,23 @@ def compare(each, size):
         sys.exit(f"{type(each).__name__}: {size} bytes did not come back as they were sent")
 
 
+def figures(size, medians):
+    """Prints lines for adma-bench."""
+    for kind, median in medians.items():
+        print(f"@ipc-python.us.{name(size)}.{kind.__name__},{median},,")
+    best = min(median for kind, median in medians.items() if kind not in (Adma, InPlace))
+    print(f"@ipc-python.{name(size)}.best,{best / medians[Adma]},,")
+    if InPlace in medians:
+        print(f"@ipc-python.{name(size)}.in_place,{medians[InPlace] / medians[Adma]},,", flush=True)
+
+
+def name(size):
+    for bits, letter in (20, "M"), (10, "K"):
+        if size % (1 << bits) == 0:
+            return f"{size >> bits}{letter}"
+    return str(size)
+
+
 def close(means):
     for each in means:
         if isinstance(each, Iceoryx2):
@@ -230,9 +251,6 @@ def close(means):
 
 
 def main():
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("seconds", nargs="?", type=float, default=3.0, help="for each size")
-    seconds = options.parse_args().seconds
     kinds = [Adma, Socket, Pipe, SharedMemory] + ([Zmq] if zmq else [])
     kinds += [Iceoryx2, InPlace] if iceoryx2 else []
     with tempfile.TemporaryDirectory() as folder:
@@ -252,14 +270,15 @@ def main():
                 os._exit(0)
         for each in means:
             each.open(True)
-        if not iceoryx2:
-            print("iceoryx2 is left out: this Python has no such module (bench/programs/install)")
+        for module, found in (("pyzmq", zmq), ("iceoryx2", iceoryx2)):
+            if not found:
+                print(f"{module} is left out: this Python has no such module (bench/programs/install)")
         print(f"{'size':>10}" + "".join(f"{kind.__name__:>14}" for kind in kinds) + "   us, half a round trip")
         for size in SIZES:
             for each in means:
                 compare(each, size)
             buffer, times = bytearray(size), [[] for _ in means]
-            end = time.perf_counter() + seconds
+            end = time.perf_counter() + options.seconds
             while not buffer[0]:
                 buffer[0] = time.perf_counter() > end  # tells the other side that this is the last
                 for each, taken in zip(means, times):
@@ -269,6 +288,7 @@ def main():
                     taken.append(time.perf_counter() - begun)
             medians = [statistics.median(taken) / 2 * 1e6 for taken in times]
             print(f"{size:>10}" + "".join(f"{median:>14.1f}" for median in medians))
+            figures(size, dict(zip(kinds, medians)))
         os.close(tell)
         os.waitpid(child, 0)
         close(means)

@@ -38,6 +38,7 @@ const STEPS: &[Step] = &[
     Step("memcmp", false, None, "--seconds 0.4 --quick"),
     Step("reads", false, None, "--seconds 0.7"),
     Step("ipc", false, Some("--seconds 0.1"), "--seconds 0.6"),
+    Step("ipc-python", false, Some("--seconds 0.2"), "--seconds 2"),
     Step("mpi", false, Some("--quick --pairs 1 --sizes 4M,16M"), "--pairs 5 --seconds 1.5 --sizes 1M,4M,16M"),
     Step("pins", false, Some("--quick"), ""),
     Step("programs", false, Some("--quick --pairs 3 --jobs rust-clone"), "--quick --pairs 5 --against threshold --against hugetlb --against tuned"),

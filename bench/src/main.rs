@@ -61,6 +61,7 @@ pub const BENCHES: &[Bench] = &[
     bench("reads", false, "reads of cached files in an unmodified python3: read, np.load and others", benches::reads::run),
     bench("programs", false, "whole runs of real programs: numpy, pandas, redis, PostgreSQL and others", benches::programs::run),
     bench("ipc", false, "messages between processes: adma, pipe, socket, shared memory; one way; by binding", benches::ipc::run),
+    bench("ipc-python", false, "messages between two Python processes: adma, socket, pipe, shared memory and others", benches::ipc_python::run),
     bench("mpi", false, "unmodified Open MPI and MPICH: ping-pong, alltoall, allreduce, integer sort", benches::mpi::run),
     bench("knobs", false, "for each knob a case in which its default may be wrong, and what else gains", benches::knobs::run),
     bench("syscall", false, "prices the design rests on: futex, clone, signals, touching", benches::syscall::run),

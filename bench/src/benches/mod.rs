@@ -6,6 +6,7 @@ pub mod copy;
 pub mod first;
 pub mod fresh;
 pub mod ipc;
+pub mod ipc_python;
 pub mod knobs;
 pub mod load;
 pub mod mpi;

@@ -90,6 +90,7 @@ pub const JOBS: &[Job] = &[
 pub const SCRIPTS: &[(&str, &str)] = &[
     ("work.py", include_str!("../../programs/work.py")),
     ("numpy_jobs.py", include_str!("../../programs/numpy_jobs.py")),
+    ("ipc_python.py", include_str!("../../ipc_python.py")),
     ("zmq_jobs.py", include_str!("../../programs/zmq_jobs.py")),
     ("ray_jobs.py", include_str!("../../programs/ray_jobs.py")),
     ("reads_jobs.py", include_str!("../../programs/reads_jobs.py")),
