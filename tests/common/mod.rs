@@ -137,11 +137,9 @@ pub fn finish(command: &mut Command) -> Output {
     finish_within(command, Duration::from_secs(300))
 }
 
-/// Like `finish`; also fails if a process left behind holds its output open. TEST_SLOWER in the environment,
-/// in emulated guests, multiplies the limit.
+/// Like `finish`; also fails if a process left behind holds its output open.
 pub fn finish_within(command: &mut Command, limit: Duration) -> Output {
-    let slower = std::env::var("TEST_SLOWER").map_or(1, |factor| factor.parse().unwrap());
-    let limit = limit * slower;
+    let limit = limit * slower();
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = child.id() as i32;
     let (sender, ended) = std::sync::mpsc::channel();
@@ -153,6 +151,11 @@ pub fn finish_within(command: &mut Command, limit: Duration) -> Output {
         let said = said.map(|done| text(&done.stdout) + &text(&done.stderr));
         panic!("{command:?} or a child of it still ran after {limit:?}: {said:?}");
     })
+}
+
+/// Returns what multiplies limits of time: TEST_SLOWER, in emulated guests.
+pub fn slower() -> u32 {
+    std::env::var("TEST_SLOWER").map_or(1, |factor| factor.parse().unwrap())
 }
 
 pub fn text(bytes: &[u8]) -> String {
