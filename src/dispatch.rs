@@ -41,8 +41,8 @@ const FRESH_FROM: usize = 1 << 20;
 const FIRST_LOOK: usize = 32 << 10;
 
 /// Bytes from which comparisons are shared, if the user wants them so short. Below, some versions of the C
-/// library return the difference of words, where a shared one returns that of two bytes.
-const LEAST_COMPARED: usize = 16;
+/// library return 1 or the difference of words, where a shared one returns that of two bytes.
+const LEAST_COMPARED: usize = 17;
 
 /// Decides, performs and learns from every large call of the process. All zeros until `configure`, so
 /// that it takes no room in the library's file.

@@ -125,6 +125,15 @@ fn comparison_meets_a_bad_page_behind_a_difference_in_workers_only() {
     }
 }
 
+/// The C library has several versions of it, of which it chooses by the processor.
+#[test]
+fn comparisons_are_those_of_each_version_of_the_c_library() {
+    for without in ["-AVX2", "-MOVBE", "-AVX512VL,-AVX512BW", "-AVX2,-SSE4_1,-SSSE3"] {
+        let mut command = shared("compare lengths", "");
+        succeed(command.env("GLIBC_TUNABLES", format!("glibc.cpu.hwcaps={without}")));
+    }
+}
+
 /// Of 64 MiB that differ in the second one, little more than that is compared.
 #[test]
 fn comparison_cancels_what_lies_behind_a_difference() {
