@@ -236,11 +236,12 @@ pub fn channel_with_a_stuck_submission_is_not_silent() -> Outcome {
 
 pub fn channel_wait_under_way_is_eagain_or_etimedout() -> Outcome {
     const LONG: Duration = Duration::from_nanos(u64::MAX);
+    const PIECES: usize = 16;
     let bench = Bench::new()?;
-    let pair = Pair::new(4 * PAGE)?;
+    let pair = Pair::new(PIECES * PAGE)?;
     bench.slow_down()?;
-    // Several pieces on one channel: at least as many times 30 ms.
-    let request = pair.device.start(&mut pair.whole().split(4, 1))?;
+    // Several pieces on one channel: at least as many times 30 ms, also where the host gives little time.
+    let request = pair.device.start(&mut pair.whole().split(PIECES, 1))?;
     let wait = |request: &Submit, timeout| pair.device.wait(request.id, timeout);
     let begun = Instant::now();
     ensure_eq!(wait(&request, Duration::ZERO), Err(EAGAIN), "a look");
