@@ -35,9 +35,10 @@ except ImportError:
 
 options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 options.add_argument("seconds", type=float, help="for each size")
-options.add_argument("sizes", type=int, nargs="+", help="bytes of a message")
+options.add_argument("sizes", nargs="+", metavar="NAME=BYTES", help="of a message")
 options = options.parse_args()
-SIZES = sorted(options.sizes)
+NAMES = {int(size): name for name, size in (each.split("=") for each in options.sizes)}
+SIZES = sorted(NAMES)
 
 
 class Adma:
@@ -229,19 +230,13 @@ def compare(each, size):
 
 def figures(size, medians):
     """Prints lines for adma-bench."""
+    name = NAMES[size]
     for kind, median in medians.items():
-        print(f"@ipc-python.us.{name(size)}.{kind.__name__},{median},,")
+        print(f"@ipc-python.us.{name}.{kind.__name__},{median},,")
     best = min(median for kind, median in medians.items() if kind not in (Adma, InPlace))
-    print(f"@ipc-python.{name(size)}.best,{best / medians[Adma]},,")
+    print(f"@ipc-python.{name}.best,{best / medians[Adma]},,")
     if InPlace in medians:
-        print(f"@ipc-python.{name(size)}.in_place,{medians[InPlace] / medians[Adma]},,", flush=True)
-
-
-def name(size):
-    for bits, letter in (20, "M"), (10, "K"):
-        if size % (1 << bits) == 0:
-            return f"{size >> bits}{letter}"
-    return str(size)
+        print(f"@ipc-python.{name}.in_place,{medians[InPlace] / medians[Adma]},,", flush=True)
 
 
 def close(means):

@@ -1,6 +1,7 @@
 //! Messages between two Python processes, by `ipc_python.py`, which prints the table and the figures.
 
 use crate::options::{MIB, Options};
+use crate::out;
 use crate::programs::needs::Place;
 use crate::spawn;
 use std::os::unix::fs::symlink;
@@ -26,7 +27,7 @@ pub fn run(options: &Options) {
     command.env("PYTHONPATH", &place.scripts).env("LD_LIBRARY_PATH", &place.scripts);
     command.arg(place.scripts.join("ipc_python.py")).arg(options.seconds.to_string());
     for size in options.sizes_or(&[1 << 10, 64 << 10, MIB, 16 * MIB]) {
-        command.arg(size.to_string());
+        command.arg(format!("{}={size}", out::size(size)));
     }
     let ended = command.status().map(|status| status.success());
     if !ended.unwrap_or(false) {
