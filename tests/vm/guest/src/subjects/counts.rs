@@ -147,8 +147,8 @@ pub fn count_of_calls_descriptors_and_pins_is_least() -> Outcome {
         row.expect_calls(&[libc::SYS_getpid, MASK, libc::SYS_ioctl, MASK])?;
         // A word for each piece's channel, and the data. Where pages lie together a piece may
         // end within an extent and cut it in two: one less than there are channels. The first
-        // copy is cut as it is pinned as well: where ranges of the destination end, and, on each
-        // channel, after its first pages.
+        // copy is cut as it is pinned as well: where ranges of the destination end, and after the
+        // first pages. Two for each channel are more than that takes.
         let first = (len / RANGE) as u64 + 2 * channels;
         ensure!(
             row.pieces <= channels * row.copies,
